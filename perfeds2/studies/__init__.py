@@ -1,1 +1,1 @@
-"""Studies: which trainings to run, and which table to make of them."""
+"""Studies: each chooses which trainings to run and makes tables of the results."""

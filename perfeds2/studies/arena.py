@@ -1,11 +1,11 @@
 """Compare methods on equal terms.
 
-In every bout, which is one task on one cell, each method is tuned with the same number of settings, on held-out data and seeds of its own;
-then all are trained with fresh seeds in the settings that were found.
+A bout is one task on one cell. In it each method is tuned with the same number of settings, on held-out data and
+separate seeds; then all are trained with fresh seeds in the settings found.
 
-The tables have cost to the target, accuracy at the end, fairness, and which method is better than which. One row per task, cell, method
-and seed (arena.csv) is all that the rest follows from: intervals over seeds, and paired tests between any two methods of a bout, corrected
-by Holm's method (arena.json).
+The tables report the cost to the target, the final accuracy, fairness, and which method is better than which.
+arena.csv has one row per task, cell, method and seed. Everything else follows from it: arena.json has intervals over
+seeds, and paired tests between any two methods of a bout, corrected by Holm's method.
 """
 
 import json
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
-TO_TARGET = {  # and the column that says it
+TO_TARGET = {  # column of the result, by measure
     "seconds_to_target": "time_s",
     "rounds_to_target": "round",
     "bits_to_target": "merged_bits",
@@ -51,12 +51,12 @@ TO_TARGET = {  # and the column that says it
 }
 FACTS = ("rounds", "merges", "staleness_mean")
 AT_END = ("accuracy", "accuracy_global", "accuracy_over_time", "worst_decile", "jain", *FACTS)
-BETTER = {"seconds_to_target": min, "accuracy": max, "worst_decile": max}  # what methods are compared by
+BETTER = {"seconds_to_target": min, "accuracy": max, "worst_decile": max}  # which direction is better
 
 
 @dataclass(frozen=True)
 class Arena:
-    """What came out of an arena."""
+    """The results of an arena."""
 
     path: Path
     plan: ArenaPlan
@@ -64,14 +64,14 @@ class Arena:
 
     @cached_property
     def table(self) -> "pd.DataFrame":
-        """A row per task, cell, method and seed."""
+        """A table with one row per task, cell, method and seed."""
         import pandas as pd
 
         return pd.read_csv(self.path / "arena.csv")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What arena.json says: per bout each method with its intervals, and which is better than which."""
+        """The content of arena.json: for each bout, each method with its intervals and the pairwise comparisons."""
         return json.loads((self.path / "arena.json").read_text(encoding="utf-8"))
 
 
@@ -80,16 +80,23 @@ def arena(base: Mapping[str, Any] | Path | str = "", *, out: Path | str, **asked
 
     Args:
         base: A spec file, or settings as ``compare`` takes them.
-        out: The folder of the results. Part of this arena that it holds is completed.
+        out: The folder of the results. An arena that was interrupted there is resumed.
         **asked: ``methods``, ``mine``, ``tasks``, ``cells``, ``tries``, ``tuning_seeds``, ``rungs`` and ``search`` of
-            ``make_plan``; ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of ``Execution.from_python``.
+        ``make_plan``; ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of
+        ``Execution.from_python``.
+
+    Returns:
+        The tables, and the trainings that failed.
+
+    Raises:
+        InputError: If a setting is invalid or the folder holds something else.
     """
     how = Execution.from_python("arena", out, **{key: asked.pop(key) for key in KEYWORDS if key in asked})
     return run_arena(make_plan(base_values(base or {}), **asked), Path(out), how)
 
 
 def run_arena(plan: ArenaPlan, path: Path, execution: Execution = Execution()) -> Arena:  # noqa: B008 (frozen)
-    """Train what the folder does not have yet, bout by bout, and write the tables."""
+    """Train what the folder lacks, bout by bout, and write the tables."""
     workers = execution.workers
     check_work([one for bout in plan.bouts for one in trainings_of(bout.spec)], workers, yes=execution.yes)
     failures: list[Failure] = []
@@ -112,24 +119,28 @@ def run_arena(plan: ArenaPlan, path: Path, execution: Execution = Execution()) -
     return Arena(path, plan, tuple(failures))
 
 
-# ---- the tables
+# ---- tables
 
 
 @dataclass(frozen=True)
 class MethodOutcome:
-    """What came out of one method in one bout."""
+    """The results of one method in one bout."""
 
     bout: Bout
     method: str
-    tuned: Best | None  # None: it was not tuned
-    results: list[Result]  # one per seed, in the order of the seeds; one that failed is missing
+    tuned: Best | None  # None if it was not tuned
+    results: list[Result]  # one per seed, in the order of the seeds, without failed ones
 
 
 def score(result: Result, target: float) -> Row:
-    """Return one method and seed in numbers. Seconds are None if the target was never met; what diverged has an accuracy of 0."""
+    """Return the measures of one method and seed.
+
+    Costs to the target are None if it was never reached. A diverged model has accuracy 0, or its worst value if that
+    is negative.
+    """
     rows = result.rows
     seen = [row[key] for row in rows for key in ("test_accuracy", "test_accuracy_personal")]
-    worst = min([0.0, *(value for value in seen if math.isfinite(value))])  # another metric may be negative
+    worst = min([0.0, *(value for value in seen if math.isfinite(value))])  # a metric may be negative
 
     def finite(row: Row, key: str = "test_accuracy_personal") -> float:
         return float(row[key]) if math.isfinite(row[key]) else worst
@@ -148,7 +159,7 @@ def score(result: Result, target: float) -> Row:
 
 
 def summarise_method(rows: Sequence[Row]) -> dict[str, Any]:
-    """One method over its seeds: medians of what it took to the target, means with intervals of the rest."""
+    """Summarise one method over its seeds: medians of the costs to the target, means with intervals of all measures."""
     reached = sum(row["seconds_to_target"] is not None for row in rows)
     return {
         "seeds": len(rows),
@@ -163,9 +174,12 @@ def summarise_method(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def verdicts(rows: Mapping[str, Sequence[Row]], measure: str, horizon_s: float) -> list[dict[str, Any]]:
-    """Every two methods by one measure, with the adjusted p-value and the mean difference over the seeds both have.
+    """Compare every two methods by one measure, over the seeds that all methods have.
 
-    A seed that never met the target counts as if it had at the horizon.
+    A seed that never reached the target counts as reaching it at the horizon.
+
+    Returns:
+        For each pair, the better and the worse method, the mean difference and the adjusted p-value.
     """
     seeds = [{row["seed"] for row in of_method} for of_method in rows.values()]
     both = set.intersection(*seeds) if seeds else set()
@@ -182,7 +196,7 @@ def verdicts(rows: Mapping[str, Sequence[Row]], measure: str, horizon_s: float) 
 
 
 def describe_bout(outcomes: Sequence[MethodOutcome]) -> tuple[list[Row], dict[str, Any]]:
-    """The rows of a bout, and what they say together. Methods none of whose seeds is there are named."""
+    """Return the rows of a bout and their summary, which lists methods without any result as missing."""
     bout, spec = outcomes[0].bout, outcomes[0].bout.spec
     run, there = spec.run, [outcome for outcome in outcomes if outcome.results]
     assert run.horizon_s is not None
@@ -222,7 +236,7 @@ def describe_bout(outcomes: Sequence[MethodOutcome]) -> tuple[list[Row], dict[st
 
 
 def write_tables(path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome]) -> None:
-    """arena.csv and arena_metrics.csv, of what is there; arena.json last, so that a folder that has it has everything."""
+    """Write arena.csv and arena_metrics.csv of the available results, and arena.json last to mark completion."""
     of_bouts = [[one for one in outcomes if one.bout is bout] for bout in plan.bouts]
     found = [describe_bout(own) for own in of_bouts]
     rows = [row for of_bout, _ in found for row in of_bout]

@@ -1,7 +1,7 @@
-"""The plan of an arena: which methods, tasks and cells, and how much tuning.
+"""Plan an arena: its methods, tasks and cells, and how much each method is tuned.
 
-In a bout, which is one task on one cell, all methods have the same cell, fading, data, initial weights and seeds, and are tuned with the
-same number of settings, on seeds and data of their own.
+In a bout (one task on one cell) all methods have the same cell, fading, data, initial weights and seeds. They are
+tuned with the same number of settings, on separate seeds and held-out data.
 """
 
 import inspect
@@ -25,13 +25,13 @@ from perfeds2.studies.grid import as_read, axis_values, copied, own_files
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS
 from perfeds2.studies.tune_space import Search, Settings, make_search, one_method
 
-USUAL = (  # met unless others are named
+USUAL = (  # methods compared by default
     *("PerFedS2", "FedAvgS2", "FedAvg-SYN", "FedBuff", "FedAsync", "CA2FL"),
     *("FADAS", "FedAdam", "SCAFFOLD", "pFedMe", "Ditto", "FedRep"),
 )
-TRIES = 20  # settings of each method
+TRIES = 20  # settings tried per method
 MOST_TRIES = 400
-STEP = 3.0  # from one value to the next, where they are few
+STEP = 3.0  # factor from one value to the next, unless there are many
 A_CELLS_OWN = tuple(section for section in SECTIONS if section not in ("task", "run"))
 
 
@@ -42,31 +42,31 @@ class Bout:
     task: str
     cell: str
     values: dict[str, Any]  # nested values of a spec
-    spec: Spec  # … with everything filled in, all methods and all seeds
-    search: Search | None  # of those that can be tuned; None: nothing is
+    spec: Spec  # resolved, with all methods and all seeds
+    search: Search | None  # search over the methods that can be tuned; None if nothing is
 
     @property
     def methods(self) -> dict[str, Named]:
-        """By the names they go under."""
+        """Return the methods by name."""
         return {name_of_method(named): named for named in self.spec.algorithms}
 
     def spec_of(self, method: str, settings: Settings) -> Spec:
-        """One method with all seeds, in the settings that were found for it."""
+        """Return the spec of one method with all seeds, in the settings found for it."""
         return resolve(one_method(self.values, self.spec, method, self.methods[method], settings))
 
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """A whole arena."""
+    """Everything an arena runs."""
 
-    base: dict[str, Any]  # nested values of a spec, only what was given
-    tasks: tuple[Any, ...]  # as given: texts, or objects from Python
-    cells: dict[str, dict[str, Any]]  # by name: what is otherwise than in the base
+    base: dict[str, Any]  # nested values of a spec, as given
+    tasks: tuple[Any, ...]  # as given: names, or objects from Python
+    cells: dict[str, dict[str, Any]]  # by name: overrides of the base
     methods: tuple[Named, ...]
-    tries: int  # settings of each method; 0: none is tuned
+    tries: int  # settings tried per method; 0 tunes nothing
     tuning_seeds: int
     rungs: int
-    asked: dict[str, tuple[Any, ...]]  # what is searched instead of what usually is, as METHOD.setting
+    asked: dict[str, tuple[Any, ...]]  # values by METHOD.setting that replace the default search
 
     @cached_property
     def bouts(self) -> tuple[Bout, ...]:
@@ -83,7 +83,7 @@ class ArenaPlan:
 
     @property
     def unwritten(self) -> list[str]:
-        """What was given from Python and cannot be written down."""
+        """Return the names of objects that were given from Python and cannot be saved."""
         return [text for bout in self.bouts for text in bout.spec.unwritten]
 
     def _bout(self, task: Any, cell: str) -> Bout:
@@ -132,18 +132,21 @@ class ArenaPlan:
 
 
 def name_of_method(named: Named) -> str:
-    """What a method is called in tables: as its settings are, or as what it is."""
+    """Return a method's name in tables: its name in settings, or else its own."""
     return settings_name(named) or getattr(named.value, "name", named.label)
 
 
-# ---- what is tried
+# ---- tuning
 
 
 def tried_values(spec: Spec, named: Named, tries: int) -> dict[str, tuple[float, ...]]:
-    """The values of a method's settings, in all so many combinations: around what it has now, and more above than below."""
+    """Return the values to try of a method's settings, ``tries`` combinations in all.
+
+    Values lie around the current one, with more above it than below.
+    """
     name, axes = name_of_method(named), axes_of(named)
     counts = _counts(tries, len(axes))
-    shares = (2 / 5, 1 / 4)  # of the others that lie below: for personal steps Table I's α is short
+    shares = (2 / 5, 1 / 4)  # below the current value; few for α, which is short in Table I for personal steps
     return {
         key: _around(_now(spec, name, key, usual), count, share)
         for (key, usual), count, share in zip(axes.items(), counts, shares, strict=False)
@@ -151,9 +154,9 @@ def tried_values(spec: Spec, named: Named, tries: int) -> dict[str, tuple[float,
 
 
 def axes_of(named: Named) -> dict[str, float | None]:
-    """Which settings of a method are searched, and around which value where the spec has none.
+    """Return the settings of a method to search, and the centre value if the spec has none.
 
-    A method says it (``search``); for all others β, and α if their evaluation takes it.
+    A method declares them as ``search``; for all others they are β, and α if the evaluation uses it.
     """
     found = method_of(named)
     if found is None:
@@ -161,7 +164,7 @@ def axes_of(named: Named) -> dict[str, float | None]:
     make: Any = found[1].make
     if hasattr(make, "search"):
         return make.search
-    keeps_its_own = hasattr(make, "personal")  # models, that are evaluated in the place of a personal step
+    keeps_its_own = hasattr(make, "personal")  # own models, evaluated instead of a personal step
     takes_alpha = not keeps_its_own or "alpha" in inspect.signature(make).parameters
     return {"beta": None, "alpha": None} if takes_alpha else {"beta": None}
 
@@ -172,7 +175,7 @@ def _now(spec: Spec, method: str, key: str, usual: float | None) -> float:
 
 
 def _counts(tries: int, axes: int) -> tuple[int, ...]:
-    """How many values each axis has: of two, as equal as can be, so that their product is what was asked for."""
+    """Return the number of values per axis; two axes get the most equal factors of ``tries``."""
     if axes == 1:
         return (tries,)
     few = max(number for number in range(1, math.isqrt(tries) + 1) if tries % number == 0)
@@ -180,14 +183,14 @@ def _counts(tries: int, axes: int) -> tuple[int, ...]:
 
 
 def _around(centre: float, count: int, share_below: float) -> tuple[float, ...]:
-    """A geometric row with the centre in it: thrice the one before, or closer together where they are more than six."""
+    """Return a geometric sequence that contains the centre, with ratio 3, or closer for more than six values."""
     step, below = STEP ** (1 / math.ceil(count / 6)), int((count - 1) * share_below)
     return tuple(
         centre if place == 0 else float(f"{centre * step**place:.3g}") for place in range(-below, count - below)
     )
 
 
-# ---- what was asked for
+# ---- request
 
 
 def make_plan(
@@ -202,9 +205,24 @@ def make_plan(
     tuning_seeds: int = TUNING_SEEDS,
     rungs: int = RUNGS,
 ) -> ArenaPlan:
-    """What is to be done, checked before anything runs. ``values`` are a spec's, nested: what all bouts have in common.
+    """Plan an arena, and check it before anything runs.
 
-    Whoever gives settings for single methods (a tuned.toml) has tuned them; then nothing is tuned unless ``tries`` says so.
+    If ``values`` has settings for single methods (a tuned.toml), they count as tuned, and nothing is tuned unless
+    ``tries`` is given.
+
+    Args:
+        values: Nested values of a spec that all bouts share.
+        tasks: Names of tasks or task objects; by default the task in ``values``.
+        cells: Cells as ``parse_cells`` takes them, or overrides of ``values`` by name.
+        methods: Names or objects of methods; by default those in ``values``, or ``USUAL``.
+        mine: The user's own methods, in addition.
+        search: Values to try by METHOD.setting; they replace the default search of that method.
+        tries: Settings tried per method; 0 tunes nothing.
+        tuning_seeds: Number of tuning seeds.
+        rungs: Number of successive-halving rungs.
+
+    Raises:
+        InputError: If anything is invalid or given twice.
     """
     base = copied({section: inner for section, inner in values.items() if section != "own"})
     has_own = bool(base.get(EACH))
@@ -222,7 +240,7 @@ def make_plan(
     if not named:
         raise InputError("--methods is empty; name at least one, or leave it out.")
     chosen = dict(cells) if isinstance(cells, Mapping) else parse_cells(cells)
-    if not chosen:  # the one that was given, if any was
+    if not chosen:  # the cell in the base, or the default
         given = resolve({"cell": base.get("cell", {})}).cell.kind
         chosen = {"paper" if given is None else given.label: {}}
     asked: dict[str, tuple[Any, ...]] = {}
@@ -245,7 +263,7 @@ def make_plan(
     twice = next((place for place in places if places.count(place) > 1), None)
     if twice is not None:
         raise InputError(f"--tasks and --cells give {twice} twice; give each once.")
-    if own := values.get("own"):  # of an arena that was written down
+    if own := values.get("own"):  # recorded in arena.toml: check that the files have not changed
         for bout in plan.bouts:
             resolve(bout.values | {"own": {source: own[source] for source in bout.spec.own if source in own}})
     return plan
@@ -257,7 +275,7 @@ def _popped(values: dict[str, Any], section: str, key: str) -> Any:
 
 
 def _methods(given: Sequence[Any], mine: Sequence[Any]) -> list[Named]:
-    """What the names stand for; ``all`` are those of the table."""
+    """Return the named methods; ``all`` stands for every built-in algorithm."""
     named: list[Named] = []
     for flag, each in [*(("--methods", one) for one in given), *(("--mine", one) for one in mine)]:
         try:
@@ -276,7 +294,11 @@ def _methods(given: Sequence[Any], mine: Sequence[Any]) -> list[Named]:
 
 
 def parse_cells(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """``paper``, ``quorum=10+max-staleness=unbounded``, ``far.toml``, ``mine.py:Cell``: what each has otherwise, by name."""
+    """Return the overrides of each cell by name.
+
+    A text is a cell (``paper``, ``mine.py:Cell``), settings (``quorum=10+max-staleness=unbounded``) or a file
+    (``far.toml``).
+    """
     cells: dict[str, dict[str, Any]] = {}
     for text in texts:
         if text.endswith(".toml"):
@@ -310,6 +332,6 @@ def _assigned(text: str) -> dict[str, Any]:
 
 
 def read_plan(path: Path) -> ArenaPlan:
-    """What a folder was started with."""
+    """Read an arena's plan from its folder."""
     with reading(path, "arena") as values:
         return make_plan(values.pop("base"), **values)

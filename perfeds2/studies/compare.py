@@ -1,4 +1,4 @@
-"""Which algorithm learns fastest on the same cell, data, fading and initial weights, in the same simulated time?"""
+"""Compare algorithms on the same cell, data, fading and initial weights, over the same simulated time."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -34,18 +34,26 @@ def compare(
 ) -> Comparison:
     """Run algorithms side by side: ``compare(task="digits", ues=20, quorum=5, seeds=range(3), horizon_s=30)``.
 
-    Settings are the command line's flags as keywords, or whole sections (``cell={"layout": "equal"}``). Where they take a
-    name, your own object goes in as well: ``task`` a ``Task`` or a function of the seed, ``cell`` a ``Cell``, a
-    subclass or a function, ``algorithms`` names and ``Algorithm``s, and so on (``perfeds2.spec.build`` says what is
-    called with what).
+    Settings are command-line flags as keywords, or whole sections (``cell={"layout": "equal"}``). Wherever a name is
+    accepted, so is your own object: ``task`` takes a ``Task`` or a function of the seed, ``cell`` a ``Cell``, a
+    subclass or a function, ``algorithms`` names and ``Algorithm`` objects. ``perfeds2.spec.build`` lists the
+    arguments that each function may take.
 
     Args:
-        out: The folder of the results. Without it nothing is written.
-        watch: Called with a ``Progress`` as the work goes on.
-        together: Train seeds of equal shape at once, as a GPU does. None decides by the kind of device.
-        jobs: Processes that train side by side; None decides by cores, memory and work. The results are the same.
+        out: The folder of the results; None writes nothing. A finished run there is loaded, an interrupted one
+            resumed.
+        watch: Called with a ``Progress`` while the run proceeds.
+        together: Train seeds of equal shape in one batch; None does so on a GPU only.
+        jobs: Number of training processes; None derives it from cores, memory and work. Results do not depend on it.
         yes: Run even if the estimate exceeds one day.
-        track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
+        track: Trackers that receive every evaluation, such as "tensorboard" (docs/how-to/live.md).
+        **settings: Settings of the run.
+
+    Returns:
+        The summary, timelines, metrics and models of all algorithms and seeds.
+
+    Raises:
+        InputError: If a setting is invalid, the run would take over a day, or the folder holds something else.
     """
     refuse_while_loading("compare")
     spec = spec_from(**settings)
@@ -68,8 +76,8 @@ def train_spec(
     watch: Watch | None = None,
     followers: Sequence[Follower] = (),
 ) -> Comparison:
-    """Train every algorithm and seed of a spec, continuing from what its folder has."""
-    make_algorithms(spec, Stage.of(spec, spec.run.seeds[0]))  # whether they go together
+    """Train every algorithm and seed of a spec, resuming from its folder."""
+    make_algorithms(spec, Stage.of(spec, spec.run.seeds[0]))  # checks that the algorithms can be combined
     trainings = trainings_of(spec)
     store = Store(None if folder is None else folder.parts, whole=True)
     with nullcontext() if folder is None else open_live(folder.path, command, followers) as live:
@@ -83,12 +91,12 @@ def train_spec(
 
 
 def in_order(spec: Spec, trainings: Sequence[Training]) -> list[Training]:
-    """Trainings as tables list them: algorithm by algorithm."""
+    """Return trainings in the order of tables: algorithm by algorithm."""
     return sorted(trainings, key=lambda one: spec.algorithms.index(one.named))
 
 
 def comparison_of(spec: Spec, command: str, results: Sequence[Result]) -> Comparison:
-    """What trainings of one spec say together."""
+    """Combine the results of all trainings of a spec."""
     of: dict[Which, Result] = {(one.facts["algorithm"], one.facts["seed"]): one for one in results}
     facts, rows = ({which: one.facts for which, one in of.items()}, {which: one.rows for which, one in of.items()})
     return Comparison(
@@ -104,7 +112,7 @@ def comparison_of(spec: Spec, command: str, results: Sequence[Result]) -> Compar
 def simulate_spec(
     spec: Spec, command: str, folder: Folder | None, watch: Watch | None = None, followers: Sequence[Follower] = ()
 ) -> Comparison:
-    """Play only the clock: who is merged when, without training anything."""
+    """Simulate the timelines of a spec without training anything."""
     with nullcontext() if folder is None else open_live(folder.path, command, followers) as live:
         comparison = _play(spec, command, Reporter(watch, live))
         if folder is not None and not folder.finished:

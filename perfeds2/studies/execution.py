@@ -1,4 +1,4 @@
-"""Execute a study: who trains, which results are reused, who is told, and the folder that keeps what was asked for."""
+"""Execute a study: its workers, the results it reuses, its followers, and its folder."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +20,10 @@ KEYWORDS = ("on", "workers", "retries", "reuse", "watch", "yes", "track")  # of 
 
 @runtime_checkable
 class StudyRequest(Protocol):
-    """What a study is asked for, as its folder keeps it."""
+    """What a study was asked for, as saved in its folder."""
 
     @property
-    def unwritten(self) -> Sequence[str]: ...  # objects given from Python, which no file can name
+    def unwritten(self) -> Sequence[str]: ...  # objects given from Python, which cannot be saved
 
     def to_toml(self) -> str: ...
 
@@ -33,10 +33,10 @@ class Execution:
     """How the trainings of a study are executed."""
 
     workers: Workers = Workers(None, PROCESSES)  # noqa: RUF009 (frozen)
-    reuse: Reuse = ()  # folders of other studies whose trainings are taken
-    watch: Watch | None = None  # called with a ``Progress`` as the work goes on
+    reuse: Reuse = ()  # folders of other studies whose results may be copied
+    watch: Watch | None = None  # called with a ``Progress`` while the study proceeds
     yes: bool = False  # run even if the estimate exceeds one day
-    followers: Sequence[Follower] = ()  # shown every evaluation
+    followers: Sequence[Follower] = ()  # receive every evaluation
 
     @classmethod
     def from_python(
@@ -52,18 +52,19 @@ class Execution:
         yes: bool = False,
         track: Any = None,
     ) -> "Execution":
-        """Read the keywords that ``sweep``, ``tune`` and ``arena`` have in common.
+        """Make an execution from the keywords that ``sweep``, ``tune`` and ``arena`` share.
 
         Args:
             study: The name of the function, for errors.
             out: The folder of the results.
-            on: Where to train: processes, ray or ray://HOST:PORT. An object that is in no file is trained in this process.
-            workers: How many trainings at a time; None is one per core, or per GPU.
-            retries: How often a failed training is tried again.
-            reuse: Folders of comparisons, sweeps and other studies whose trainings are taken.
-            watch: Called with a ``Progress`` as the work goes on.
+            on: Where to train: processes, ray or ray://HOST:PORT. Objects that are defined in no file are trained in
+                this process.
+            workers: How many trainings run at a time; None is one per core, or per GPU.
+            retries: How often a failed training is retried.
+            reuse: Folders of comparisons, sweeps and other studies whose results may be copied.
+            watch: Called with a ``Progress`` while the study proceeds.
             yes: Run even if the estimate exceeds one day.
-            track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
+            track: Trackers that receive every evaluation, such as "tensorboard" (docs/how-to/live.md).
         """
         refuse_while_loading(study)
         return cls(Workers(workers, on, retries), reuse, watch, yes, trackers(track, out))
@@ -77,7 +78,18 @@ class Execution:
         read: Callable[[Path], StudyRequest],
         total: int | None = None,
     ) -> Iterator[tuple[Store, Reporter]]:
-        """Claim a folder for a study, or find it again. Yield its store and a reporter of ``total`` trainings."""
+        """Create or reopen the folder of a study, and lock it.
+
+        Args:
+            path: The folder.
+            what: The kind of study, a key of ``runs.folder.FILES``.
+            request: What is asked for.
+            read: Reads the request of an existing folder.
+            total: Number of trainings, for the progress; None counts them as they are announced.
+
+        Yields:
+            The store of the study and a reporter.
+        """
         others = open_others(self.reuse)
         claim_folder(path, what, request.to_toml(), lambda: read(path).to_toml(), request.unwritten)
         with alone(path), open_live(path, Path(FILES[what]).stem, self.followers) as live:
@@ -91,7 +103,11 @@ def base_values(base: Any) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[dict[str, Any]]:
-    """Yield what a folder was started with. Refuse one that holds no such study, or whose file somebody changed."""
+    """Yield the values in the file that identifies a study's folder.
+
+    Raises:
+        InputError: If the folder holds no such study, or its file was edited and no longer fits.
+    """
     file = path / FILES[what]
     if not file.exists():
         raise InputError(f"{path} holds no {what} (no {file.name}); give the folder of one that was started.")

@@ -1,4 +1,4 @@
-"""Describe a figure of trainings: panels, and the curves in them. Loads nothing that trains."""
+"""Describe a figure as panels and curves. This module imports nothing that trains."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class PanelLine:
 
 @dataclass(frozen=True)
 class Panel:
-    """One data set in one setting: drawn as training loss and test accuracy over simulated time."""
+    """One data set in one setting, drawn as training loss and test accuracy over simulated time."""
 
     title: str
     task: str
     lines: tuple[PanelLine, ...]
-    settings: Mapping[Scale, Values]  # what its curves have in common
+    settings: Mapping[Scale, Values]  # shared by its curves
 
     def spec_of(
         self, line: PanelLine, seeds: tuple[int, ...], scale: Scale, changes: Values, tuned: Mapping[str, Tuned]
@@ -52,7 +52,7 @@ class Figure:
 
     @property
     def lines(self) -> Iterator[tuple[Panel, PanelLine]]:
-        """Every line with its panel, in order."""
+        """Return every line with its panel, in order."""
         return ((panel, line) for panel in self.panels for line in panel.lines)
 
 

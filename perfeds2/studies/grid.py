@@ -1,4 +1,4 @@
-"""Which points does a sweep have? A grid over one base spec, every point with the same seeds."""
+"""Define the points of a sweep: a grid over one base spec, with the same seeds at every point."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ MODEL = ("task", "model")
 
 @dataclass(frozen=True)
 class Axis:
-    """One setting and the values it takes."""
+    """One setting and its values."""
 
     name: str  # its column in the tables
     place: tuple[str, str]  # section and key of the spec
@@ -31,19 +31,19 @@ class Axis:
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One place of the grid, with all its seeds."""
+    """One point of the grid, with all its seeds."""
 
-    values: tuple[Any, ...]  # of each axis, as a spec file has it
+    values: tuple[Any, ...]  # value on each axis, as in a spec file
     label: str
     spec: Spec
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All points, and what they are made of."""
+    """All points of a sweep, with the base and axes they are made of."""
 
-    base: dict[str, Any]  # nested values of a spec, only what was given
-    axes: tuple[Axis, ...]  # the first varies slowest; the seeds are none of them
+    base: dict[str, Any]  # nested values of a spec, as given
+    axes: tuple[Axis, ...]  # the first varies slowest; without the seeds
     seeds: tuple[int, ...]
     points: tuple[GridPoint, ...]
 
@@ -53,7 +53,7 @@ class Grid:
 
     @property
     def unwritten(self) -> list[str]:
-        """What was given from Python and cannot be written down."""
+        """Return the names of objects that were given from Python and cannot be saved."""
         return [text for point in self.points for text in point.spec.unwritten]
 
     def to_toml(self) -> str:
@@ -63,7 +63,13 @@ class Grid:
 
 
 def grid_from_flags(values: dict[str, Any], texts: Sequence[str], flags: Iterable[str]) -> Grid:
-    """The grid of a command line: nested values, --grid texts, and which flags were given besides."""
+    """Make the grid of a command line.
+
+    Args:
+        values: Nested values of the base.
+        texts: The --grid arguments.
+        flags: Other flags that were given; none may also be in the grid.
+    """
     if not texts:
         raise InputError("give at least one --grid NAME=VALUES, such as --grid quorum=1,2,5,10,20 --grid seed=0..19.")
     grid = parse_grid(texts)
@@ -75,7 +81,7 @@ def grid_from_flags(values: dict[str, Any], texts: Sequence[str], flags: Iterabl
 
 
 def parse_grid(texts: Sequence[str], flag: str = "--grid") -> dict[str, list[Any]]:
-    """``quorum=1,2,5`` and ``seed=0..19`` as names and values."""
+    """Parse texts such as ``quorum=1,2,5`` and ``seed=0..19`` into names and values."""
     grid: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, listed = (part.strip() for part in text.partition("="))
@@ -102,7 +108,11 @@ def _parse_values(name: str, part: str) -> Sequence[Any]:
 
 
 def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Grid:
-    """Every point, checked: what a spec refuses is refused here, before anything runs."""
+    """Make every point of a grid, and validate it before anything runs.
+
+    Raises:
+        InputError: If a point is invalid, a value is given twice, or the grid is too large.
+    """
     values = copied(base)
     axes: list[Axis] = []
     seeds: tuple[Any, ...] | None = None
@@ -114,7 +124,7 @@ def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Gri
         algorithm, _, key = place[1].rpartition(".")
         inner = values.get(EACH, {}).get(algorithm) if place[0] == EACH else values.get(place[0])
         if isinstance(inner, dict):
-            inner.pop(key, None)  # the grid goes over the base
+            inner.pop(key, None)  # the grid overrides the base
         if place == SEEDS:
             if seeds is not None:
                 raise InputError("--grid seed and --grid seeds are the same setting; give one of them.")
@@ -140,28 +150,28 @@ def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Gri
         points.append(GridPoint(used, label, spec))
     for place, axis in enumerate(axes):
         used = list(dict.fromkeys(json.dumps(point.values[place]) for point in points))
-        if len(used) < len(axis.values):  # what looks different may be the same number
+        if len(used) < len(axis.values):  # different texts may be the same number
             raise InputError(f"--grid {axis.name} has a value twice; give each once: {', '.join(used)}.")
         axes[place] = replace(axis, values=tuple(json.loads(value) for value in used))
     return Grid(_written_base(values, axes, points), tuple(axes), points[0].spec.run.seeds, tuple(points))
 
 
 def _written_base(values: dict[str, Any], axes: Sequence[Axis], points: Sequence[GridPoint]) -> dict[str, Any]:
-    """What all points have in common and was given, without the seeds."""
+    """Return the given values that all points share, without the seeds."""
     values.get("run", {}).pop("seeds", None)
     spec = points[0].spec
     base = as_read(values, spec)
     models = {point.spec.task.model for point in points}
     if len(models) == 1 and spec.task.model is not None and MODEL not in [axis.place for axis in axes]:
-        put(base, *MODEL, str(spec.task.model))  # also where it is the task's own: that may be another one day
+        put(base, *MODEL, str(spec.task.model))  # saved even if it is the task's default, which may change
     return base
 
 
-# ---- shared by the spaces of sweep, tune and arena
+# ---- shared by sweep, tune and arena
 
 
 def axis_values(name: str, given: Any) -> tuple[Any, ...]:
-    """Return the values of an axis; a single one is a list of it. ``name`` is for errors, such as "--grid beta"."""
+    """Return the values of an axis, given as a list or a single value. ``name`` is for error messages."""
     many = isinstance(given, Iterable) and not (isinstance(given, str) or callable(given))
     every: list[Any] = list(given) if many else [given]
     tried = tuple(each.item() if hasattr(each, "item") else each for each in every)
@@ -171,17 +181,17 @@ def axis_values(name: str, given: Any) -> tuple[Any, ...]:
 
 
 def copied(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy nested values; objects in them, such as a user's Task, stay the same."""
+    """Copy nested values, but not the objects in them, such as a user's Task."""
     return {name: copied(inner) if isinstance(inner, Mapping) else inner for name, inner in values.items()}
 
 
 def as_read(given: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
-    """Return what was given as the spec reads it: a flag's text becomes a number."""
+    """Return the given values as the spec reads them, such as numbers instead of text."""
     return _picked(given, spec.values())
 
 
 def _picked(given: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those entries of ``read`` that were given, without empty sections."""
+    """Return the entries of ``read`` that were given, without empty sections."""
     found = {
         key: _picked(inner, read[key]) if isinstance(inner, Mapping) else read[key]
         for key, inner in given.items()
@@ -191,12 +201,12 @@ def _picked(given: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, Any]
 
 
 def own_files(specs: Iterable[Spec]) -> dict[str, dict[str, str]]:
-    """Return the section of a file that has the hashes of the user's files; empty if there are none."""
+    """Return the section ``own`` with the hashes of the user's files; empty if there are none."""
     own = {source: digest for spec in specs for source, digest in spec.own.items()}
     return {"own": own} if own else {}
 
 
 def read_sweep(path: Path) -> Grid:
-    """The grid of a sweep's folder."""
+    """Read a sweep's grid from its folder."""
     with reading(path, "sweep") as values:
         return make_grid(values.get("base", {}), values.get("grid", {}))

@@ -1,8 +1,9 @@
-"""Plan a cell: which A, S, band, schedule, stale rule, local steps and bits reach the target soonest, and keep it?
+"""Plan a cell: find the choice that reaches the target soonest and keeps it.
 
-Arrivals do not depend on the weights, so the clock alone says what is impossible and which UEs a choice leaves out. How a choice learns is
-trained, on few seeds and for a short time at first (``plan_search``). Everything goes through the spec, so any cell, radio, task and
-semi-synchronous algorithm can be planned.
+A choice is A, S, bandwidth policy, schedule, stale rule, local steps and bits. Arrivals do not depend on the weights,
+so the clock alone shows which choices are impossible and which UEs they leave out. How well a choice learns is found
+by training, first on few seeds and for a short time (``plan_search``). Everything goes through the spec, so any cell,
+radio, task and semi-synchronous algorithm can be planned.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +33,7 @@ from perfeds2.studies.plan_search import PlanRequest, search_at_horizons
 from perfeds2.studies.plan_space import Space, algorithm_of, make_space
 from perfeds2.studies.plan_trials import Trials
 
-ADOPTED_BY = {"algorithms": ["PerFedS2"], "seeds": [0]}  # what ``perfeds2 run`` has by default
+ADOPTED_BY = {"algorithms": ["PerFedS2"], "seeds": [0]}  # defaults of ``perfeds2 run``
 ASKED = FILES["plan"]
 ADOPTED = "planned.toml"
 AXIS_NAMES = {"quorum": "A", "max_staleness": "S", "local_steps": "local steps"}
@@ -60,18 +61,26 @@ def plan(
     Settings are those of ``compare``, or a whole ``spec``.
 
     Args:
-        out: The folder of the results. An interrupted plan continues there.
+        spec: The cell, task, algorithm and seeds; None reads them from ``settings``.
+        out: The folder of the results; None writes nothing. An interrupted plan there is resumed.
         search: Values to search by setting, such as ``{"quorum": [2, 5], "local_steps": [1, 4]}``.
-        check: Also check what the settings themselves say.
-        keep: The share of later evaluations in which the target must be held.
-        horizon_s: Simulated seconds for which every choice is watched.
-        within_s: The latest second from which the target is kept, in every seed.
-        joules: The most energy of all UEs until then.
-        least_share: The least share of the merges of any UE.
+        check: Also check the choice in the settings themselves.
+        keep: Share of later evaluations in which the target must be met.
+        horizon_s: Simulated seconds for which every choice is trained; None derives it.
+        within_s: Latest second by which every seed must keep the target.
+        joules: Largest energy of all UEs until then.
+        least_share: Smallest share of the merges that any UE may have.
         theory: Add what the paper's bounds say.
-        reuse: Folders of other studies whose trainings are taken.
-        watch: Called with a ``Progress`` as the work goes on.
-        track: Trackers that get every evaluation, such as "tensorboard" (docs/how-to/live.md).
+        reuse: Folders of other studies whose results may be copied.
+        watch: Called with a ``Progress`` while the search proceeds.
+        track: Trackers that receive every evaluation, such as "tensorboard" (docs/how-to/live.md).
+        **settings: Settings as ``compare`` takes them, if no ``spec`` is given.
+
+    Returns:
+        The recommended choice, all candidates with verdicts, and the command that adopts the choice.
+
+    Raises:
+        InputError: If a setting is invalid, the target is not reached at all, or the folder holds something else.
     """
     refuse_while_loading("plan")
     if spec is None:
@@ -84,7 +93,7 @@ def plan(
 
 
 def run_plan(space: Space, request: PlanRequest, path: Path | None, execution: Execution) -> Plan:
-    """Make a plan, and write it into a folder if one is given."""
+    """Make a plan, and write it to a folder if one is given."""
     spec = space.spec
     check_spec(spec, trains=True)
     others = open_others(execution.reuse)
@@ -119,13 +128,13 @@ def _to_toml(space: Space, request: PlanRequest) -> str:
 
 
 def read_request(path: Path) -> tuple[Space, PlanRequest]:
-    """Return what a folder was started with."""
+    """Read the space and the request of a plan from its folder."""
     with reading(path, "plan") as said:
         return make_space(read_run(path), said["search"]), PlanRequest(**said["plan"])
 
 
 def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
-    """Search for the best choice and describe what was found."""
+    """Search for the best choice and describe the result."""
     spec = space.spec
     searched, best = search_at_horizons(space, trials, request)
     target, listed = searched.target, list(searched.listed)
@@ -138,7 +147,7 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
 
         known = theory_of(space.spec_of(chosen.choice, spec.run.seeds, target.horizon_s, trials.evaluations), chosen)
     command = None
-    if chosen is not None and not spec.unwritten:  # an object given from Python cannot be typed
+    if chosen is not None and not spec.unwritten:  # objects given from Python cannot be typed
         command = command_line("run", adopted(trials, chosen.choice, target.horizon_s), ADOPTED_BY)
     return Plan(
         perfeds2=__version__,
@@ -163,16 +172,16 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
 
 
 def adopted(trials: Trials, choice: Choice, horizon_s: float) -> Spec:
-    """Return the spec that runs a choice as it was watched."""
+    """Return the spec that runs a choice as it was trained in the search."""
     spec = trials.space.spec_of(choice, trials.space.spec.run.seeds, horizon_s, trials.evaluations)
     return spec.model_copy(update={"run": spec.run.model_copy(update={"stop_when_diverged": None})})
 
 
-# ---- what was found, in words
+# ---- sentences
 
 
 def answer(best: Candidate | None, candidates: Sequence[Candidate], target: PlanTarget, ues: int) -> str:
-    """The one sentence a plan ends with."""
+    """Return the sentence that states the result of a plan."""
     if best is None:
         standing = f"reaches {target.words} by {target.horizon_s / 2:.3g} s and keeps it in every seed and one step to each side"
         return f"Nothing can be recommended: none of {len(candidates)} choices {standing}; {_why_none(candidates)}."
@@ -188,7 +197,7 @@ def answer(best: Candidate | None, candidates: Sequence[Candidate], target: Plan
 
 
 def _why_none(candidates: Sequence[Candidate]) -> str:
-    """What stands in the way, and what to do."""
+    """Return why nothing can be recommended, and what to change."""
     edges = [(each.seconds, each) for each in candidates if each.verdict == "on an edge" and each.seconds is not None]
     if edges:
         seconds, soonest = min(edges, key=lambda edge: edge[0])
@@ -205,7 +214,7 @@ def _why_none(candidates: Sequence[Candidate]) -> str:
 
 
 def _margin(best: Candidate) -> str:
-    """How far one may go to each side."""
+    """Return which neighbouring values do not fail either."""
     said = []
     for axis, name in AXIS_NAMES.items():
         held = [each for each in best.neighbours if each.axis == axis and not each.why.startswith("not possible")]
@@ -216,7 +225,7 @@ def _margin(best: Candidate) -> str:
 
 
 def check_answer(asked: Candidate, best: Candidate | None, target: PlanTarget) -> str:
-    """Whether what was asked for holds, and what is better."""
+    """Return whether the asked-for choice holds, and what is better."""
     said = f"What you asked for, {asked.choice}, "
     if asked.verdict == "not possible":
         said += f"cannot be done: {asked.why.rstrip('.')}."
@@ -244,7 +253,7 @@ def notes_of(
     target: PlanTarget,
     checked: bool,
 ) -> list[str]:
-    """What a careful reader should know."""
+    """Return notes about horizons, close alternatives and few seeds."""
     spec = space.spec
     notes = [
         f"Every choice is watched until {target.horizon_s:.4g} s ({target.horizon_from}), the one recommended until {target.confirm_s:.4g} s; the target counts as kept from a second "

@@ -1,4 +1,4 @@
-"""What does a plan say? Pure data: it needs no JAX, and goes to JSON and back."""
+"""The data of a plan, which needs no JAX and converts to and from JSON."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ MAP_IN = (6.0, 2.6)  # inches
 NUMBERS = {
     "seconds": "Seconds until the target is kept, median over seeds",
     "joules": "Joules of all UEs until the target is kept, median over seeds",
-}  # what a map may say of a choice
-LOOKS = {  # of each verdict
+}  # quantities that a map can show
+LOOKS = {  # marker of each verdict
     "holds": LineStyle("#009E73", (), "o"),
     "slower": LineStyle(NEUTRAL, (), "o"),
     "fails": LineStyle("#C8102E", (), "x"),
@@ -35,20 +35,20 @@ LOOKS = {  # of each verdict
     "breaks a limit": LineStyle("#8A5CC2", (), "X"),
     "not possible": LineStyle("#BCC3CB", (), "_"),
 }
-CLEARLY = 0.75  # of the later looks: a neighbour that holds the target in fewer, and falls far below it, fails
+CLEARLY = 0.75  # share of later evaluations below which a choice that also falls far below the target fails
 
 
 @dataclass(frozen=True, order=True)
 class Choice:
-    """One way to run a cell: everything that is searched."""
+    """One way to run a cell: a value for everything that is searched."""
 
     quorum: int  # A
-    max_staleness: int | None  # S; None is no bound
+    max_staleness: int | None  # S; None is unbounded
     schedule: str  # what closes a round: "first" arrivals, or a plan
     bandwidth: str
     stale: str
     local_steps: int
-    bits: int  # for each number of an upload
+    bits: int  # per number of an upload
 
     def with_(self, **changed: Any) -> "Choice":
         return replace(self, **changed)
@@ -63,27 +63,27 @@ class Choice:
 
     @property
     def rest(self) -> str:
-        """Everything but A and S, in words."""
+        """Return everything but A and S, in words."""
         closes = "first arrivals" if self.schedule == "first" else self.schedule
         steps = f"{self.local_steps} local step{'s' if self.local_steps > 1 else ''}"
         return f"{closes}, band {self.bandwidth}, stale {self.stale}, {steps}, {self.bits} bits"
 
     @property
     def without_a_and_s(self) -> "Choice":
-        """Equal for all choices of one map of A and S."""
+        """Return a key that is equal for all choices of one map of A and S."""
         return replace(self, quorum=0, max_staleness=0)
 
 
 @dataclass(frozen=True)
 class PlanTarget:
-    """What is to be reached and kept."""
+    """The target to reach and keep."""
 
-    accuracy: float  # personalised, on test data, or what stands for it
+    accuracy: float  # personalised test accuracy, or the metric that replaces it
     metric: str
-    keep: float  # the share of later looks in which it must be held
-    horizon_s: float  # so long every choice is watched
-    confirm_s: float  # so long the one that is recommended is watched
-    horizon_from: str  # who says so
+    keep: float  # share of later evaluations in which it must be met
+    horizon_s: float  # how long every choice is trained
+    confirm_s: float  # how long the recommended choice is trained
+    horizon_from: str  # how the horizon was derived, in words
 
     @property
     def score(self) -> Score:
@@ -96,30 +96,30 @@ class PlanTarget:
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """What a choice may not exceed, in any seed."""
+    """Limits that a choice must respect in every seed."""
 
-    within_s: float | None = None  # the target is kept from then on
-    joules: float | None = None  # of all UEs together, until the target is kept
-    least_share: float | None = None  # of the merges, of any UE; None: nobody is left out altogether
+    within_s: float | None = None  # the target must be kept by then
+    joules: float | None = None  # of all UEs together until the target is kept
+    least_share: float | None = None  # share of the merges of any UE; None: every UE must be merged at least once
 
 
 @dataclass(frozen=True)
 class SeedOutcome:
-    """One seed of a choice, trained and watched."""
+    """The outcome of one training: a choice with one seed."""
 
     seed: int
     state: State
     time_s: float | None  # when the target was reached and kept from then on
     reached_s: float | None  # when it was first reached, kept or not
-    held: float | None  # the share of looks from then on in which it was held
+    held: float | None  # share of evaluations from then on that met it
     joules: float | None  # of all UEs until it was kept
-    least_share: float  # of the merges: the UE that had fewest
-    scores: tuple[float | None, ...]  # at equal distances from 0 to the horizon; None is no number
-    fall: float  # how far it fell back below the target, or its best before, as a part of the way from the start to the target
+    least_share: float  # share of the merges of the UE with the fewest
+    scores: tuple[float | None, ...]  # at equal intervals from 0 to the horizon; None is NaN
+    fall: float  # drop below the target, or its best before, relative to the way from start to target
 
     @property
     def fails(self) -> bool:
-        """Whether it is clearly unstable. One that is only slow, or hovers about the target for a while, is not."""
+        """Return whether training is clearly unstable; one that is slow or hovers about the target is not."""
         if self.state in ("lost", "late"):
             return (self.held or 0.0) < CLEARLY and self.fall > 0.1
         return self.state == "diverged" or (self.state == "never" and self.fall > 1 - CLEARLY)
@@ -127,7 +127,7 @@ class SeedOutcome:
 
 @dataclass(frozen=True)
 class ClockFacts:
-    """What the clock shows of a choice, without training anything; of the first seed."""
+    """What the clock shows about a choice without training, for the first seed."""
 
     seconds_per_round: float
     merges_per_s: float
@@ -139,7 +139,7 @@ class ClockFacts:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A choice one step away, and whether it stands."""
+    """A choice one step away, and whether it fails."""
 
     axis: str
     choice: Choice
@@ -149,16 +149,16 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A choice and all that is known of it."""
+    """A choice and everything known about it."""
 
     choice: Choice
     verdict: Verdict
-    why: str  # in words, where it is not taken
+    why: str  # why it was not chosen, in words
     clock: ClockFacts | None = None
-    scouted_s: float | None = None  # when its first seed reached the target, in a short look
-    trials: tuple[SeedOutcome, ...] = ()  # watched for the whole horizon
-    neighbours: tuple[Neighbour, ...] = ()  # those that were looked at
-    confirmed: tuple[SeedOutcome, ...] = ()  # watched longer, before it is recommended
+    scouted_s: float | None = None  # when its first seed reached the target in a short training
+    trials: tuple[SeedOutcome, ...] = ()  # trained for the whole horizon
+    neighbours: tuple[Neighbour, ...] = ()  # those that were examined
+    confirmed: tuple[SeedOutcome, ...] = ()  # trained for longer, before it is recommended
 
     @property
     def quorum(self) -> int:
@@ -170,7 +170,7 @@ class Candidate:
 
     @property
     def seconds(self) -> float | None:
-        """The median over seeds of when the target was kept; None if half of them or more did not keep it."""
+        """Return the median over seeds of when the target was kept; None if fewer than half kept it."""
         return median_s(self.trials)
 
     @property
@@ -184,7 +184,7 @@ class Candidate:
 
     @property
     def held(self) -> float | None:
-        """The mean over seeds of the share of looks that held the target once it had been reached."""
+        """Return the mean over seeds of the share of evaluations that met the target once it was reached."""
         shares = [trial.held or 0.0 for trial in self.confirmed or self.trials]
         return float(np.mean(shares)) if shares else None
 
@@ -198,7 +198,7 @@ class Candidate:
 
 
 def or_inf(value: float | None) -> float:
-    """Return a number, or infinity for none: no bound, or never."""
+    """Return a number, or infinity for None (unbounded, or never)."""
     return math.inf if value is None else value
 
 
@@ -207,13 +207,13 @@ def median_s(trials: Sequence[SeedOutcome]) -> float | None:
 
 
 def too_many_fail(trials: Sequence[SeedOutcome]) -> bool:
-    """Whether a third of the seeds or more are unstable."""
+    """Return whether at least a third of the seeds are unstable."""
     return bool(trials) and 3 * sum(trial.fails for trial in trials) >= len(trials)
 
 
 @dataclass(frozen=True)
 class MeasuredConstant:
-    """One constant of the assumptions, with what is known of its uncertainty."""
+    """One constant of the assumptions, with its uncertainty."""
 
     name: str
     symbol: str
@@ -224,7 +224,7 @@ class MeasuredConstant:
 
 @dataclass(frozen=True)
 class BoundRounds:
-    """How many rounds a bound asks for, or why it promises nothing."""
+    """How many rounds a bound requires, or why it guarantees nothing."""
 
     rounds: int | None
     seconds: float | None
@@ -233,20 +233,20 @@ class BoundRounds:
 
 @dataclass(frozen=True)
 class Theory:
-    """What the lemmas make of the measured constants, and what the bounds then ask for, at the plan's choice."""
+    """What the lemmas and bounds yield for the recommended choice, from measured constants."""
 
-    epsilon: float  # mean over the rounds of ‖∇F(w_k)‖², of the choice's training until the target
+    epsilon: float  # mean over the rounds of ‖∇F(w_k)‖², in the choice's training until the target
     constants: tuple[MeasuredConstant, ...]
-    obstacle: str | None  # why there is no more
+    obstacle: str | None  # why the rest is missing
     smoothness: float | None = None  # L_F
     noise: float | None = None  # σ_F²
     diversity: float | None = None  # γ_F²
     gap: float | None = None  # F(w_0) − F*
-    beta: float | None = None  # β, what the spec steps
+    beta: float | None = None  # β, the spec's step size
     largest_beta_printed: float | None = None
     largest_beta_sharpened: float | None = None
     largest_beta_proved: float | None = None
-    printed_quorum: float | None = None  # A* as printed; None where S or the shares allow none
+    printed_quorum: float | None = None  # A* as printed; None if S or the shares allow none
     corrected_quorum: int | None = None  # A*, corrected
     rounds: int | None = None  # K* for the corrected A*
     meets_target: bool | None = None  # whether the printed bound's second term stays within ε at the corrected A*
@@ -255,7 +255,7 @@ class Theory:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """Which choice reaches the target soonest and keeps it, and how to adopt it."""
+    """The choice that reaches the target soonest and keeps it, and how to adopt it."""
 
     perfeds2: str  # version
     task: str
@@ -266,14 +266,14 @@ class Plan:
     target: PlanTarget
     limits: PlanLimits
     candidates: tuple[Candidate, ...]
-    choice: int | None  # the place of the choice among the candidates; None: nothing can be recommended
-    asked: int  # the place of what the spec itself says
-    checked: bool  # whether that was to be checked
+    choice: int | None  # index of the choice among the candidates; None: nothing can be recommended
+    asked: int  # index of the spec's own choice
+    checked: bool  # whether a check of it was requested
     sentence: str
-    check: str | None  # whether what was asked for holds, and what is better
-    command: str | None  # the line that adopts it; None where something was given from Python
+    check: str | None  # whether the asked-for choice holds, and what is better
+    command: str | None  # the command that adopts it; None if something was given from Python
     theory: Theory | None
-    trainings: int  # how many it took
+    trainings: int  # number of trainings
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -288,9 +288,14 @@ class Plan:
         return as_html(self.sentence, table, self.plot, MAP_IN) + adopt
 
     def frame(self) -> "pd.DataFrame":
-        """Return one row per choice: the recommended one, the spec's own, then those watched, soonest first.
+        """Return a table with one row per choice.
 
-        ``max_staleness`` is missing where S is unbounded, ``seconds`` where the target was not kept.
+        The recommended choice comes first, then the spec's own, then those trained for the whole horizon, soonest
+        first.
+
+        Returns:
+            The columns of ``Choice``, verdict, why, seconds, scouted_s, seeds, kept, held, joules and least_share.
+            ``max_staleness`` is missing if S is unbounded, ``seconds`` if the target was not kept.
         """
         import pandas as pd
 
@@ -305,7 +310,14 @@ class Plan:
         return pd.DataFrame(rows).astype({"max_staleness": "Int64"} | numbers)
 
     def plot(self, axes: "Axes | None" = None) -> "Axes":
-        """Draw A × S around the choice: seconds until the target is kept, and whether it is."""
+        """Draw a map of A and S around the choice: seconds until the target is kept, and whether it is.
+
+        Args:
+            axes: Where to draw; None makes a new figure.
+
+        Returns:
+            The axes that were drawn on.
+        """
         axes, centre = axes_for(axes, MAP_IN), (self.best or self.candidates[self.asked]).choice.without_a_and_s
         group = [each for each in self.candidates if each.choice.without_a_and_s == centre]
         draw(axes, map_chart(group, self.best))
@@ -333,11 +345,11 @@ def _adapter() -> Any:
     return pydantic.TypeAdapter(Plan)
 
 
-# ---- as a table and as maps of A and S
+# ---- tables and maps of A and S
 
 
 def ranked_candidates(plan: Plan) -> list[Candidate]:
-    """Those that say most first."""
+    """Return the candidates by relevance: the choice, the spec's own, then by verdict and time."""
     asked, order = plan.candidates[plan.asked], {"holds": 0, "on an edge": 1, "wavers": 2, "fails": 2, "slower": 3}
 
     def rank(each: Candidate) -> tuple[bool, bool, bool, int, float]:
@@ -352,7 +364,10 @@ def short_s(value: float | None) -> str:
 
 
 def maps_of(plan: Plan) -> list[tuple[str, list[Candidate]]]:
-    """Candidates in groups that only A and S tell apart, named by the rest; the choice's first, then the larger ones."""
+    """Return up to six groups of candidates that differ only in A and S, named by everything else.
+
+    The group of the choice comes first, then larger ones.
+    """
     groups: dict[Choice, list[Candidate]] = {}
     for each in plan.candidates:
         groups.setdefault(each.choice.without_a_and_s, []).append(each)
@@ -368,13 +383,15 @@ def maps_of(plan: Plan) -> list[tuple[str, list[Candidate]]]:
 def map_chart(
     group: Sequence[Candidate], best: Candidate | None, axis: str = "seconds", name: str = "map", title: str = ""
 ) -> Chart:
-    """Describe A × S: green holds, crosses lose the target again, the star is the choice; hollow was looked at shortly."""
+    """Describe a map of A and S.
+
+    Green holds, crosses lose the target again, the star is the choice; hollow markers were trained only shortly.
+    """
     quorums = sorted({each.quorum for each in group})
     bounds = sorted({each.max_staleness for each in group}, key=or_inf)
     items: list[Series] = []
 
     def label(each: Candidate) -> str:
-        """Say seconds or joules, if there are any."""
         if axis == "joules":
             return "" if each.joules is None else f"{each.joules:.3g}"
         if each.seconds is not None:

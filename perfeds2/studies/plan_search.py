@@ -1,11 +1,14 @@
 """Find the choice that reaches the target soonest and keeps it, by successive halving.
 
-First bits and local steps are tried on one choice, since they change most. With the best of them the clock is asked about every A, S,
-schedule, band, stale rule and number of local steps: impossible choices and those that leave a UE out need no training. Of the rest one
-seed is trained for a short time (a scout), and two more where that comes near the soonest. Then the soonest are watched for the whole
-horizon, on a few seeds and on all. A choice that loses the target again is out; one that stands must still stand one step to each
-side, and when it is watched for longer. Then local steps, bits and the stale rule are varied around the best. The search ends when no
-scout was soon enough to beat it. If nothing stands, everything is watched for twice as long.
+1. Try bits and local steps on one choice, since they matter most.
+2. With the best of them, simulate every A, S, schedule, bandwidth policy, stale rule and number of local steps.
+   Impossible choices and those that leave a UE out need no training.
+3. Train one seed of the rest for a short time (a scout), and two more if it comes near the soonest.
+4. Train the soonest for the whole horizon, on a few seeds and then on all. A choice that loses the target again is
+   dropped. One that keeps it must also do so one step to each side, and in a longer training.
+5. Vary local steps, bits and the stale rule around the best. The search ends when no scout was soon enough to beat
+it.
+   If no choice keeps the target, everything is repeated with twice the horizon.
 """
 
 import math
@@ -32,17 +35,17 @@ from perfeds2.studies.plan_trials import Played, Trials
 from perfeds2.studies.search import FACTOR, Rung, successive_halving
 
 FEW_SEEDS = 3  # the smallest number whose median one lucky seed cannot decide
-NEAR = 1.5  # a scout is trained for so many times what the soonest choice takes: slower ones do not win on other seeds
-CLOSE = 1.25  # by the median of a few seeds a choice this much slower than the best may still beat it on all of them
-BATCH = 4  # choices watched at a time: enough for the cores, and their results spare the next ones
-REFERENCE_DOUBLINGS = 3  # the first training gets up to eight times the spec's horizon before the target is given up
-HORIZON_DOUBLINGS = 2  # and the search up to four times its own horizon
-VARIATIONS = 2  # rounds of varying around the best: the second reaches what is two steps away
+NEAR = 1.5  # length of a scout relative to the soonest choice's time; slower ones do not win on other seeds
+CLOSE = 1.25  # a choice this much slower than the best on a few seeds may still beat it on all of them
+BATCH = 4  # choices trained at a time: enough for the cores, and results rule out later ones
+REFERENCE_DOUBLINGS = 3  # the first training gets up to 8 times the spec's horizon before the search gives up
+HORIZON_DOUBLINGS = 2  # and the search up to 4 times its own horizon
+VARIATIONS = 2  # rounds of varying the best; the second reaches choices two steps away
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What is asked of a plan, beside the spec and the values to search."""
+    """What a plan is asked for, besides the spec and the values to search."""
 
     keep: float = 0.9
     horizon_s: float | None = None
@@ -69,16 +72,16 @@ class PlanRequest:
 
 @dataclass
 class PlanSearch:
-    """The search at one horizon, and what it knows so far."""
+    """The search at one horizon, and its results so far."""
 
     space: Space
     trials: Trials
     request: PlanRequest
     target: PlanTarget
-    scouting: float = 1 / FACTOR  # the share of the horizon that a scout is trained for
+    scouting: float = 1 / FACTOR  # share of the horizon that a scout is trained for
     scouted: dict[Choice, None] = field(default_factory=dict)
-    listed: dict[Choice, None] = field(default_factory=dict)  # everything the clock was asked about, in order
-    slower: dict[Choice, str] = field(default_factory=dict)  # by the clock alone
+    listed: dict[Choice, None] = field(default_factory=dict)  # every choice that was simulated, in order
+    slower: dict[Choice, str] = field(default_factory=dict)  # slower by the clock alone, and why
     beside: dict[Choice, tuple[Neighbour, ...]] = field(default_factory=dict)
 
     @property
@@ -93,10 +96,10 @@ class PlanSearch:
     def scout_s(self) -> float:
         return self.target.horizon_s * self.scouting
 
-    # ---- the search
+    # ---- search
 
     def run(self, base: Choice) -> Choice | None:
-        """Return the best choice, if any stands. The first map has ``base``'s bits and stale rule."""
+        """Return the best choice, or None if none stands. The first map has the bits and stale rule of ``base``."""
         self.scout([*map_of(self.space, base), self.space.asked])
         best = self.race(None)
         for _ in range(VARIATIONS):
@@ -120,9 +123,9 @@ class PlanSearch:
         successive_halving(self.by_the_clock(choices), rungs, self.trials.train, near)
 
     def by_the_clock(self, choices: Iterable[Choice]) -> list[Choice]:
-        """Return new choices that deserve a training: possible, within the limits, and the fastest of equal ones.
+        """Return the new choices worth training: possible, within the limits, and the fastest of equivalent ones.
 
-        Bands that merge the same UEs in the same order differ only in how soon.
+        In planned rounds, bandwidth policies merge the same UEs in the same order and differ only in time.
         """
         choices = [choice for choice in dict.fromkeys(choices) if choice not in self.scouted]
         fastest: dict[Choice, tuple[float, Choice]] = {}
@@ -145,7 +148,7 @@ class PlanSearch:
         return self.trials.play(choice, self.seeds[0], self.target.horizon_s)
 
     def race(self, best: Choice | None) -> Choice | None:
-        """Watch the soonest scouts until none is left that could beat the best that stands."""
+        """Train the soonest scouts for the whole horizon until none is left that could beat the best."""
         ranked = [choice for choice in self.scouted if self.first_s(choice) < math.inf and not self.watched(choice)]
         ranked.sort(key=lambda choice: (self.first_s(choice), or_inf(choice.max_staleness), choice.quorum))
         while ranked:
@@ -163,9 +166,10 @@ class PlanSearch:
         self.trials.train(choices, Rung(seeds, self.target.horizon_s))
 
     def settle(self, standing: Sequence[Choice], best: Choice | None) -> Choice | None:
-        """Return the soonest choice that stands on all seeds, beside its neighbours and for longer; else ``best``.
+        """Return the soonest choice that stands, or ``best`` if none is sooner.
 
-        From one on an edge go to its neighbours that stand.
+        It must stand on all seeds and in a longer training, and none of its neighbours may fail. Neighbours that
+        stand are considered too.
         """
         good = list(standing)
         seen = set(good)
@@ -184,7 +188,10 @@ class PlanSearch:
         return best
 
     def look_beside(self, choice: Choice) -> None:
-        """Find out whether a choice still stands one step to each side: not if a third of a neighbour's seeds are unstable."""
+        """Find out whether a choice still stands one step to each side.
+
+        A neighbour fails if it leaves a UE out, or if at least a third of its seeds are unstable.
+        """
         if choice in self.beside:
             return
         places, found = neighbours(self.space, choice), list[Neighbour]()
@@ -205,24 +212,24 @@ class PlanSearch:
         self.beside[choice] = tuple(found)
 
     def confirm(self, choice: Choice) -> bool:
-        """Return whether every seed still keeps the target when it is watched for longer."""
+        """Return whether every seed still keeps the target in a longer training."""
         self.trials.train([choice], Rung(self.seeds, self.target.confirm_s))
         trials = self.confirmed(choice)
         return len(trials) == len(self.seeds) and all(trial.state == "kept" for trial in trials)
 
     def may_be_taken(self, choice: Choice) -> bool:
-        """Return whether a choice is searched, or the spec's own; a neighbour may lie beyond."""
+        """Return whether a choice is in the search space or the spec's own; neighbours may lie outside."""
         return choice == self.space.asked or all(vars(choice)[axis] in v for axis, v in self.space.axes.items())
 
     def last_look(self, best: Choice | None) -> Choice | None:
-        """Watch the spec's own choice in any case; then settle on the soonest of all that has been watched."""
+        """Train the spec's own choice in any case, then return the soonest of all that were trained."""
         self.watch([self.space.asked], self.seeds)
         if self.request.check:
             self.look_beside(self.space.asked)
         taken = [choice for choice in self.listed if self.may_be_taken(choice)]
         return self.settle([choice for choice in taken if self.stands(choice, self.few)], best)
 
-    # ---- what is known of a choice
+    # ---- results of a choice
 
     def watched(self, choice: Choice) -> list[SeedOutcome]:
         return self.trials.known(choice, self.seeds, self.target.horizon_s)
@@ -231,7 +238,7 @@ class PlanSearch:
         return self.trials.known(choice, self.seeds, self.target.confirm_s)
 
     def seconds(self, choice: Choice | None) -> float:
-        """Return the median over seeds of when the target was kept."""
+        """Return the median over seeds of when the target was kept; infinity if never."""
         return or_inf(None if choice is None else median_s(self.watched(choice)))
 
     def first_s(self, choice: Choice) -> float:
@@ -244,20 +251,20 @@ class PlanSearch:
         return or_inf(censored_median([known[seed].reached_s for seed in self.few if seed in known]))
 
     def clocks(self, choice: Choice) -> dict[int, Played | str]:
-        """Return what the clock showed until the horizon, by seed, where it has been asked."""
+        """Return the simulations up to the horizon, by seed, as far as they were made."""
         found = {seed: self.trials.played.get((choice, seed, self.target.horizon_s)) for seed in self.seeds}
         return {seed: played for seed, played in found.items() if played is not None}
 
     def obstacle(self, choice: Choice) -> str | None:
-        """Return why a choice is impossible with a seed that has been simulated."""
+        """Return why a choice is impossible with a seed that has been simulated; None if it is possible."""
         return next((played for played in self.clocks(choice).values() if isinstance(played, str)), None)
 
     def left_out(self, choice: Choice) -> str | None:
-        """Return which UEs a choice leaves out, by the clock."""
+        """Return which UEs a choice leaves out by the clock, in words; None if none."""
         if self.request.least_share == 0:
             return None
         for seed, played in self.clocks(choice).items():
-            if isinstance(played, Played) and played.starved:  # for good, or only so far?
+            if isinstance(played, Played) and played.starved:  # only so far? look further ahead
                 played = self.trials.play(choice, seed, self.target.confirm_s)
             if isinstance(played, Played) and played.starved:
                 some = ", ".join(map(str, played.starved[:3])) + (" …" if len(played.starved) > 3 else "")
@@ -265,7 +272,7 @@ class PlanSearch:
         return None
 
     def breach(self, choice: Choice) -> str | None:
-        """Return which limit a choice breaks."""
+        """Return which limit a choice breaks, in words; None if none."""
         if (out := self.left_out(choice)) is not None:
             return out
         limits, trials, played = self.request, self.watched(choice), self.clocks(choice).get(self.seeds[0])
@@ -282,7 +289,10 @@ class PlanSearch:
         return None
 
     def stands(self, choice: Choice, seeds: Sequence[int]) -> bool:
-        """Return whether seeds keep the target within the limits: none loses it again, and fewer than a third are late."""
+        """Return whether a choice keeps the target on these seeds, within the limits.
+
+        No seed may lose the target again, and fewer than a third may be late.
+        """
         trials = self.trials.known(choice, seeds, self.target.horizon_s)
         steady = [trial for trial in trials if trial.state in ("kept", "late") and not trial.fails]
         late = sum(trial.state == "late" for trial in steady)
@@ -293,10 +303,10 @@ class PlanSearch:
     def has_margin(self, choice: Choice) -> bool:
         return not any(neighbour.fails for neighbour in self.beside.get(choice, ()))
 
-    # ---- what came out
+    # ---- candidates
 
     def candidate(self, choice: Choice, best: Choice | None) -> Candidate:
-        """Return everything that is known of a choice."""
+        """Return everything that is known about a choice."""
         played = self.play(choice)
         scout = self.trials.known(choice, self.seeds[:1], self.scout_s) if choice in self.scouted else []
         return Candidate(
@@ -310,7 +320,7 @@ class PlanSearch:
         )
 
     def verdict(self, choice: Choice, best: Choice | None = None) -> tuple[Verdict, str]:
-        """Return what is thought of a choice, and why."""
+        """Return the verdict on a choice, and its reason."""
         trials = self.watched(choice)
         if (obstacle := self.obstacle(choice)) is not None:
             return "not possible", obstacle
@@ -336,7 +346,7 @@ class PlanSearch:
 
 
 def losing(trials: Sequence[SeedOutcome]) -> list[SeedOutcome]:
-    """Return those that lose the target again, diverge or are clearly unstable."""
+    """Return the seeds that lose the target again, diverge or are clearly unstable."""
     return [trial for trial in trials if trial.state in ("lost", "diverged") or trial.fails]
 
 
@@ -353,11 +363,11 @@ def unstable(trials: Sequence[SeedOutcome]) -> str:
     return f"lost again in {len(failing)} of {len(trials)} seeds (held in {span} of later looks)"
 
 
-# ---- for how long, and with which bits and local steps?
+# ---- horizon, bits and local steps
 
 
 def search_at_horizons(space: Space, trials: Trials, request: PlanRequest) -> tuple[PlanSearch, Choice | None]:
-    """Search, at longer horizons where nothing stands. Return the last search and the best choice."""
+    """Search, with longer horizons if no choice stands; return the last search and the best choice."""
     base, target = begin(space, trials, request)
     for longer, scouting in horizons(target, request):
         searched = PlanSearch(space, trials, request, longer, scouting)
@@ -368,9 +378,9 @@ def search_at_horizons(space: Space, trials: Trials, request: PlanRequest) -> tu
 
 
 def horizons(target: PlanTarget, request: PlanRequest) -> Iterator[tuple[PlanTarget, float]]:
-    """Yield targets with longer horizons and the share of each for a scout.
+    """Yield targets with longer and longer horizons, and the share of each that a scout is trained for.
 
-    A given horizon stays: then scouts look for half of it, since nothing that is reached later can be kept.
+    A given horizon stays the same; then scouts are trained for half of it, since nothing reached later can be kept.
     """
     yield target, 1 / FACTOR
     if request.horizon_s is not None:
@@ -382,10 +392,10 @@ def horizons(target: PlanTarget, request: PlanRequest) -> Iterator[tuple[PlanTar
 
 
 def begin(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choice, PlanTarget]:
-    """Find the bits and local steps that suit one choice best, and from what it takes the horizon.
+    """Find the bits and local steps that suit one choice best, and derive the horizon from the time it takes.
 
-    A scout then sees ``NEAR`` times what the soonest takes. A spec that is to be checked is watched three times as long as its own
-    choice takes, if that is longer.
+    A scout is trained for ``NEAR`` times the soonest time. If the spec's own choice is to be checked, the horizon is
+    at least three times what that takes.
     """
     spec = space.spec
     best, best_s, asked_s = _reference(space, trials, request)
@@ -412,9 +422,9 @@ def begin(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choice, P
 
 
 def _reference(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choice, float, float | None]:
-    """Return a choice that reaches the target, what it takes, and what the spec's own takes if that keeps it.
+    """Return a choice that reaches the target, its time, and the time of the spec's own choice if that keeps it.
 
-    It is the spec's own; where that does not keep the target, a gentle one: a quarter of the UEs or more, no bound.
+    It is the spec's own choice, or else a conservative one: at least a quarter of the UEs, no staleness bound.
     """
     spec, asked = space.spec, space.asked
     gentle = asked.with_(quorum=max(asked.quorum, round(spec.cell.ues / 4), 1), max_staleness=None, schedule="first")

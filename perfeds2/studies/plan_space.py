@@ -1,4 +1,4 @@
-"""The choices of a plan: which there are, which are neighbours, and the spec of one."""
+"""The space of choices of a plan, their neighbours, and the spec of each."""
 
 import itertools
 import math
@@ -17,24 +17,24 @@ from perfeds2.spec.resolve import place_of, put, resolve
 from perfeds2.spec.values import POLICY, SCHEDULE
 from perfeds2.studies.plan_data import Choice, or_inf
 
-PLACES = {field.name: place_of(field.name) for field in fields(Choice)}  # section and key of each
+PLACES = {field.name: place_of(field.name) for field in fields(Choice)}  # section and key of each axis
 NAMED = {"schedule": SCHEDULE, "bandwidth": POLICY}
-STEPPED = ("quorum", "max_staleness", "local_steps")  # numbers that may come out otherwise: they have neighbours
-FOR_PLANS = ("equal_finish", "planned_share")  # bands that make sense only for a round whose UEs are known
+STEPPED = ("quorum", "max_staleness", "local_steps")  # numeric axes, on which a choice has neighbours
+FOR_PLANS = ("equal_finish", "planned_share")  # policies that need to know the UEs of a round in advance
 Values = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched, around what a spec says."""
+    """The values to search, around those of a spec."""
 
     spec: Spec
-    axes: dict[str, Values]  # the values of each, numbers rising; None is no bound, or a name's text
-    named: dict[tuple[str, str], Named]  # what the texts stand for
+    axes: dict[str, Values]  # values of each axis: numbers in order (None is unbounded), or names
+    named: dict[tuple[str, str], Named]  # the objects of names, by axis and name
 
     @property
     def asked(self) -> Choice:
-        """What the spec itself says."""
+        """Return the spec's own choice."""
         protocol, name = self.spec.protocol, algorithm_of(self.spec)
         assert protocol.quorum is not None
         return Choice(
@@ -48,7 +48,7 @@ class Space:
         )
 
     def spec_of(self, choice: Choice, seeds: Sequence[int], horizon_s: float, looks: int) -> Spec:
-        """A run of one choice."""
+        """Return the spec of one choice, evaluated ``looks`` times."""
         name = algorithm_of(self.spec)
         values: dict[str, Any] = {
             key: dict(part) if isinstance(part, Section | Mapping) else part for key, part in dict(self.spec).items()
@@ -70,18 +70,22 @@ class Space:
         if axis in NAMED:
             return self.named[axis, value]
         if axis == "bits" and value == 32 and self.spec.radio.bits is None:
-            return None  # as a spec that says nothing of it
+            return None  # as in a spec that does not set it
         return "unbounded" if axis == "max_staleness" and value is None else value
 
 
 def algorithm_of(spec: Spec) -> str:
-    """The one algorithm a plan is for, by the name its settings have."""
+    """Return the name of the one algorithm of a plan, as used in settings."""
     (named,) = spec.algorithms
     return settings_name(named) or named.label
 
 
 def make_space(spec: Spec, given: Mapping[str, Iterable[Any]]) -> Space:
-    """The values to search: those given, or some around the spec's own."""
+    """Return the values to search: those given, or defaults around the spec's own.
+
+    Raises:
+        InputError: If the spec does not have exactly one semi-synchronous algorithm, or a value is invalid.
+    """
     if len(spec.algorithms) != 1:
         raise InputError(
             f"--algorithms: a plan is for one algorithm, got {len(spec.algorithms)}; give one, such as PerFedS2."
@@ -109,7 +113,10 @@ def make_space(spec: Spec, given: Mapping[str, Iterable[Any]]) -> Space:
 
 
 def _usual(spec: Spec, asked: Choice) -> dict[str, Values]:
-    """About eight A from 1 to n, three S, first arrivals and planned rounds, and a few of the rest, with the spec's own."""
+    """Return the default values, including the spec's own.
+
+    About eight A from 1 to n, three S, first arrivals and planned rounds, and a few of each other setting.
+    """
     n, bound = spec.cell.ues, asked.max_staleness
     spaced = {int(a) for a in np.geomspace(1, n, 7).round()}
     apart = {a for a in spaced if a in (1, n) or not 0.8 < a / asked.quorum < 1.25}
@@ -126,7 +133,7 @@ def _usual(spec: Spec, asked: Choice) -> dict[str, Values]:
 
 
 def _checked(spec: Spec, axis: str, name: str, values: Values) -> Values:
-    """As the spec reads them."""
+    """Return the values of an axis as the spec reads them."""
     section, key = PLACES[axis]
     if not values:
         raise InputError(f"--search {name} is empty; give at least one value.")
@@ -147,7 +154,10 @@ def _checked(spec: Spec, axis: str, name: str, values: Values) -> Values:
 
 
 def map_of(space: Space, base: Choice) -> list[Choice]:
-    """Return every A, S, schedule, band and number of local steps, and of first arrivals every stale rule, with ``base``'s bits."""
+    """Return every A, S, schedule, bandwidth policy and number of local steps, with the bits of ``base``.
+
+    Every stale rule is combined with first arrivals only; planned rounds have that of ``base``.
+    """
     names = ("local_steps", "quorum", "max_staleness", "schedule", "bandwidth", "stale")  # the first varies slowest
     every = itertools.product(*(space.axes[name] for name in names))
     found = [base.with_(**dict(zip(names, values, strict=True))) for values in every]
@@ -157,13 +167,13 @@ def map_of(space: Space, base: Choice) -> list[Choice]:
 
 
 def fits(schedule: str, bandwidth: str) -> bool:
-    """Who finishes together must be known beforehand."""
+    """Return whether a policy fits a schedule: equal finish needs to know the UEs of a round in advance."""
     together = bandwidth in FOR_PLANS or bandwidth.startswith("between:")
     return schedule != "first" or not together
 
 
 def variants(space: Space, choice: Choice) -> list[Choice]:
-    """The same A, S and schedule with other local steps, bits or stale rule: one of them changed."""
+    """Return the choices with the same A, S and schedule that differ in either local steps, bits or stale rule."""
     return [
         choice.with_(local_steps=steps, bits=bits, stale=stale)
         for steps in space.axes["local_steps"]
@@ -174,7 +184,7 @@ def variants(space: Space, choice: Choice) -> list[Choice]:
 
 
 def around(space: Space, choice: Choice) -> list[Choice]:
-    """One step away in A or S, among what is searched."""
+    """Return the choices in the search space that are one step away in A or S."""
     return [
         choice.with_(**{axis: value})
         for axis in ("quorum", "max_staleness")
@@ -183,7 +193,7 @@ def around(space: Space, choice: Choice) -> list[Choice]:
 
 
 def neighbours(space: Space, choice: Choice) -> list[tuple[str, Choice]]:
-    """One step away on any axis of numbers; of A and S also beyond the edge of what is searched."""
+    """Return axis and choice one step away on every numeric axis; for A and S also outside the search space."""
     found: list[tuple[str, Choice]] = []
     for axis in STEPPED:
         now = vars(choice)[axis]
@@ -199,6 +209,6 @@ def neighbours(space: Space, choice: Choice) -> list[tuple[str, Choice]]:
 
 
 def _steps(space: Space, choice: Choice, axis: str) -> tuple[list[Any], list[Any]]:
-    """The next smaller and the next larger of the values that are searched, if there are any."""
+    """Return the next smaller and the next larger value that is searched, as lists of at most one."""
     values, now = space.axes[axis], or_inf(vars(choice)[axis])
     return [each for each in values if or_inf(each) < now][-1:], [each for each in values if or_inf(each) > now][:1]

@@ -1,7 +1,7 @@
-"""What do the paper's bounds and its planning rule say of a choice, on the way to the target?
+"""Evaluate the paper's bounds and its planning rule for a choice, on the way to the target.
 
-ε, the mean of ‖∇F‖² over the rounds, is what the bounds speak of: it is measured along a training of the choice until it kept
-the target, and so are the constants, at a few of its models.
+The bounds are about ε, the mean of ‖∇F‖² over the rounds. It is measured along a training of the choice until it kept
+the target, and the constants are measured at a few of its models.
 """
 
 import math
@@ -31,7 +31,7 @@ from perfeds2.theory.optimum import optimum
 from perfeds2.theory.pilot import measure
 from perfeds2.timeline.record import Timeline
 
-LOOKS = 30  # on the way to the target
+LOOKS = 30  # evaluations on the way to the target
 SYMBOLS = {
     "smoothness": "L",
     "gradient_bound": "C",
@@ -46,7 +46,7 @@ SYMBOLS = {
 
 @dataclass(frozen=True)
 class Scene:
-    """One choice with one seed: what the bounds are asked of."""
+    """One choice with one seed, to which the bounds are applied."""
 
     task: Task
     learner: Learner
@@ -61,18 +61,18 @@ class Scene:
 
 
 def make_scene(spec: Spec) -> Scene:
-    """The first seed of a spec that has one algorithm."""
+    """Make the scene of the first seed of a spec with one algorithm."""
     seed = spec.run.seeds[0]
     stage = Stage.of(spec, seed)
     (algorithm,) = make_algorithms(spec, stage)
     (timeline,) = make_timelines(spec, stage, [algorithm])
-    assert algorithm.shares is not None  # a semi-synchronous one has some
+    assert algorithm.shares is not None  # semi-synchronous algorithms have shares
     bound = algorithm.protocol.max_staleness
     return Scene(make_task(spec, seed), algorithm.learner, timeline, algorithm.shares, bound, seed)
 
 
 def theory_of(spec: Spec, candidate: Candidate) -> Theory:
-    """What the bounds say of a choice that keeps its target."""
+    """Evaluate the bounds for a choice that keeps its target."""
     scene, until_s = make_scene(spec), candidate.trials[0].time_s
     assert until_s is not None
     epsilon, models = _on_the_way(scene, until_s)
@@ -82,7 +82,7 @@ def theory_of(spec: Spec, candidate: Candidate) -> Theory:
 
 
 def _on_the_way(scene: Scene, until_s: float) -> tuple[float, list[Any]]:
-    """The mean of ‖∇F‖² over the rounds until a second, and a few models from the first to the last of them."""
+    """Return the mean of ‖∇F‖² over the rounds until ``until_s``, and a few models from the first to the last."""
     timeline = scene.timeline
     points = evaluation_points(timeline, horizon_s=until_s, every_s=until_s / LOOKS)
     trainings = train(scene.task, timeline, scene.learner, points, seed=scene.seed)
@@ -95,7 +95,10 @@ def _on_the_way(scene: Scene, until_s: float) -> tuple[float, list[Any]]:
 
 
 def squared_gradient(task: Task, params: Params, alpha: float) -> float:
-    """‖∇F(w)‖² over the training data that an evaluation looks at, F being the mean of F_i(w) = f_i(w − α∇f_i(w))."""
+    """Return ‖∇F(w)‖², where F is the mean of F_i(w) = f_i(w − α∇f_i(w)).
+
+    It is computed over the training data that an evaluation uses.
+    """
     step = jnp.asarray(alpha, jnp.float32)
     return float(_squared_gradient(params, task.data, step, model=task.model, length=task.data.lengths()[0]))
 
@@ -119,7 +122,7 @@ def _squared_gradient(
 
 
 def measured_constants(scene: Scene, models: Sequence[Any]) -> tuple[MeasuredConstant, ...]:
-    """The paper's constants on the task, seen from a few models. The first of them is where training starts."""
+    """Measure the paper's constants on the task at a few models, the first of which is the initial one."""
     x, y = stacked_samples(scene.task)
 
     def loss(params: Params, batch: tuple[Any, Any]) -> Any:
@@ -132,7 +135,10 @@ def measured_constants(scene: Scene, models: Sequence[Any]) -> tuple[MeasuredCon
 def bound_facts(
     scene: Scene, constants: Constants, epsilon: float, measured: tuple[MeasuredConstant, ...] = ()
 ) -> Theory:
-    """The bounds' numbers at the choice's S (the stalest merged, where it has none), with A* and K*; or why there are none."""
+    """Return the numbers of the bounds for a choice, with A* and K*, or why there are none.
+
+    S is that of the choice or, if it is unbounded, the largest staleness of a merged update.
+    """
     bound = scene.max_staleness
     try:
         known = _carried_over(scene, constants, int(scene.timeline.staleness.max()) if bound is None else bound)
@@ -169,9 +175,9 @@ def bound_facts(
 
 
 def promises(scene: Scene, constants: Constants, epsilon: float) -> dict[str, BoundRounds]:
-    """Rounds to ε by the paper's rule, and by the printed, the sharpened and the proved bound. S is the stalest merged.
+    """Return the rounds to ε by the paper's rule, and by the printed, the sharpened and the proved bound.
 
-    θ is n/A, true of any schedule.
+    S is the largest staleness of a merged update; θ is n/A, which holds for any schedule.
     """
     timeline = scene.timeline
     quorum, pace = timeline.quorum, timeline.end_s / timeline.rounds
@@ -187,7 +193,7 @@ def promises(scene: Scene, constants: Constants, epsilon: float) -> dict[str, Bo
             return BoundRounds(None, None, f"β = {known.beta:.3g} is above the largest admissible, {largest_beta:.3g}")
         return BoundRounds(None, None, f"its noise floor {bound.floor:.3g} is not below ε = {epsilon:.3g}")
 
-    least = 1 / (quorum * max(float(scene.shares.min()), 1e-12))  # every UE is merged once
+    least = 1 / (quorum * max(float(scene.shares.min()), 1e-12))  # rounds until every UE has been merged once
     rule = math.ceil(max(2 * known.gap / (known.beta * epsilon), least, 1))
     return {
         "the rule": BoundRounds(rule, rule * pace, None),
@@ -198,7 +204,7 @@ def promises(scene: Scene, constants: Constants, epsilon: float) -> dict[str, Bo
 
 
 def _carried_over(scene: Scene, constants: Constants, staleness: int) -> bounds.Premises:
-    """The constants of the meta-objective, by Lemmas 1 to 3."""
+    """Return the constants of the meta-objective, by Lemmas 1 to 3."""
     batch = scene.learner.batch
     batches = {"batch_in": batch, "batch_out": batch, "batch_hessian": batch}
     return bounds.Premises.of(constants, alpha=scene.alpha, beta=scene.learner.beta, staleness=staleness, **batches)

@@ -1,12 +1,14 @@
 """Simulate and train the choices of a plan, each once.
 
-The clock says whether a choice is possible, how fast its rounds close and which UEs it leaves out; how it learns is trained. Choices that
-merge the same UEs at the same seconds and compute alike are one training.
+The clock shows whether a choice is possible, how fast its rounds close and which UEs it leaves out; how well it
+learns is found by training. Choices that merge the same UEs at the same times and compute the same share one
+training.
 
-A training is evaluated at equal distances from 0 to a horizon. The target is *kept from second t on* if it is met at the evaluation
-that ends at t and in at least a given share of the evaluations from there to the horizon, and if it was then watched for at least as
-long as it had taken: t is in the first half of the horizon. Between two evaluations t is interpolated. A target that was reached in
-the first half and is not kept from any second of the first three quarters is *lost*; what comes between is *late*.
+A training is evaluated at equal intervals from 0 to a horizon. The target is *kept from second t on* if it is met at
+the evaluation that ends at t, in at least a given share of the evaluations from there to the horizon, and if t is in
+the first half of the horizon, so that it is observed for at least as long as it took. Between two evaluations t is
+interpolated. A target that was reached in the first half and is not kept from any second of the first three quarters
+is *lost*; cases in between are *late*.
 """
 
 import hashlib
@@ -28,15 +30,15 @@ from perfeds2.studies.plan_space import Space
 from perfeds2.studies.search import Rung
 from perfeds2.timeline.record import Timeline
 
-EVALUATIONS = 60  # of one training
+EVALUATIONS = 60  # per training
 
 
 @dataclass(frozen=True)
 class Played:
-    """What the clock shows of a choice with one seed."""
+    """What the clock shows about a choice with one seed."""
 
     facts: ClockFacts
-    digest: str  # equal where the same UEs are merged at the same seconds until the horizon, and compute alike
+    digest: str  # equal if the same UEs are merged at the same times and compute the same
     starved: tuple[int, ...]  # UEs that were never merged
 
 
@@ -45,16 +47,16 @@ class Trials:
     """Everything that has been simulated and trained so far."""
 
     space: Space
-    keep: float  # the share of later evaluations in which the target must be held
+    keep: float  # share of later evaluations in which the target must be met
     store: Store = field(default_factory=lambda: Store(None))
     reporter: Reporter = field(default_factory=Reporter)
     evaluations: int = EVALUATIONS
     played: dict[tuple[Choice, int, float], Played | str] = field(default_factory=dict)  # or why it is impossible
-    timelines: dict[tuple[Choice, int], tuple[float, Timeline | str]] = field(default_factory=dict)  # the longest
+    timelines: dict[tuple[Choice, int], tuple[float, Timeline | str]] = field(default_factory=dict)  # longest so far
     outcomes: dict[tuple[str, int, float], SeedOutcome] = field(default_factory=dict)  # by digest, seed and horizon
 
     def play(self, choice: Choice, seed: int, horizon_s: float) -> Played | str:
-        """Return what the clock shows until the horizon, or why the choice is impossible."""
+        """Return what the clock shows up to the horizon, or why the choice is impossible."""
         key = choice, seed, horizon_s
         if key not in self.played:
             until_s, known = self.timelines.get((choice, seed), (0.0, ""))
@@ -88,7 +90,7 @@ class Trials:
         return [results[one].rows for one in trainings]
 
     def known(self, choice: Choice, seeds: Sequence[int], horizon_s: float) -> list[SeedOutcome]:
-        """Return the outcomes of seeds that have been trained for as long."""
+        """Return the outcomes of the seeds that have been trained up to this horizon."""
         played = [(seed, self.played.get((choice, seed, horizon_s))) for seed in seeds]
         keys = [(one.digest, seed, horizon_s) for seed, one in played if isinstance(one, Played)]
         return [self.outcomes[key] for key in keys if key in self.outcomes]
@@ -98,13 +100,13 @@ def _timeline(spec: Spec) -> Timeline | str:
     try:
         stage = Stage.of(spec, spec.run.seeds[0])
         (timeline,) = make_timelines(spec, stage, make_algorithms(spec, stage))
-    except ValueError as error:  # also an InputError: this choice is impossible
+    except ValueError as error:  # includes InputError: the choice is impossible
         return str(error)
     return timeline
 
 
 def _until(timeline: Timeline, choice: Choice, horizon_s: float) -> Played | str:
-    """Return what the beginning of a timeline shows."""
+    """Return what a timeline shows up to the horizon."""
     rounds = int(np.searchsorted(timeline.time_s, horizon_s, side="right"))
     if rounds == 0:
         return f"no round closes within {horizon_s:.4g} s"
@@ -125,14 +127,14 @@ def _until(timeline: Timeline, choice: Choice, horizon_s: float) -> Played | str
 
 
 def judge(seed: int, rows: Sequence[Mapping[str, Any]], least_share: float, target: float, keep: float) -> SeedOutcome:
-    """Return what became of the target in one training, by its evaluations."""
+    """Return the outcome of one training, from its evaluations."""
     time_s, score, loss = (
         np.array([row[key] for row in rows], float) for key in ("time_s", "test_accuracy_personal", "train_loss")
     )
     score[~np.isfinite(score + loss)] = -np.inf
     half_s = time_s[-1] / 2
     there = score >= target
-    held = there[::-1].cumsum()[::-1] / np.arange(len(there), 0, -1)  # from each evaluation on
+    held = there[::-1].cumsum()[::-1] / np.arange(len(there), 0, -1)  # share met from each evaluation on
     first = next(map(int, np.flatnonzero(there)), None)
     at = next(map(int, np.flatnonzero(there & (held >= keep))), None)
     if score[-1] == -np.inf:
@@ -159,7 +161,7 @@ def judge(seed: int, rows: Sequence[Mapping[str, Any]], least_share: float, targ
 
 
 def _crossing(time_s: Any, score: Any, at: int, target: float) -> float:
-    """Return where a straight line from the evaluation before meets the target."""
+    """Return when the score crosses the target, interpolated linearly from the previous evaluation."""
     if at == 0 or not math.isfinite(score[at - 1]) or score[at - 1] >= target:
         return float(time_s[at])
     part = (target - score[at - 1]) / (score[at] - score[at - 1])
@@ -167,9 +169,9 @@ def _crossing(time_s: Any, score: Any, at: int, target: float) -> float:
 
 
 def _fall(score: Any, target: float, first: int | None) -> float:
-    """Return how far the score fell back, as a part of the way from the start to the target.
+    """Return how far the score fell back, relative to the way from the start to the target.
 
-    It is measured below the target once that was reached, else below the best score so far.
+    It is measured below the target once that was reached, otherwise below the best score so far.
     """
     finite = np.where(np.isfinite(score), score, score[0])
     if not math.isfinite(finite[0]) or target <= finite[0]:

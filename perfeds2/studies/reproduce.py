@@ -36,7 +36,7 @@ class FigureCurve:
 
     @cached_property
     def trainings(self) -> list[Training]:
-        """One training per seed. Curves that two figures share have the same ones."""
+        """Return one training per seed; curves that two figures share have the same trainings."""
         label = f"{self.figure} {self.panel.title}"
         label += "" if self.line.label == self.line.algorithm else f": {self.line.label}"
         return trainings_of(self.spec, label)
@@ -50,7 +50,7 @@ def plan_curves(
     changes: Values | None = None,
     tuned: Mapping[str, Tuned] | None = None,
 ) -> list[FigureCurve]:
-    """Return the curves of figures. ``tuned``, by task, and ``changes`` replace the figures' settings."""
+    """Return the curves of figures. ``tuned`` (by task) and ``changes`` override the figures' settings."""
     known = {panel.task for figure in figures for panel in figure.panels}
     for task in tasks or ():
         if task not in known:
@@ -65,7 +65,7 @@ def plan_curves(
 
 
 def read_tuned(files: Sequence[Path], tasks: Collection[str]) -> dict[str, Tuned]:
-    """Read how each algorithm learns, by task, from spec files that ``perfeds2 tune`` writes."""
+    """Read each algorithm's learning settings by task, from spec files written by ``perfeds2 tune``."""
     found: dict[str, Tuned] = {}
     for file in files:
         values = read_toml(file)
@@ -81,9 +81,9 @@ def read_tuned(files: Sequence[Path], tasks: Collection[str]) -> dict[str, Tuned
 
 
 def open_set(out: Path, scale: Scale, changes: Values, tuned: Mapping[str, Tuned] | None = None) -> None:
-    """Say in a folder what its figures are made with, once. Refuses to mix them with figures made otherwise.
+    """Record the settings of a folder's figures, and refuse to mix them with figures of other settings.
 
-    What was tuned may come task by task.
+    Tuned settings may be added task by task.
     """
     path, known = out / SETTINGS_FILE, {"scale": scale, "changes": changes}
     own = {
@@ -109,7 +109,7 @@ def reproduce(
     workers: Workers = Workers(),  # noqa: B008 (frozen)
     followers: Sequence[Follower] = (),
 ) -> Iterator[tuple[Figure, Path]]:
-    """Train what is missing and write each figure's numbers. Yields the figures as they are complete."""
+    """Train what is missing, write a table per figure, and yield each figure and its file when it is complete."""
     _check(out, curves)
     out.mkdir(parents=True, exist_ok=True)
     with alone(out), open_live(out, "reproduce", followers) as live:
@@ -132,7 +132,7 @@ def reproduce(
 
 
 def _check(out: Path, curves: Sequence[FigureCurve]) -> None:
-    """Find out what cannot work before anything is written. The same data are loaded once: that takes seconds."""
+    """Raise InputError for settings that cannot work, before anything is written. Data are loaded once per task."""
     store = Store(out / TRAININGS if (out / TRAININGS).exists() else None)
     seen: set[str] = set()
     for curve in curves:
@@ -143,7 +143,7 @@ def _check(out: Path, curves: Sequence[FigureCurve]) -> None:
 
 
 def _write_curves(figure: Figure, rows: Sequence[Mapping[str, object]], out: Path) -> Path:
-    """A figure's numbers in its own order. Panels that were not asked for this time stay as they are."""
+    """Write a figure's table in its own order. Panels that were not requested stay as they are."""
     import pandas as pd
 
     path, table = out / f"{figure.name}.csv", pd.DataFrame(rows)

@@ -1,24 +1,25 @@
 """Successive halving: train all candidates for a short time, and only the promising ones for longer.
 
-``tune`` searches step sizes this way, ``plan`` settings of the protocol. They differ in the candidates and in who is promising.
+``tune`` searches step sizes this way, and ``plan`` searches protocol settings. They differ in the candidates and in
+how they select the promising ones.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-FACTOR = 3  # a rung is so many times as long as the one before; the share that tune lets go on is one over it
-TUNING_SEEDS, RUNGS = 2, 3  # of tune and arena, by default
+FACTOR = 3  # ratio of rung lengths; tune keeps one candidate in FACTOR per rung
+TUNING_SEEDS, RUNGS = 2, 3  # defaults of tune and arena
 
 Candidate = TypeVar("Candidate")
 
 
 @dataclass(frozen=True)
 class Rung:
-    """How the candidates that came this far are trained."""
+    """The seeds and horizon of one stage of successive halving."""
 
     seeds: tuple[int, ...]
-    horizon_s: float  # simulated
+    horizon_s: float  # simulated seconds
 
 
 def successive_halving(
@@ -31,9 +32,9 @@ def successive_halving(
 
     Args:
         candidates: Everything that is tried on the first rung.
-        rungs: Short ones first.
-        train: Train candidates as a rung says, and keep what came out.
-        promising: Choose by what came out who goes on.
+        rungs: Shortest first.
+        train: Trains candidates on a rung and keeps the results.
+        promising: Returns the candidates that continue, based on the results.
     """
     for rung in rungs:
         train(candidates, rung)

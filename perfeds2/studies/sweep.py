@@ -1,7 +1,7 @@
-"""What happens when a setting is varied?
+"""Vary settings over a grid.
 
-A sweep is a grid of points over one base spec, each with the same seeds. Its tables are made of the stored results in the
-order of the grid: which training finished first, and where, leaves no trace.
+A sweep is a grid of points over one base spec, each with the same seeds. Its tables are made from the stored results
+in the order of the grid, so they do not depend on which training finished first, or where.
 """
 
 import json
@@ -32,26 +32,26 @@ FRONT = ("algorithm", "seeds", "censored", "time_to_target_s_median", "joules_to
 
 @dataclass(frozen=True)
 class Sweep:
-    """What came out of a sweep."""
+    """The results of a sweep."""
 
     path: Path
     grid: Grid
     failures: tuple[Failure, ...]
-    reused: int = 0  # trainings that other folders had
+    reused: int = 0  # results copied from other folders
 
     @cached_property
     def table(self) -> "pd.DataFrame":
-        """A row per point, algorithm, seed and evaluation."""
+        """A table with one row per point, algorithm, seed and evaluation."""
         return load_sweep(self.path)
 
     @cached_property
     def summary(self) -> "pd.DataFrame":
-        """A row per point and algorithm."""
+        """A table with one row per point and algorithm."""
         return _read_table(self.path, "sweep_summary.csv")
 
     @cached_property
     def front(self) -> "pd.DataFrame":
-        """The points that met the target, by the seconds and joules it took."""
+        """The points that reached the target, sorted by the seconds and joules it took."""
         return _read_table(self.path, "sweep_front.csv")
 
     def __repr__(self) -> str:
@@ -66,11 +66,23 @@ class Sweep:
         return as_html(repr(self), self.summary, self.plot if draws else None)
 
     def frame(self) -> "pd.DataFrame":
-        """A row per point, algorithm, seed and evaluation."""
+        """Return a table with one row per point, algorithm, seed and evaluation."""
         return self.table
 
     def plot(self, axes: "Axes | None" = None, *, metric: str = "test_accuracy_personal", over: str = "") -> "Axes":
-        """Where a metric ends over a setting of the grid (the first, unless told), the mean over all others."""
+        """Plot the final value of a metric over one setting of the grid, as the mean over all others.
+
+        Args:
+            axes: Where to draw; None makes a new figure.
+            metric: A metric, such as ``test_accuracy`` or ``train_loss_personal``.
+            over: The setting on the x-axis; by default the first of the grid.
+
+        Returns:
+            The axes that were drawn on.
+
+        Raises:
+            InputError: If there is no such setting or metric.
+        """
         names = [axis.name for axis in self.grid.axes]
         over, column = over or (names[0] if names else ""), f"{metric}_mean"
         if over not in names:
@@ -89,9 +101,16 @@ def sweep(
 
     Args:
         base: A spec file, or settings as ``compare`` takes them.
-        grid: Settings and their values, by the names ``compare`` has for them or as ``section.key``.
-        out: The folder of the results. One that holds part of this sweep is completed.
-        **execution: ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of ``Execution.from_python``.
+        grid: Values by setting, named as ``compare`` names them or as ``section.key``.
+        out: The folder of the results. A sweep that was interrupted there is resumed.
+        **execution: ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of
+        ``Execution.from_python``.
+
+    Returns:
+        The tables, and the trainings that failed.
+
+    Raises:
+        InputError: If a setting is invalid, the sweep would take over a day, or the folder holds something else.
     """
     how = Execution.from_python("sweep", out, **execution)
     return run_sweep(make_grid(base_values(base), grid), Path(out), how)
@@ -107,17 +126,17 @@ def run_sweep(grid: Grid, path: Path, execution: Execution = Execution()) -> Swe
         try:
             results = run_all(every, store, execution.workers, reporter)
         finally:
-            write_tables(grid, trainings, results, path)  # of what is there by now
+            write_tables(grid, trainings, results, path)  # of the results so far, even after an error
         _write_failures(path, results.failures)
         return Sweep(path, grid, results.failures, results.reused)
 
 
 def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: Results, path: Path) -> None:
-    """Write sweep.csv, sweep_summary.csv and sweep_front.csv of the results there are."""
+    """Write sweep.csv, sweep_summary.csv and sweep_front.csv of the available results."""
     axes, summary = [axis.name for axis in grid.axes], list[dict[str, Any]]()
 
     def tidy() -> Iterator[dict[str, Any]]:
-        """A row per evaluation; points are summarised on the way."""
+        """Yield a row per evaluation, and append the summary of each point on the way."""
         for point, of_point in zip(grid.points, trainings, strict=True):
             values = {
                 axis: json.dumps(v) if isinstance(v, list) else v for axis, v in zip(axes, point.values, strict=True)
@@ -137,9 +156,9 @@ def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: R
 
 
 def front(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The points that met the target in at least half of the seeds, by the seconds it took; and which are on the front.
+    """Return the points that reached the target in at least half of the seeds, sorted by time, and mark the front.
 
-    On the time-energy front is what nothing else beats: no other is as soon with fewer joules, or sooner with as few.
+    A point is on the time-energy front if no other is as soon with fewer joules, or sooner with as few.
     """
     costs = ("time_to_target_s_median", "joules_to_target_median")
     met = [row for row in summary if all(row[cost] is not None for cost in costs)]
@@ -149,7 +168,7 @@ def front(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
-    """failed.csv, as long as something is."""
+    """Write failed.csv, or delete it if nothing failed."""
     file = path / "failed.csv"
     if not failures:
         file.unlink(missing_ok=True)
@@ -159,7 +178,10 @@ def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
 
 
 def load_sweep(folder: Path | str) -> "pd.DataFrame":
-    """A sweep's metrics, tidy: the grid's columns, algorithm, seed, round, time_s, the metrics, and joules and bits spent."""
+    """Read the metrics of a sweep as a tidy table.
+
+    Its columns are the settings of the grid, algorithm, seed, round, time_s, the metrics, joules and merged_bits.
+    """
     return _read_table(Path(folder), "sweep.csv")
 
 

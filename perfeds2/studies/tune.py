@@ -1,9 +1,9 @@
-"""Tune step sizes: which settings suit each algorithm?
+"""Tune the step sizes of each algorithm.
 
-Every algorithm is tried with every combination of the settings that are searched, first for a short simulated time; the better third
-goes on three times as long, and so on up to the horizon. The task's own settings go along for comparison. The score is the mean over
-simulated time of the personalised accuracy on a validation part that is held out of the UEs' training data: the test part is never
-used. Tuning seeds differ from those of an evaluation unless it asks for them.
+Every algorithm is tried with every combination of the settings to search, first for a short simulated time; the
+better third continues for three times as long, and so on up to the horizon. The task's own settings are kept for
+comparison. The score is the mean over simulated time of the personalised accuracy on validation data held out of the
+UEs' training data; test data are never used. Tuning seeds differ from those of an evaluation unless it asks for them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from perfeds2.studies.tune_space import Search, Settings, make_search, read_sear
 if TYPE_CHECKING:
     import pandas as pd
 
-Tried = tuple[str, int]  # an algorithm, and the number of its settings among the candidates
+Tried = tuple[str, int]  # an algorithm and the index of one of its candidates
 Run = Callable[[Sequence[Training]], Sequence[Result]]
 
 
@@ -43,23 +43,23 @@ class SeedScore:
     end: float
 
 
-Scores = dict[float, dict[Tried, list[SeedScore]]]  # by the horizon of a rung, a score per seed
+Scores = dict[float, dict[Tried, list[SeedScore]]]  # a score per seed, by horizon of the rung
 
 
 @dataclass(frozen=True)
 class Best:
-    """What was found for an algorithm."""
+    """The best settings found for an algorithm."""
 
     algorithm: str
     settings: Settings
-    score: dict[str, Any]  # mean over the horizon of the validation accuracy, over seeds
-    before: dict[str, Any] | None  # the same of the settings before tuning, if they came as far
-    edges: tuple[str, ...]  # the settings whose best value is the smallest or largest that was tried
+    score: dict[str, Any]  # statistic over seeds of the mean validation accuracy over the horizon
+    before: dict[str, Any] | None  # the same for the settings before tuning, if they reached the last rung
+    edges: tuple[str, ...]  # settings whose best value is the smallest or largest tried
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What came out of a search."""
+    """The results of a search."""
 
     path: Path
     search: Search
@@ -67,7 +67,7 @@ class Tuning:
 
     @cached_property
     def table(self) -> "pd.DataFrame":
-        """A row per algorithm, rung, setting and seed."""
+        """A table with one row per algorithm, rung, candidate and seed."""
         import pandas as pd
 
         return pd.read_csv(self.path / "tune.csv")
@@ -82,22 +82,29 @@ def tune(
     rungs: int = RUNGS,
     **execution: Any,
 ) -> Tuning:
-    """Find each algorithm's settings: ``tune({"task": "digits"}, {"beta": [0.02, 0.07, 0.2]}, out="runs/tuned")``.
+    """Find each algorithm's best settings: ``tune({"task": "digits"}, {"beta": [0.02, 0.07, 0.2]}, out="runs/tuned")``.
 
     Args:
         base: A spec file, or settings as ``compare`` takes them.
-        search: Learning settings and the values to try, of one algorithm as ``PerFedS2.beta``; by default α and β.
-        out: The folder of the results. Part of this search that it holds is completed.
-        seeds: How many tuning seeds.
-        rungs: How many rungs.
-        **execution: ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of ``Execution.from_python``.
+        search: Values to try by learning setting, or by ``PerFedS2.beta`` for one algorithm; by default of α and β.
+        out: The folder of the results. A search that was interrupted there is resumed.
+        seeds: Number of tuning seeds.
+        rungs: Number of successive-halving rungs, from 1 to 6.
+        **execution: ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of
+        ``Execution.from_python``.
+
+    Returns:
+        The best settings of each algorithm, which are also in ``tuned.toml``, and a table of all scores.
+
+    Raises:
+        InputError: If a setting is invalid, a training fails, or the folder holds something else.
     """
     how = Execution.from_python("tune", out, **execution)
     return run_search(make_search(base_values(base), search or {}, seeds=seeds, rungs=rungs), Path(out), how)
 
 
 def run_search(search: Search, path: Path, execution: Execution = Execution()) -> Tuning:  # noqa: B008 (frozen)
-    """Train what the folder does not have yet, rung by rung, and write what was found."""
+    """Train what the folder lacks, rung by rung, and write the results."""
     check_work(longest_trainings(search), execution.workers, yes=execution.yes)
     with execution.open(path, "tuning", search, read_search, search.trainings) as (store, reporter):
         run = partial(train_or_refuse, store=store, workers=execution.workers, reporter=reporter, path=path)
@@ -105,7 +112,7 @@ def run_search(search: Search, path: Path, execution: Execution = Execution()) -
 
 
 def longest_trainings(search: Search) -> list[Training]:
-    """Return one candidate of each algorithm on the last rung, by which the work is estimated."""
+    """Return one candidate of each algorithm on the last rung, from which the work is estimated."""
     last_s = search.horizons_s[-1]
     specs = [search.spec_of(name, search.candidates(name)[0], last_s) for name in search.axes]
     return [one for spec in specs for one in trainings_of(spec)]
@@ -114,7 +121,10 @@ def longest_trainings(search: Search) -> list[Training]:
 def train_or_refuse(
     trainings: Sequence[Training], store: Store, workers: Workers, reporter: Reporter, path: Path
 ) -> list[Result]:
-    """Train, and say how to continue where one is given up: without its score nobody knows who goes on."""
+    """Train, and raise InputError with the command to continue if a training fails.
+
+    Without its score the next rung cannot be selected.
+    """
     results = run_all(trainings, store, workers, reporter)
     if results.failures:
         why = f"{results.failures[0].label} failed: {results.failures[0].error.removesuffix('.')}"
@@ -123,7 +133,7 @@ def train_or_refuse(
 
 
 def climb(search: Search, run: Run, label: str = "") -> Scores:
-    """Let every algorithm climb its rungs, and return all scores."""
+    """Run all rungs for every algorithm, and return all scores."""
     scores: Scores = {}
     candidates = {name: search.candidates(name) for name in search.axes}
 
@@ -141,10 +151,10 @@ def climb(search: Search, run: Run, label: str = "") -> Scores:
         found: list[Tried] = []
         for name in search.axes:
             own = [each for each in tried if each[0] == name]
-            ranked = sorted(own, key=lambda each: -mean_score(scores[rung.horizon_s][each]))  # ties: listed first
+            ranked = sorted(own, key=lambda each: -mean_score(scores[rung.horizon_s][each]))  # ties: the first listed
             kept, usual = ranked[: share_kept(len(ranked))], search.usual(name)
             if len(kept) > 2 and usual is not None and (name, usual) not in kept and (name, usual) in ranked:
-                kept[-1] = (name, usual)  # it shows what tuning is worth
+                kept[-1] = (name, usual)  # keep the untuned settings for comparison
             found += sorted(kept)
         return found
 
@@ -162,11 +172,11 @@ def mean_score(scores: Sequence[SeedScore]) -> float:
     return float(np.mean([each.mean for each in scores]))
 
 
-# ---- what was found
+# ---- results
 
 
 def load_tuning(path: Path) -> Tuning:
-    """Read what came out of a finished search."""
+    """Load the results of a finished search."""
     search, store = read_search(path), Store(path / TRAININGS)
 
     def read(trainings: Sequence[Training]) -> list[Result]:
@@ -179,7 +189,7 @@ def load_tuning(path: Path) -> Tuning:
 
 
 def _written(path: Path, search: Search, scores: Scores) -> Tuning:
-    """Write tune.csv, and tuned.toml: what was given, and for each algorithm what was found."""
+    """Write tune.csv, and tuned.toml with the given values and the settings found for each algorithm."""
     import pandas as pd
 
     table = pd.DataFrame(_rows(search, scores))
@@ -188,7 +198,7 @@ def _written(path: Path, search: Search, scores: Scores) -> Tuning:
     values = copied(search.base)
     put(values, "run", "algorithms", list(search.named.values()))
     for section, key in (("run", "seeds"), ("run", "eval_every_s"), ("task", "held_out")):
-        values.get(section, {}).pop(key, None)  # an evaluation has its own
+        values.get(section, {}).pop(key, None)  # an evaluation has its own values
     for each in best:
         for key, value in each.settings.items():
             put(values, EACH, f"{each.algorithm}.{key}", value)
@@ -210,7 +220,7 @@ def best_of(search: Search, scores: Scores) -> tuple[Best, ...]:
     found, last = list[Best](), scores[search.horizons_s[-1]]
     for name, axes in search.axes.items():
         own = {number: of_seeds for (algorithm, number), of_seeds in last.items() if algorithm == name}
-        number = max(own, key=lambda number: mean_score(own[number]))  # ties: listed first
+        number = max(own, key=lambda number: mean_score(own[number]))  # ties: the first listed
         settings, usual = search.candidates(name)[number], search.usual(name)
         score, *before = (statistic([each.mean for each in own[at]]) for at in (number, usual) if at in own)
         edges = tuple(key for key, listed in axes.items() if _is_edge(settings[key], listed))
@@ -219,7 +229,7 @@ def best_of(search: Search, scores: Scores) -> tuple[Best, ...]:
 
 
 def _is_edge(value: Any, listed: Sequence[Any]) -> bool:
-    """Return whether the best value may lie beyond. Nothing lies below a step size of 0, or below one local step."""
+    """Return whether a better value may lie beyond; nothing lies below a step size of 0 or one local step."""
     if len(listed) == 1 or not isinstance(value, int | float):
         return False
     least = 1 if isinstance(value, int) else 0

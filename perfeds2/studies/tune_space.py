@@ -1,4 +1,4 @@
-"""The settings that a tuning tries: for each algorithm all combinations of some values, on seeds of its own."""
+"""Define the candidates of a tuning: for each algorithm all combinations of values, on separate seeds."""
 
 import itertools
 import math
@@ -19,38 +19,38 @@ from perfeds2.studies.execution import reading
 from perfeds2.studies.grid import as_read, axis_values, copied, own_files
 from perfeds2.studies.search import FACTOR, RUNGS, TUNING_SEEDS
 
-FACTORS = {"alpha": (1 / 3, 1, 3, 9, 27), "beta": (1 / 9, 1 / 3, 1, 3, 9, 27)}  # searched, of what the task has
-FIRST_SEED = 1_000_000  # tuning seeds start here
-EVALUATIONS = 20  # of one training
+FACTORS = {"alpha": (1 / 3, 1, 3, 9, 27), "beta": (1 / 9, 1 / 3, 1, 3, 9, 27)}  # multiples of the current values
+FIRST_SEED = 1_000_000  # first tuning seed
+EVALUATIONS = 20  # per training
 MOST_TRIALS = 20_000
 Settings = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is tried."""
+    """The candidates, seeds and rungs of a tuning."""
 
-    base: dict[str, Any]  # nested values of a spec, only what was given
-    spec: Spec  # … with everything filled in
-    named: dict[str, Named]  # the algorithms, by the names their settings are given under
-    axes: dict[str, dict[str, tuple[Any, ...]]]  # by algorithm: the settings and their values
+    base: dict[str, Any]  # nested values of a spec, as given
+    spec: Spec  # resolved
+    named: dict[str, Named]  # algorithms by their names in settings
+    axes: dict[str, dict[str, tuple[Any, ...]]]  # values by algorithm and setting
     seeds: tuple[int, ...]
     rungs: int
 
     @property
     def unwritten(self) -> list[str]:
-        """What was given from Python and cannot be written down."""
+        """Return the names of objects that were given from Python and cannot be saved."""
         return self.spec.unwritten
 
     @property
     def horizons_s(self) -> list[float]:
-        """Of each rung; the last is the whole horizon."""
+        """Return the horizon of each rung; the last is the whole horizon."""
         assert self.spec.run.horizon_s is not None
         return [self.spec.run.horizon_s / FACTOR**more for more in reversed(range(self.rungs))]
 
     @property
     def metric(self) -> str:
-        """What stands for the accuracy."""
+        """Return the name of the metric that is reported as accuracy."""
         return metric_of(self.spec) if self.spec.task.metric is not None else "accuracy"
 
     def candidates(self, algorithm: str) -> list[Settings]:
@@ -58,7 +58,7 @@ class Search:
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
     def usual(self, algorithm: str) -> int | None:
-        """Which candidate is what the algorithm has without tuning, if that is searched."""
+        """Return the index of the candidate with the untuned settings; None if they are not searched."""
         now = dict(self.spec.learning_of(algorithm)) | self.spec.method_settings(algorithm)
         same = (all(now.get(key) == value for key, value in each.items()) for each in self.candidates(algorithm))
         return next((number for number, is_usual in enumerate(same) if is_usual), None)
@@ -74,7 +74,7 @@ class Search:
 
     @property
     def trainings(self) -> int:
-        """How many trainings all rungs have."""
+        """Return the number of trainings of all rungs."""
         total = 0
         for name in self.axes:
             count = len(self.candidates(name))
@@ -90,14 +90,14 @@ class Search:
 
 
 def share_kept(count: int) -> int:
-    """Return how many candidates go on."""
+    """Return how many candidates continue to the next rung."""
     return -(-count // FACTOR)
 
 
 def one_method(
     values: Mapping[str, Any], spec: Spec, name: str, named: Named, settings: Settings, **run: Any
 ) -> dict[str, Any]:
-    """Return nested values with one method of a spec's, in settings of its own and with other values of [run]."""
+    """Return nested values with only one of the methods of a spec, its settings, and the given values of [run]."""
     own = copied(values)
     own[EACH] = copied(spec.methods_of(name))
     for key, value in {"algorithms": [named], **run}.items():
@@ -110,7 +110,17 @@ def one_method(
 def make_search(
     values: Mapping[str, Any], search: Mapping[str, Iterable[Any]], *, seeds: int = TUNING_SEEDS, rungs: int = RUNGS
 ) -> Search:
-    """What is to be tried, checked before anything runs."""
+    """Plan a search, and check it before anything runs.
+
+    Args:
+        values: Nested values of a spec.
+        search: Values to try by setting or ALGORITHM.setting; empty searches α and β.
+        seeds: Number of tuning seeds.
+        rungs: Number of rungs.
+
+    Raises:
+        InputError: If anything is invalid or the search is too large.
+    """
     base = copied({section: inner for section, inner in values.items() if section != "own"})
     spec = resolve(values)
     if spec.run.horizon_s is None:
@@ -145,7 +155,7 @@ def make_search(
 
 
 def _tunable(spec: Spec) -> dict[str, Named]:
-    """The algorithms by name; refuses one that takes no settings."""
+    """Return the algorithms by name; refuse one that takes no settings."""
     found: dict[str, Named] = {}
     for named in spec.algorithms:
         name = settings_name(named)
@@ -160,7 +170,7 @@ def _tunable(spec: Spec) -> dict[str, Named]:
 
 
 def _values(spec: Spec, algorithm: str, asked: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """The values to try, as a spec reads them; around what the algorithm has now where nothing was asked."""
+    """Return the values to try as a spec reads them, by default around the algorithm's current ones."""
     if not asked:
         now = dict(spec.learning_of(algorithm))
         asked = {key: tuple(float(f"{now[key] * each:.2g}") for each in FACTORS[key]) for key in FACTORS}
@@ -180,7 +190,7 @@ def _read(spec: Spec, algorithm: str, key: str, value: Any) -> Any:
 
 
 def read_search(path: Path) -> Search:
-    """What a folder was started with."""
+    """Read a search from its folder."""
     with reading(path, "tuning") as values:
         asked = {f"{name}.{key}": listed for name, axes in values["search"].items() for key, listed in axes.items()}
         return make_search(dict(values["base"]), asked, seeds=len(values["seeds"]), rungs=int(values["rungs"]))
