@@ -1,1 +1,1 @@
-"""A run's folder as figures and one page. Imports neither JAX nor Flower."""
+"""Render a run's folder as figures and one HTML page. Imports neither JAX nor Flower."""

@@ -1,4 +1,4 @@
-"""What came out, in a few sentences?"""
+"""Summarise a run's results in a few sentences."""
 
 import math
 
@@ -6,18 +6,18 @@ from perfeds2.report.read import SECONDS, AlgorithmResult, Cost, RunResults
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import listed, seconds
 
-MOST_NAMES = 6  # in a sentence
+MOST_NAMES = 6  # names listed in one sentence
 
 
 def answer(run: RunResults) -> tuple[str, list[str]]:
-    """Return the headline, and paragraphs with what a careful reader should know."""
+    """Return the headline, and paragraphs with the details and warnings."""
     said = [first_at_target(run), best_at_the_end(run)] if run.is_trained else [least_waiting(run)]
     (headline, *rest), *others = [sentences for sentences in said if sentences]
     return headline, [" ".join(sentences) for sentences in (rest, *others, _warnings(run)) if sentences]
 
 
 def first_at_target(run: RunResults) -> list[str]:
-    """Say who reached the target first, or with least of what the run is drawn over."""
+    """Return sentences on which algorithm reached the target first, or at the lowest ``run.cost``."""
     if run.target_accuracy is None:
         return []
     target, cost = in_words(run, run.target_accuracy), run.cost
@@ -44,7 +44,7 @@ def _few(names: list[str]) -> str:
 
 
 def _spent(algorithm: AlgorithmResult, cost: Cost) -> str:
-    """Say what the target cost in the median, and how many seeds reached it if not all did."""
+    """Describe the median cost of the target, and how many seeds reached it if not all did."""
     median, some = algorithm.median(cost.to_target), f"in {algorithm.reached} of {algorithm.seeds} seeds"
     if math.isinf(median):
         return some
@@ -56,13 +56,13 @@ def _amount(value: float, cost: Cost) -> str:
 
 
 def in_words(run: RunResults, target: float) -> str:
-    """Write 95 % personalised accuracy, or a personalised R² of 0.5."""
+    """Describe a target, such as "95 % personalised accuracy" or "a personalised R² of 0.5"."""
     level, word = run.score.level(target), run.score.word
     return f"{level} personalised {word}" if run.score.is_share else f"a personalised {word} of {level}"
 
 
 def best_at_the_end(run: RunResults) -> list[str]:
-    """Say who ends best."""
+    """Return sentences on which algorithm has the best final score."""
     score = run.score
     final = {a.name: a.estimates.get(ACCURACY) for a in run.algorithms}
     known = {name: found for name, found in final.items() if found is not None and found.mean is not None}
@@ -83,7 +83,7 @@ def best_at_the_end(run: RunResults) -> list[str]:
 
 
 def least_waiting(run: RunResults) -> list[str]:
-    """Say with whom UEs wait least."""
+    """Return sentences on which algorithm keeps UEs waiting least."""
     waiting, merges = ({a.name: a.mean(name) for a in run.algorithms} for name in ("waiting_share", "merges"))
     least, most = min(waiting, key=lambda name: waiting[name]), max(waiting, key=lambda name: waiting[name])
     if len(run.algorithms) == 1:

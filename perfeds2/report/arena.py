@@ -1,4 +1,4 @@
-"""How is an arena shown: in the terminal, on a page, in LaTeX?"""
+"""Show an arena in the terminal, as an HTML page and in LaTeX."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,8 +31,8 @@ from perfeds2.report.tables import (
 )
 from perfeds2.report.terminal import open_console, print_prose
 
-WATCHED = "PerFedS2"  # it, the user's own methods and the first at the target are ranked in words
-MATRICES = {  # what methods are tested by, and the words for better and worse
+WATCHED = "PerFedS2"  # ranked in words, as are the user's own methods and the first to reach the target
+MATRICES = {  # by tested measure: section title, then the words for better and worse
     TIME: ("Who is sooner at the target?", "sooner", "later"),
     ACCURACY: ("Who is better at the end?", "better", "worse"),
     "worst_decile": ("Whose worst tenth of UEs is better off?", "better", "worse"),
@@ -50,7 +50,7 @@ HOW = (
 
 
 def write_arena(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
-    """Write an arena's ``report.html`` and ``arena.tex``; with ``paper``, a figure per bout and the table there too."""
+    """Write an arena's ``report.html`` and ``arena.tex``; with ``paper``, also write figures and the table there."""
     arena = load_arena(folder)
     write_text(folder / "report.html", _page(arena, axis))
     about = "; ".join(f"{bout.title}: {_facts(arena, bout)}" for bout in arena.bouts)
@@ -63,7 +63,7 @@ def write_arena(folder: Path, axis: str = "seconds", paper: Path | None = None) 
 
 
 def print_arena(folder: Path) -> None:
-    """Print a table per bout and what it says in words."""
+    """Print a table per bout, followed by its summary."""
     arena, console = load_arena(folder), open_console()
     for bout in arena.bouts:
         console.print(f"\n{bout.title}: {_facts(arena, bout)}", style="bold", markup=False)
@@ -85,7 +85,7 @@ def _facts(arena: ArenaFolder, bout: BoutFound) -> str:
 
 
 def headline(arena: ArenaFolder) -> str:
-    """Say which method was first most often; of one bout, who was first."""
+    """Return which method was first at the target most often; for a single bout, its own headline."""
     if len(arena.bouts) == 1:
         return answer(arena.bouts[0].run)[0]
     names = [first.name for bout in arena.bouts for first in soonest(bout)]
@@ -96,7 +96,7 @@ def headline(arena: ArenaFolder) -> str:
 
 
 def words(arena: ArenaFolder, bout: BoutFound) -> list[str]:
-    """Describe a bout in paragraphs: the target, the end, ranks and tests, and what to be careful with."""
+    """Describe a bout in paragraphs: the target, the final scores, ranks and tests, and caveats."""
     first, paragraphs = answer(bout.run)
     names = [each.name for each in bout.run.algorithms]
     watched = dict.fromkeys((*(each.name for each in soonest(bout)), WATCHED, *arena.mine))
@@ -105,13 +105,13 @@ def words(arena: ArenaFolder, bout: BoutFound) -> list[str]:
 
 
 def soonest(bout: BoutFound) -> list[AlgorithmResult]:
-    """Return the methods that reached the target first."""
+    """Return the methods that reached the target first, including ties."""
     ranked = [each for each in bout.ranked if each.reached]
     return [each for each in ranked if each.lateness() == ranked[0].lateness()]
 
 
 def _rank(bout: BoutFound, name: str) -> str:
-    """Say the rank of a method, and than which others it is significantly better and worse."""
+    """Return a method's rank, and which methods it is significantly better or worse than."""
     mine = next(each for each in bout.run.algorithms if each.name == name)
     by_time = 1 + sum(each.lateness() < mine.lateness() for each in bout.run.algorithms)
     by_end = 1 + sum(each.mean(ACCURACY) > mine.mean(ACCURACY) for each in bout.run.algorithms)
@@ -143,7 +143,7 @@ def _careful(bout: BoutFound) -> list[str]:
 
 
 def bout_table(bout: BoutFound) -> Table:
-    """Return a row per method, sorted by who reached the target first: accuracy, costs, fairness and the settings found."""
+    """Return a row per method, first to the target on top: accuracy, costs, fairness and the settings found."""
     run = replace(bout.run, algorithms=tuple(bout.ranked), looks=bout.run.styles)
     score, unit = run.score, " (%)" if run.score.is_share else ""
     costs = [
@@ -184,7 +184,7 @@ def _meaning(bout: BoutFound) -> str:
 
 
 def overview(arena: ArenaFolder) -> Table:
-    """Return a row per bout: who is first by what."""
+    """Return a row per bout with the best method by each measure."""
     rows: list[list[Cell]] = []
     for bout in arena.bouts:
         first = [f"{each.name} ({seconds(each.median())})" for each in soonest(bout) if each.reached == each.seeds]
@@ -200,7 +200,7 @@ def _best(bout: BoutFound, measure: str) -> str:
 
 
 def matrix(bout: BoutFound, measure: str) -> Table | None:
-    """Compare every method with every other: the adjusted p-value, with a word if it is below 0.05. None without tests."""
+    """Compare all pairs of methods: adjusted p-values, with a word if below 0.05. Return None without tests."""
     verdicts = {(v.better, v.worse): v for v in bout.compared.get(measure, ())}
     if not verdicts:
         return None
@@ -253,7 +253,7 @@ def _bout_sections(arena: ArenaFolder, bout: BoutFound, number: int, axis: str) 
 
 
 def bout_charts(bout: BoutFound, axis: str, group: str = "") -> list[Chart]:
-    """Draw a bout's accuracies over time or something else; nothing if there are none."""
+    """Draw a bout's accuracy over time or another cost. Return nothing if the bout has no evaluations."""
     if bout.run.metrics is None or bout.run.metrics.empty:
         return []
     run = over(bout.run, axis, "arena_metrics.csv")

@@ -1,4 +1,4 @@
-"""How good was it, over time? Means over seeds with their intervals, as charts."""
+"""Draw metrics over time: means over seeds with their 95 % intervals."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,11 +14,11 @@ from perfeds2.report.read import SECONDS, Cost, RunResults
 from perfeds2.report.style import ACCURACY, METRICS
 from perfeds2.runs.statistics import NO_INTERVAL, mean_and_interval
 
-POINTS = 240  # of a curve
+POINTS = 240  # points per curve
 
 
 def run_charts(run: RunResults, metrics: Iterable[str] = METRICS, group: str = "") -> list[Chart]:
-    """Draw accuracy and loss over time, as far as a run has them."""
+    """Draw the metrics that a run recorded, one chart each."""
     if run.metrics is None:
         return []
     until = run.horizon_s if run.rounds is None else None
@@ -44,9 +44,10 @@ def curve_chart(
     cost: Cost = SECONDS,
     points: int = POINTS,
 ) -> Chart:
-    """Draw a metric over time (or what stands in its place), a curve for every style's name that has rows.
+    """Draw a metric over time or another cost, with a curve for every name in ``styles`` that has rows.
 
-    Between evaluations the last value stands. A curve ends where its shortest seed ends, or at ``until`` if that ended the run.
+    The last value holds until the next evaluation. A curve ends where its shortest seed ends, or at ``until`` if that
+    is when the run was stopped.
     """
     is_score = "accuracy" in metric
     scale = score.scale if is_score else 1
@@ -72,7 +73,7 @@ def curve_chart(
 def mean_line(
     name: str, style: LineStyle, rows: pd.DataFrame, metric: str, time_s: Float[np.ndarray, " t"], scale: int
 ) -> Series:
-    """Return the mean over seeds, up to where a seed stops being finite: a diverged run has no mean."""
+    """Return the mean over seeds, cut where a seed is first non-finite: a diverged run has no mean."""
     seeds = [seed for _, seed in rows.groupby("seed", sort=True)]
     values = np.stack(
         [carry_forward(each["time_s"].to_numpy(float), each[metric].to_numpy(float), time_s) for each in seeds]
@@ -86,22 +87,22 @@ def mean_line(
 def carry_forward(
     time_s: Float[np.ndarray, " e"], values: Float[np.ndarray, " e"], grid_s: Float[np.ndarray, " t"]
 ) -> Float[np.ndarray, " t"]:
-    """Return the value that stood at each time of the grid; NaN before the first."""
+    """Return the latest value at each time of the grid; NaN before the first value."""
     index = np.searchsorted(time_s, grid_s, side="right") - 1
     return np.where(index >= 0, values[index], np.nan)
 
 
 def until_shortest(rows: pd.DataFrame, grid: Float[np.ndarray, " g"]) -> Float[np.ndarray, " t"]:
-    """Cut the grid where the first seed ends: beyond that there is no mean over all of them."""
+    """Cut the grid where the shortest seed ends: there is no mean over all seeds beyond that."""
     end = min(float(times.iloc[-1]) for _, times in rows.groupby("seed")["time_s"])
     inside = grid[grid <= end]
     return inside if inside[-1] == end else np.append(inside, end)
 
 
 def bounded(line: Series, lowest: float, highest: float) -> Series:
-    """Keep the interval where the metric can be and is drawn; where its mean leaves the drawing there is none.
+    """Clip the interval to the metric's range and the drawn area; drop it where the mean is above the area.
 
-    No accuracy is above 100 %, no loss below 0, and the interval of a diverging run would cover all the others.
+    No accuracy exceeds 100 % and no loss is below 0. The interval of a diverging run would cover all the others.
     """
     if line.low is None or line.high is None:
         return line
@@ -110,14 +111,14 @@ def bounded(line: Series, lowest: float, highest: float) -> Series:
 
 
 def loss_ceiling(lines: Sequence[Series]) -> float:
-    """Return how far a loss is worth drawing: a diverging run must not flatten the others."""
+    """Return the upper limit of a loss axis, chosen so that a diverging run does not flatten the others."""
     highest = max(float((line.y if line.high is None else line.high).max()) for line in lines)
     start = max(float(line.y[0]) for line in lines)
     return min(highest * 1.05, start * 1.5)
 
 
 def over_seeds(seeds: int, has_intervals: bool) -> str:
-    """Say what a curve is."""
+    """Describe what a curve averages over."""
     if seeds == 1:
         return "One seed."
     return f"The mean over {seeds} seeds{' with its 95 % interval.' if has_intervals else f'. {NO_INTERVAL}'}"

@@ -1,7 +1,7 @@
-"""How do texts, tables and charts become one HTML file that opens anywhere, offline?
+"""Combine texts, tables and charts into one HTML file that works offline.
 
-Everything is inside the file: plotly.js once, the charts as data, style and script. The page's Content-Security-Policy lets it
-load nothing and run only the two scripts written here, whatever a name contains.
+The file contains everything: plotly.js once, the charts as data, the style and the script. Its Content-Security-Policy
+lets it load nothing and run only the two scripts written here, so names from users cannot inject code.
 """
 
 import base64
@@ -17,15 +17,15 @@ from perfeds2.chart import Chart, coinciding
 from perfeds2.report.on_page import line_id, plot
 from perfeds2.report.tables import Table, as_html, line_sample, listed
 
-MOST_BANDS = 9  # intervals that are shown before a reader asks for them
+MOST_BANDS = 9  # with more lines than this, intervals are hidden until the reader asks for them
 
 
-Part = str | Table | Chart | list[Chart]  # a string is HTML; a list stands side by side
+Part = str | Table | Chart | list[Chart]  # a string is HTML; the charts of a list are placed side by side
 
 
 def document(facts: Iterable[str], headline: str, about: Iterable[str], sections: Iterable[list[Part]]) -> str:
-    """Return the whole page. Facts and headline are text; what follows them is HTML."""
-    from plotly.offline import get_plotlyjs  # late: the live page does not need it
+    """Return the whole page. ``facts`` and ``headline`` are plain text; ``about`` and ``sections`` are HTML."""
+    from plotly.offline import get_plotlyjs  # imported late: the live page does not need it
 
     parts = [part for section in sections for part in section]
     charts = [chart for part in parts for chart in (part if isinstance(part, list) else [part])]
@@ -43,18 +43,18 @@ def document(facts: Iterable[str], headline: str, about: Iterable[str], sections
 
 
 def data_element(name: str, data: Any) -> str:
-    """Return data that a page's script reads, by the name of its element."""
+    """Return an element with JSON data for the page's script, which finds it by ``name``."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    # In a script element only "<" can end the data early, and JSON may write it as an escape.
+    # Only "<" can end a script element early, and JSON allows it as an escape.
     return f'<script type="application/json" id="{name}">{text.replace("<", chr(92) + "u003c")}</script>'
 
 
 def html_page(
     title: str, body: Iterable[str], scripts: Sequence[str], head: str = "", policy: str = "", style: str = ""
 ) -> str:
-    """Return an HTML file with our style that loads nothing and runs only these scripts.
+    """Return an HTML file with our style that loads nothing and runs only ``scripts``.
 
-    ``head`` comes first in the file; ``policy`` and ``style`` are added to our Content-Security-Policy and CSS.
+    ``head`` directly follows the charset; ``policy`` and ``style`` are added to our Content-Security-Policy and CSS.
     """
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in scripts]
     rules = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: blob:", policy]
@@ -74,7 +74,7 @@ def html_page(
 
 
 def _in_html(part: Part) -> str:
-    """Return a part as HTML; the script draws a chart where its name is."""
+    """Return a part as HTML. A chart becomes an empty element that the script fills."""
     if isinstance(part, list):
         figures = (f"<figure><h3>{escape(each.title)}</h3>{_in_html(each)}</figure>" for each in part)
         return f'<div class="charts">{"".join(figures)}</div>'
@@ -85,11 +85,11 @@ def _in_html(part: Part) -> str:
 
 
 def section(title: str, *parts: Part, caption: str = "", hint: str = "", name: str = "") -> list[Part]:
-    """Return a section of a page: title and caption are text, the hint below them is HTML.
+    """Return a section of a page: title and caption are plain text, the hint below them is HTML.
 
-    Empty parts are left out, and so is a section without any other.
+    Empty parts are dropped. A section with no other parts is dropped too.
     """
-    box = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'  # scrolls if a table is wider
+    box = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'  # lets wide tables scroll
     shown = [f"{box}{as_html(part)}</div>" if isinstance(part, Table) else part for part in parts if part]
     if not shown:
         return []
@@ -99,9 +99,9 @@ def section(title: str, *parts: Part, caption: str = "", hint: str = "", name: s
 
 
 def with_legend(charts: Sequence[Chart], label: str, said: Sequence[str] | None = None) -> list[Part]:
-    """Return charts below one legend: a button for every line and one for all intervals. Nothing without charts.
+    """Return charts below one legend: a button per line and one for all intervals. Return nothing without charts.
 
-    ``said`` comes below the legend; by default, which lines coincide.
+    ``said`` goes below the legend; by default it lists the lines that coincide.
     """
     if not charts:
         return []
@@ -119,7 +119,7 @@ def with_legend(charts: Sequence[Chart], label: str, said: Sequence[str] | None 
 
 
 def coincidences(charts: Sequence[Chart]) -> list[str]:
-    """Say which lines coincide: once where they do in every chart, else with the chart's title."""
+    """List the lines that coincide: once if they do in every chart, otherwise with the chart's title."""
     found = {chart.title: coinciding(chart) for chart in charts}
     everywhere = [group for group in next(iter(found.values()), []) if all(group in each for each in found.values())]
     said = [_coincidence(group) for group in everywhere]
@@ -134,22 +134,21 @@ def _coincidence(group: Sequence[str]) -> str:
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """Return text as a paragraph of a CSS class."""
+    """Return escaped text as a paragraph, optionally with a CSS class."""
     return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
 def note(text: str) -> str:
-    """Return a remark."""
     return paragraph(text, "note")
 
 
 def verbatim(text: str) -> str:
-    """Return text in a fixed-width font, as it is."""
+    """Return text in a fixed-width font, unchanged."""
     return f'<pre tabindex="0">{escape(text)}</pre>'
 
 
 def quoted(path: Path, about: str) -> list[Part]:
-    """Return a small file as it is, below its name; nothing if there is none."""
+    """Return a file's text below its name; nothing if the file does not exist."""
     if not path.is_file():
         return []
     return [f'<p class="hint">{escape(path.name)}, {escape(about)}:</p>', verbatim(path.read_text(encoding="utf-8"))]

@@ -1,7 +1,8 @@
-"""How is the ledger of Section VI's claims shown, and written for other programs?
+"""Show the ledger of Section VI's claims, and write it for other programs.
 
-One folder's ledger, or two together: for example the same claims at Table I's values and with each algorithm tuned. One table is
-printed, put on a page and written as Markdown and LaTeX; claims.csv and claims.json have every number.
+A ledger belongs to one folder. Two can be shown together, for example at Table I's values and with each algorithm
+tuned. The same table is printed, put on a page, and written as Markdown and LaTeX; claims.csv and claims.json hold
+every number.
 """
 
 import inspect
@@ -39,19 +40,19 @@ from perfeds2.spec.resolve import read_toml
 
 LONGEST_LABEL = 30
 SMALL = f"{100 * SMALLEST_OF_NOTE:g} points"
-VERDICTS: dict[Verdict, tuple[str, str]] = {  # in order; how to say it of one, and of several
+VERDICTS: dict[Verdict, tuple[str, str]] = {  # in display order; singular and plural wording
     "holds": ("holds", "hold"),
     "fails": ("fails", "fail"),
     "undecided": ("is undecided", "are undecided"),
     "not run": ("was not run", "were not run"),
 }
-READINGS = {  # how else a claim or comparison is judged, by the name of the property
+READINGS = {  # other ways to judge a claim or comparison, by property name
     "after_holm": "after Holm's correction",
     "of_note": f"by differences of at least {SMALL}",
     "verdict_as_it_is": "if FedAvg gets no personal step",
     "verdict_by_loss": "by training loss",
 }
-IN_WORDS: dict[Verdict, str] = {"holds": "ahead", "fails": "behind"}  # of PerFedS2 against the best FedAvg
+IN_WORDS: dict[Verdict, str] = {"holds": "ahead", "fails": "behind"}  # PerFedS2 relative to the best FedAvg
 MEANING = (
     "Below each claim is what it compares. Difference: percentage points of personalised test accuracy, mean over the horizon, ± half "
     "of the 95 % interval over seeds. FedAvg as it is: the same if FedAvg and FedProx get no personal step in the evaluation. Training "
@@ -65,15 +66,15 @@ MEANING = (
 
 @dataclass(frozen=True)
 class Ledger:
-    """The claims as judged by one folder."""
+    """The claims as judged by one folder's figures."""
 
-    label: str  # what its figures were made with
+    label: str  # the settings behind its figures
     entries: Sequence[Entry]
     bests: Sequence[AgainstBest] = ()
 
 
 def open_ledgers(folder: Path, beside: Path | None = None) -> list[Ledger]:
-    """Open a folder's ledger, or two to be shown together."""
+    """Open a folder's ledger, or two ledgers to show together."""
     check_beside(beside, _made(folder).get("scale"))
     folders = [folder] if beside is None else [folder, beside]
     labels = [label_of(each) for each in folders]
@@ -83,7 +84,7 @@ def open_ledgers(folder: Path, beside: Path | None = None) -> list[Ledger]:
 
 
 def check_beside(beside: Path | None, scale: str | None) -> None:
-    """Refuse a folder without figures, or with figures of another scale."""
+    """Reject a folder without figures, or with figures of another scale."""
     if beside is not None:
         load_curves(beside)
         other = _made(beside).get("scale")
@@ -92,7 +93,7 @@ def check_beside(beside: Path | None, scale: str | None) -> None:
 
 
 def label_of(folder: Path) -> str:
-    """Return what a folder's figures were made with if that is short, else the folder's name."""
+    """Return the settings behind a folder's figures if they are short, otherwise the folder's name."""
     changes = changes_of(folder)
     if not _made(folder).keys() <= {"scale", "changes"} or len(changes) > LONGEST_LABEL:
         return folder.resolve().name
@@ -100,7 +101,7 @@ def label_of(folder: Path) -> str:
 
 
 def changes_of(folder: Path) -> str:
-    """Return the settings that differ from the paper's; empty if none."""
+    """Return the settings that differ from the paper's; empty if none do."""
     changed = _made(folder).get("changes", {})
     return ", ".join(
         f"{section}.{key} = {value}" for section, values in changed.items() for key, value in values.items()
@@ -116,7 +117,7 @@ def _made(folder: Path) -> dict[str, Any]:
 
 
 def ledger_table(ledgers: Sequence[Ledger]) -> Table:
-    """Return every judged claim with its verdicts, its comparisons and their measures below it; a column per ledger."""
+    """Return a row per judged claim with a verdict per ledger, and below it rows with its comparisons."""
     rows: list[list[Cell]] = []
     for entries in judged(ledgers):
         claim = entries[0].claim
@@ -134,13 +135,13 @@ def ledger_table(ledgers: Sequence[Ledger]) -> Table:
 
 
 def judged(ledgers: Sequence[Ledger]) -> list[tuple[Entry, ...]]:
-    """Return each claim's entries; claims that were run nowhere are only counted."""
+    """Return each claim's entries, one per ledger; claims that no ledger ran are left out."""
     rows = zip(*(each.entries for each in ledgers), strict=True)
     return [entries for entries in rows if any(entry.verdict != "not run" for entry in entries)]
 
 
 def verdict(entry: Entry) -> list[Span]:
-    """Return the verdict and what it depends on."""
+    """Return the verdict and the conditions it depends on."""
     said = []
     if entry.verdict in ("holds", "fails"):
         said += ["not after Holm"] * (entry.after_holm != entry.verdict)
@@ -151,7 +152,7 @@ def verdict(entry: Entry) -> list[Span]:
 
 
 def versus(comparison: BetterThan) -> str:
-    """Name the two curves of a comparison, only as far as they differ."""
+    """Name the two curves of a comparison by what distinguishes them."""
     better, worse = comparison.better, comparison.worse
     if better.figure == worse.figure and better.panel == worse.panel:
         return f"{better.line} vs {worse.line}"
@@ -161,12 +162,12 @@ def versus(comparison: BetterThan) -> str:
 
 
 def points(difference: Statistic | None) -> str:
-    """Write a difference in percentage points ± half its interval."""
+    """Format a difference in percentage points ± half its interval."""
     return "".join(span.text for span in signed(difference, ".2f", 100))
 
 
 def loss(finding: Finding) -> Cell:
-    """Write the difference in training loss with its own verdict, or how many seeds diverged."""
+    """Format the difference in training loss with its own verdict, or the number of diverged seeds."""
     if any(finding.diverged):
         return f"diverged {finding.diverged[0]} / {finding.diverged[1]} of {len(finding.difference['values'])}"
     if finding.loss is None or finding.verdict == "not run":
@@ -177,7 +178,7 @@ def loss(finding: Finding) -> Cell:
 
 
 def seconds(finding: Finding) -> str:
-    """Write the median times to the target: better / worse."""
+    """Format the median times to the target of the better and the worse curve."""
     if finding.verdict == "not run":
         return "–"
     return " / ".join("never" if time_s is None else f"{time_s:,.1f}" for time_s in finding.times_s)
@@ -208,7 +209,7 @@ def _against_best(one: Ledger) -> Iterable[tuple[AgainstBest, str, str, Statisti
 
 
 def summary(ledgers: Sequence[Ledger]) -> list[str]:
-    """Sum up the ledgers: a line each, and where they differ."""
+    """Summarise the ledgers: one line each, and where they differ."""
     lines = [" ".join(filter(None, (counts(each.entries), strictly(each.entries)))) for each in ledgers]
     if len(ledgers) == 1:
         return lines
@@ -217,13 +218,13 @@ def summary(ledgers: Sequence[Ledger]) -> list[str]:
 
 
 def differing(ledgers: Sequence[Ledger]) -> list[int]:
-    """Return the claims that both ledgers judge, and differently."""
+    """Return the numbers of the claims that both ledgers judge, with different verdicts."""
     verdicts = {entries[0].claim.number: {entry.verdict for entry in entries} for entries in judged(ledgers)}
     return [number for number, found in verdicts.items() if len(found) > 1 and "not run" not in found]
 
 
 def lead(entries: Sequence[Entry], figures: Sequence[str]) -> str:
-    """Return a page's headline: what can be judged by the figures that were run, or the whole ledger."""
+    """Return a page's headline: the verdicts of the figures that were run, or of the whole ledger."""
     seen = [entry for entry in entries if entry.verdict != "not run"]
     if not figures or len(seen) == len(entries):
         return counts(entries)
@@ -231,13 +232,13 @@ def lead(entries: Sequence[Entry], figures: Sequence[str]) -> str:
 
 
 def counts(entries: Sequence[Entry]) -> str:
-    """Sum up a ledger in a sentence."""
+    """Summarise a ledger in a sentence."""
     said = _tally((entry.verdict for entry in entries), tuple(VERDICTS))
     return f"Of {len(entries)} claims, {said or 'none can be judged'}."
 
 
 def strictly(entries: Sequence[Entry]) -> str:
-    """Sum up the same by other readings, if anything is decided."""
+    """Count the verdicts under the other readings; empty if no claim is decided."""
     if not any(entry.verdict in ("holds", "fails") for entry in entries):
         return ""
     said = [
@@ -254,7 +255,7 @@ def _tally(verdicts: Iterable[Verdict], of: Sequence[Verdict], *, zeros: bool = 
 
 
 def rule() -> str:
-    """Return how verdicts are reached, from the docstring of the module that judges."""
+    """Return the rule for verdicts, taken from the docstring of ``perfeds2.paper.claims``."""
     _, *paragraphs = inspect.cleandoc(claims_module.__doc__ or "").split("\n\n")
     return "\n\n".join(" ".join(each.split()) for each in paragraphs).removeprefix("The rule. ")
 
@@ -263,7 +264,7 @@ def rule() -> str:
 
 
 def print_ledger(ledgers: Sequence[Ledger]) -> None:
-    """Print every claim that can be judged, its comparisons below it, and the counts, also of what was not run."""
+    """Print every judged claim with its comparisons, and the counts, including claims that were not run."""
     console = open_console()
     tables = [table for table in (ledger_table(ledgers), best_table(ledgers)) if table.rows]
     for table in tables[:1]:
@@ -276,14 +277,14 @@ def print_ledger(ledgers: Sequence[Ledger]) -> None:
 
 
 def ledger_markdown(ledgers: Sequence[Ledger]) -> str:
-    """Return the ledger as a Markdown table of what can be judged, after the counts."""
+    """Return the counts, then the judged claims as a Markdown table."""
     best = best_table(ledgers)
     parts = [*summary(ledgers), as_markdown(ledger_table(ledgers)), MEANING]
     return "\n\n".join([*parts, f"{best.title}:", as_markdown(best)] if best.rows else parts) + "\n"
 
 
 def write_ledger(ledgers: Sequence[Ledger], out: Path) -> list[Path]:
-    """Write ``claims.csv``, a row per comparison, and ``claims.json``. Returns both paths."""
+    """Write ``claims.csv``, with a row per comparison, and ``claims.json``. Return both paths."""
     rows = [
         {"ledger": each.label} | _about(entry) | _judged(entry, "claim_") | _measured(finding)
         for each in ledgers
@@ -297,7 +298,7 @@ def write_ledger(ledgers: Sequence[Ledger], out: Path) -> list[Path]:
 
 
 def ledger_json(ledgers: Sequence[Ledger]) -> str:
-    """Return the ledger as JSON: the rule, the counts, and every claim with its comparisons; a second ledger is ``beside``."""
+    """Return the ledger as JSON: the rule, the counts and the claims; ``beside`` holds the second ledger."""
     rules = {"rule": rule(), "least_seeds": LEAST_SEEDS, "level": LEVEL, "smallest_of_note": SMALLEST_OF_NOTE}
     whole = rules | _as_data(ledgers[0])
     if len(ledgers) > 1:
@@ -327,7 +328,7 @@ def _about(entry: Entry) -> dict[str, Any]:
 
 
 def _judged(judged: Entry | Finding, prefix: str = "") -> dict[str, Any]:
-    """Return all verdicts on a claim or a comparison."""
+    """Return all verdicts on a claim or comparison."""
     return {f"{prefix}{name}": getattr(judged, name) for name in ("verdict", *READINGS, "learned")}
 
 

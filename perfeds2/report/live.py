@@ -1,7 +1,8 @@
-"""How is a running command shown: its curves so far, its progress and the time left?
+"""Show a running command: its curves so far, its progress and the time left.
 
-On a terminal as a picture that keeps up, else as a line now and then. The live page shows the same: a small file in the place of the
-report, rewritten as results come, that reloads itself. The report replaces it at the end; without a report it is deleted.
+A terminal shows a picture that updates; a log gets a line now and then. The live page shows the same as a small HTML
+file that is rewritten as results come and reloads itself. The report replaces it at the end; if there is no report, it
+is deleted.
 """
 
 import time
@@ -26,28 +27,28 @@ from perfeds2.report.tables import Column, Table, for_terminal, text_column
 from perfeds2.report.terminal import LinePace, clock, live, open_console
 from perfeds2.runs.progress import DONE, INTERRUPTED, Board, LiveTraining, News, Progress
 
-if TYPE_CHECKING:  # it imports JAX
+if TYPE_CHECKING:  # the module imports JAX
     from perfeds2.runs.pool import Failure
 
-MOST_CURVES = 12  # that a reader can tell apart; of more, the best
+MOST_CURVES = 12  # as many as a reader can tell apart; the best are kept
 MOST_IN_A_LINE = 4
 SHOWN_WORKERS = 16
 SHOWN_FAILURES = 60
 BLOCKS = "▁▂▃▄▅▆▇█"
-FIRST_S = 2.0  # what is over sooner has no live page
+FIRST_S = 2.0  # shorter commands get no live page
 EVERY_S = 2.0
-SHARE = 0.005  # of the time, at most
+SHARE = 0.005  # largest share of the time that writing the page may take
 MARK = '<meta name="perfeds2" content="live">'
 
 
 @dataclass(frozen=True)
 class SoFar:
-    """One curve: the mean over the seeds that have come so far."""
+    """One curve: the mean over the seeds that have started."""
 
     name: str
     time_s: Float[np.ndarray, " t"]
     mean: Float[np.ndarray, " t"]
-    seeds: int  # that are at work or over
+    seeds: int  # running or finished
     over: int
 
     @property
@@ -60,10 +61,10 @@ class SoFar:
 
 
 def curves_of(board: Board) -> list[SoFar]:
-    """Return every curve that has begun, in that order; sorted by name once the command is done."""
+    """Return every curve that has started, in order of appearance; sorted by name once the command is done."""
     alike: dict[str, list[LiveTraining]] = {}
     trainings = list(board.trainings.values())
-    if board.end == DONE:  # then it no longer matters who came first
+    if board.end == DONE:  # the order in which trainings started no longer matters
         trainings.sort(key=lambda training: (training.curve, training.seed))
     for training in trainings:
         if training.time_s:
@@ -77,7 +78,7 @@ def curves_of(board: Board) -> list[SoFar]:
 
 
 def _mean_so_far(trainings: Sequence[LiveTraining]) -> tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"]]:
-    """Return the mean at each time over the trainings that got there; nothing where one is NaN."""
+    """Return the times and, at each, the mean over the trainings that got that far; times with a NaN are dropped."""
     times = np.unique(np.concatenate([training.time_s for training in trainings]))
     total, count = np.zeros(times.size), np.zeros(times.size)
     for training in trainings:
@@ -90,14 +91,14 @@ def _mean_so_far(trainings: Sequence[LiveTraining]) -> tuple[Float[np.ndarray, "
 
 
 def shown_of(board: Board) -> tuple[list[SoFar], int]:
-    """Return the curves that are drawn, the best if there are many, and how many are not."""
+    """Return the curves to draw (the best if there are many), and the number left out."""
     found = curves_of(board)
     best = sorted(found, key=lambda each: -each.now)[:MOST_CURVES]
     return [each for each in found if each in best], max(len(found) - MOST_CURVES, 0)
 
 
 def score_of_board(board: Board) -> Score:
-    """Return what is called accuracy."""
+    """Return the metric that is called accuracy, from the trainings on the board."""
     names = {training.metric for training in board.trainings.values()}
     return score_of(names.pop()) if len(names) == 1 else Score("metric") if names else score_of("accuracy")
 
@@ -107,7 +108,7 @@ def value(score: Score, number: float) -> str:
 
 
 def heading(board: Board) -> str:
-    """Sum up the progress in a line."""
+    """Summarise the progress in a line."""
     elapsed_s = board.heard_s - board.began_s
     over = sum(training.is_over for training in board.trainings.values())
     at = len(board.trainings) - over
@@ -122,7 +123,7 @@ def heading(board: Board) -> str:
 
 
 def last_words(board: Board, folder: str) -> str:
-    """Say how the command ended; empty while it runs."""
+    """Describe how the command ended; empty while it runs."""
     again = (
         f"perfeds2 {board.command} --resume {folder}" if board.command != "reproduce" else "the same command once more"
     )
@@ -138,7 +139,7 @@ def last_words(board: Board, folder: str) -> str:
 
 
 def so_far_table(shown: Sequence[SoFar], score: Score, columns: int = 40) -> Table:
-    """Return a row per curve: how good it is by now, and its course in so many block characters."""
+    """Return a row per curve: its latest and best score, and a sparkline of ``columns`` block characters."""
     end_s = max(float(each.time_s[-1]) for each in shown) or 1.0
     low, high = min(float(each.mean.min()) for each in shown), max(each.best for each in shown)
     rows = []
@@ -154,7 +155,7 @@ def so_far_table(shown: Sequence[SoFar], score: Score, columns: int = 40) -> Tab
 
 
 def sparkline(curve: SoFar, end_s: float, low: float, high: float, columns: int) -> str:
-    """Draw a curve in block characters on the common scale of all, as far as it has come."""
+    """Draw a curve in block characters, as far as it has come, on the scale shared by all curves."""
     last_s = float(curve.time_s[-1])
     at_s = np.linspace(0.0, last_s, 1 + round(last_s / end_s * (columns - 1)))
     index = np.searchsorted(curve.time_s, at_s, side="right") - 1
@@ -162,7 +163,7 @@ def sparkline(curve: SoFar, end_s: float, low: float, high: float, columns: int)
     return "".join(BLOCKS[round(level)] for level in levels.tolist())
 
 
-# ---- on a terminal
+# ---- in a terminal
 
 
 @dataclass(frozen=True)
@@ -185,11 +186,11 @@ class Picture:
             yield Text(f"and {more:,} more that are not as good", "dim")
 
 
-# ---- where there is no terminal
+# ---- without a terminal
 
 
 class BoardLines:
-    """Lines for a log now and then: the progress and the best curves."""
+    """Yields log lines now and then: the progress and the best curves."""
 
     def __init__(self) -> None:
         self._pace, self._said = LinePace(), ""
@@ -207,16 +208,16 @@ class BoardLines:
         return told + ([f"and {len(best) - MOST_IN_A_LINE} more"] if len(best) > MOST_IN_A_LINE else [])
 
 
-# ---- what workers are at
+# ---- progress of the workers
 
 
 def progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] | None]:
-    """Show a table on stderr that keeps up; plain lines without a terminal."""
+    """Show a table on stderr that updates; without a terminal, plain lines."""
     return live(quiet, worker_table, ProgressLines())
 
 
 class ProgressLines:
-    """Lines for a log: every failure, the progress now and then, and the end."""
+    """Yields log lines: every failure, the progress now and then, and the end."""
 
     def __init__(self) -> None:
         self._pace, self._said = LinePace(), 0
@@ -231,7 +232,7 @@ class ProgressLines:
 
 
 def worker_table(latest: Progress, age_s: float) -> Group:
-    """Return the latest standing. Its clock runs on while nothing happens."""
+    """Return the latest progress as a table. Elapsed time keeps running between updates."""
     now = replace(latest, elapsed_s=latest.elapsed_s + age_s)
     rows = [[str(worker), label, f"{share:.0%}"] for worker, (label, share) in sorted(now.workers.items())]
     if (more := len(rows) - SHOWN_WORKERS) > 0:
@@ -249,7 +250,7 @@ def _heading(now: Progress) -> str:
 
 
 def print_failures(failures: "Sequence[Failure]") -> None:
-    """Print on stderr which runs were given up and why, also where everything else is quiet."""
+    """Print on stderr which runs failed for good and why, even in quiet mode."""
     if not failures:
         return
     rows = [[failure.label, str(failure.attempts), failure.error] for failure in failures[:SHOWN_FAILURES]]
@@ -263,7 +264,7 @@ def print_failures(failures: "Sequence[Failure]") -> None:
 
 
 def is_live(page: Path) -> bool:
-    """Return whether a page is a live page, so that the report is still to be written."""
+    """Return whether a page is still a live page, not a report."""
     try:
         with page.open("rb") as file:
             return MARK.encode() in file.read(400)
@@ -272,7 +273,7 @@ def is_live(page: Path) -> bool:
 
 
 class LivePage:
-    """Follows a command and writes its page now and then."""
+    """Follows a command and rewrites its page now and then."""
 
     def __init__(self, folder: Path, name: str = "report.html") -> None:
         self._page, self._folder = folder / name, folder
@@ -287,24 +288,24 @@ class LivePage:
         self._due_s = ended_s + max(EVERY_S, (ended_s - began_s) / SHARE)
 
     def end(self, board: Board) -> None:
-        """Write the page for the last time. If the command is done the page keeps reloading until the report is there."""
+        """Write the page for the last time. After success it keeps reloading until the report replaces it."""
         if is_live(self._page):
             self._write(live_page(board, str(self._folder), reloads=board.end == DONE))
 
     def settle(self) -> None:
-        """Delete the page if no report replaced it, so that a folder does not depend on how long the command took."""
+        """Delete the page if no report replaced it, so that the folder's files do not depend on timing."""
         if is_live(self._page):
             with suppress(OSError):
                 self._page.unlink()
 
     def _write(self, text: str) -> None:
-        """Write the page; if the disk fails, the command itself reports it."""
+        """Write the page. Ignore disk errors, because the command itself will report them."""
         with suppress(OSError):
             write_text(self._page, text)
 
 
 def live_page(board: Board, folder: str, *, reloads: bool) -> str:
-    """Return the whole page. The last one has no time, so that its bytes do not depend on it."""
+    """Return the whole page. Without ``reloads`` it contains no timestamp, so its bytes are reproducible."""
     shown, more = shown_of(board)
     score, said = score_of_board(board), last_words(board, folder)
     title = f"{board.command}: {board.share:.0%}" + ("" if board.end else " …")

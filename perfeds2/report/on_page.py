@@ -1,6 +1,6 @@
-"""How is a chart drawn on a page? As Plotly's description of it.
+"""Convert a chart to Plotly's JSON.
 
-Plotly reads some HTML in texts and names come from users, so they are escaped here.
+Plotly interprets some HTML in texts, and names come from users, so both are escaped here.
 """
 
 from html import escape
@@ -10,15 +10,15 @@ import numpy as np
 
 from perfeds2.chart import NEUTRAL, Bars, Chart, ChartAxis, HeatMap, Series, Values, line_widths, short
 
-Plot = dict[str, Any]  # data and layout, as plotly.js takes them
-WIDTH_PX = 2.0  # of a line
+Plot = dict[str, Any]  # data and layout for plotly.js
+WIDTH_PX = 2.0  # line width
 SYMBOLS = {"x": "x-thin", "o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v": "triangle-down"}
-SYMBOLS |= {"P": "cross", "X": "hexagram", "*": "star", "_": "line-ew"}  # by Matplotlib's name
+SYMBOLS |= {"P": "cross", "X": "hexagram", "*": "star", "_": "line-ew"}  # keys are Matplotlib's names
 LEGEND = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "font": {"size": 11}}
 
 
 def plot(chart: Chart) -> Plot:
-    """Describe a chart as plotly.js takes it."""
+    """Describe a chart for plotly.js."""
     unified = {each.kind for each in chart.series} == {"steps"}
     layout: Plot = {"xaxis": _axis(chart.x), "yaxis": _axis(chart.y), "barmode": "overlay", "bargap": 0.15}
     layout |= {"hovermode": "x unified" if unified else "closest", "showlegend": chart.legend, "legend": LEGEND}
@@ -62,7 +62,7 @@ def _traces(chart: Chart, item: Series | Bars | HeatMap) -> list[Plot]:
 
 
 def _series(chart: Chart, line: Series) -> list[Plot]:
-    """Draw the interval, then the line. ``meta`` tells the buttons of a legend what a trace belongs to."""
+    """Draw the interval, then the line. ``meta`` links each trace to its legend button."""
     style, meta = line.style, {"line": line_id(chart, line)}
     colour = {"color": style.colour} if style.colour else {}
     shape = "hv" if line.kind == "steps" else "linear"
@@ -97,12 +97,12 @@ def _series(chart: Chart, line: Series) -> list[Plot]:
 
 
 def line_id(chart: Chart, line: Series) -> str:
-    """Return what a line is called by its button: its name among the charts that share a legend."""
+    """Return the id that links a line to its legend button: its name, unique among charts that share a legend."""
     return f"{chart.group}/{line.name}"
 
 
 def rounded(values: Values) -> list[float | None]:
-    """Round to five digits, which is finer than a pixel."""
+    """Round to five significant digits, which is finer than a pixel."""
     return [_number(float(f"{value:.5g}")) for value in np.asarray(values, float)]
 
 

@@ -1,4 +1,4 @@
-"""How are charts drawn for a two-column paper, and how are the figures written?"""
+"""Draw charts for a two-column paper and write them as PDF and PNG."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from perfeds2.chart import Chart, HeatMap, draw, short
 from perfeds2.files import write_atomically
 
-COLUMN_IN = 3.5  # one column
-PAGE_IN = 7.16  # both columns
-PX_PER_IN = 155  # a page's charts as high as on paper
-LETTERS_PER_IN = 17  # of a legend
+COLUMN_IN = 3.5  # width of one column
+PAGE_IN = 7.16  # width of both columns
+PX_PER_IN = 155  # gives charts on paper the proportions they have on a page
+LETTERS_PER_IN = 17  # of a legend's text
 STYLE: dict[Any, Any] = {
     "font.family": ["STIXGeneral", "DejaVu Sans"],
     "font.size": 8,
@@ -34,23 +34,23 @@ STYLE: dict[Any, Any] = {
     "ytick.major.width": 0.6,
     "lines.linewidth": 1.1,
     "legend.frameon": False,
-    "pdf.fonttype": 42,  # real fonts: the text stays text
-    "text.parse_math": False,  # a dollar in a name is a dollar
+    "pdf.fonttype": 42,  # embed fonts, so that text stays text
+    "text.parse_math": False,  # print a dollar sign in a name as it is
     "savefig.dpi": 300,
 }
-FORMATS = {"pdf": {"CreationDate": None}, "png": {"Software": None}}  # the same bytes every time
+FORMATS = {"pdf": {"CreationDate": None}, "png": {"Software": None}}  # no date or version: reproducible bytes
 
 
 def figure_of(charts: Sequence[Chart], across: int = 1, width_in: float = COLUMN_IN, title: str = "") -> Figure:
-    """Draw charts in rows of ``across`` with one legend; charts in one column share their x axis.
+    """Draw charts in rows of ``across`` below one legend. Charts in a single column share their x axis.
 
-    ``title`` stands above the legend.
+    ``title`` goes above the legend.
     """
     made = Figure(figsize=(width_in, 1), layout="constrained")
     rows, stacked = [charts[first : first + across] for first in range(0, len(charts), across)], across == 1
     grid = made.subplots(len(rows), min(across, len(charts)), squeeze=False, sharex=stacked)
     panels: list[Axes] = list(grid.flat)
-    letters = int(1.2 * LETTERS_PER_IN * width_in / grid.shape[1])  # of a chart's title
+    letters = int(1.2 * LETTERS_PER_IN * width_in / grid.shape[1])  # that fit in a chart's title
     for axes in panels[len(charts) :]:
         axes.axis("off")
     for chart, axes in zip(charts, panels, strict=False):
@@ -68,13 +68,13 @@ def figure_of(charts: Sequence[Chart], across: int = 1, width_in: float = COLUMN
 
 
 def _draw_legend(made: Figure, panels: Sequence[Axes], width_in: float, title: str) -> int:
-    """Draw one legend for all panels. Returns its rows."""
+    """Draw one legend for all panels. Return its number of rows."""
     found = [pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     found.sort(key=lambda pair: not isinstance(pair[0], BarContainer))
     handles = {label: handle for handle, label in found}
     if not handles:
         return 0
-    longest = max(map(len, handles)) + 7  # the line and the space around it
+    longest = max(map(len, handles)) + 7  # plus the line sample and its padding
     columns = max(1, min(len(handles), int(LETTERS_PER_IN * width_in) // longest))
     spacing = {"handlelength": 2.4, "columnspacing": 1.0, "borderpad": 0.1, "labelspacing": 0.3}
     made.legend(handles.values(), handles, loc="outside upper center", ncols=columns, title=title or None, **spacing)
@@ -84,11 +84,11 @@ def _draw_legend(made: Figure, panels: Sequence[Axes], width_in: float, title: s
 def write_figures(
     out: Path, charts: Mapping[str, Sequence[Any]], drawing: Callable[[Sequence[Any]], Figure] = figure_of
 ) -> list[Path]:
-    """Draw every figure that has charts and write it as PDF and PNG. Returns what was written."""
+    """Draw every figure that has charts and write it as PDF and PNG. Return the paths."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
     with mpl.rc_context():
-        mpl.rcdefaults()  # whatever the reader has in a matplotlibrc
+        mpl.rcdefaults()  # ignore the user's matplotlibrc
         mpl.rcParams.update(STYLE)
         for name, figure in {name: drawing(shown) for name, shown in charts.items() if shown}.items():
             for kind, metadata in FORMATS.items():

@@ -1,4 +1,4 @@
-"""How is a plan shown: in the terminal, on a page, for a paper?"""
+"""Show a plan in the terminal, as an HTML page and for a paper."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,9 +41,9 @@ HEADS = [
     "joules",
     "least share",
 ]
-ACROSS = 2  # maps beside each other on paper
+ACROSS = 2  # maps per row on paper
 KINDS: dict[str, Kind] = {"holds": "holds", "fails": "fails", "on an edge": "undecided", "wavers": "undecided"}
-DASHES_PX = {"holds": (), "fails": (7, 3), "slower": (2, 2)}  # of a seed that kept the target, lost it, or was late
+DASHES_PX = {"holds": (), "fails": (7, 3), "slower": (2, 2)}  # a seed that kept the target, lost it, or was too late
 
 
 MAPS = (
@@ -65,7 +65,7 @@ MARGINS = (
 
 
 def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
-    """Write plan.json, the maps and the page; with ``paper``, the maps and a LaTeX table there. Returns what was written."""
+    """Write plan.json, the maps and the page; with ``paper``, also write maps and a table there. Return the paths."""
     check_axis(axis)
     maps = map_charts(plan, axis)
     write_text(folder / "plan.json", plan.to_json() + "\n")
@@ -80,18 +80,17 @@ def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | No
 
 
 def check_axis(axis: str) -> None:
-    """Refuse an axis for which a plan has no numbers."""
+    """Reject an axis for which plans have no numbers."""
     if axis not in NUMBERS:
         raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")
 
 
 def load_plan(folder: Path) -> Plan:
-    """Read the plan of a folder."""
     return Plan.from_json((folder / "plan.json").read_text(encoding="utf-8"))
 
 
 def print_plan(plan: Plan) -> None:
-    """Print what was tried, what a careful reader should know, and last the sentence and the line that adopts it."""
+    """Print the candidates, the notes, and finally the recommendation and the command that adopts it."""
     console = open_console()
     console.print(for_terminal(candidates_table(plan, SHOWN)))
     for line in theory_lines(plan.theory):
@@ -129,7 +128,7 @@ def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
 
 
 def _chosen(plan: Plan) -> list[tuple[str, Candidate]]:
-    """Return the choice, and what was asked for if it is another one that was tried."""
+    """Return the recommended candidate, and the requested one if it differs and was tried."""
     asked = plan.candidates[plan.asked]
     found = [] if plan.best is None else [("the choice", plan.best)]
     return [*found, ("as asked", asked)] if asked is not plan.best and asked.trials else found
@@ -139,7 +138,7 @@ def _chosen(plan: Plan) -> list[tuple[str, Candidate]]:
 
 
 def candidates_table(plan: Plan, most: int | None = None) -> Table:
-    """Return a row per choice: the best, what the spec says, then those that were watched, soonest first."""
+    """Return a row per candidate: the best, the requested one, then those that were trained, best verdict first."""
     ranked = ranked_candidates(plan)
     columns = [Column(head, "left" if head in ("schedule", "band", "stale") else "right") for head in HEADS]
     rows: list[list[Cell]] = []
@@ -169,7 +168,7 @@ def candidates_table(plan: Plan, most: int | None = None) -> Table:
 
 
 def theory_lines(theory: Theory | None) -> list[str]:
-    """Say what the bounds make of the measured constants, and why they promise nothing if they do not."""
+    """Describe what the convergence bounds give for the measured constants, and why if they give nothing."""
     if theory is None:
         return []
     constants = ", ".join(f"{each.symbol} = {each.value:.3g}" for each in theory.constants)
@@ -200,13 +199,13 @@ def _promise(bound: BoundRounds) -> str:
 
 
 def map_charts(plan: Plan, axis: str = "seconds") -> list[Chart]:
-    """Draw A × S, a chart for each combination of the rest: green holds, crosses lose the target again, the star is the choice."""
+    """Draw a map over A × S for each combination of the other settings."""
     groups = enumerate(maps_of(plan))
     return [map_chart(group, plan.best, axis, f"map-{place}", title) for place, (title, group) in groups]
 
 
 def _curve_chart(plan: Plan, name: str, each: Candidate) -> Chart:
-    """Draw every seed of a choice over simulated time."""
+    """Draw every seed of a candidate over simulated time."""
     trials, until_s = (
         (each.confirmed, plan.target.confirm_s) if each.confirmed else (each.trials, plan.target.horizon_s)
     )

@@ -1,6 +1,6 @@
-"""What does a run's folder hold?
+"""Read a run's folder.
 
-Sweeps and arenas are read as runs too, in ``read_studies``. Nothing here draws.
+``read_studies`` reads sweeps and arenas as runs too. Nothing here draws.
 """
 
 import json
@@ -26,13 +26,13 @@ TIME = "time_to_target_s"
 
 @dataclass(frozen=True)
 class Cost:
-    """What curves are drawn over, and what a target costs."""
+    """A quantity that curves are drawn over and that reaching the target costs."""
 
-    column: str  # of metrics.csv
-    label: str  # of an axis
+    column: str  # in metrics.csv
+    label: str  # axis label
     words: str
     unit: str
-    to_target: str  # the estimate of what the target cost
+    to_target: str  # name of the estimate of the target's cost
     head: str
     form: str = ",.0f"
 
@@ -54,7 +54,7 @@ class Estimate:
     low: float | None
     high: float | None
     values: tuple[float | None, ...]  # one per seed
-    median: float | None = None  # of what the target cost; a seed that never reached it is later than all
+    median: float | None = None  # for costs of the target; a seed that never reached it counts as infinite
 
     @property
     def half_width(self) -> float | None:
@@ -63,16 +63,16 @@ class Estimate:
 
 @dataclass(frozen=True)
 class AlgorithmResult:
-    """One algorithm and what came out of it."""
+    """The results of one algorithm."""
 
     name: str
-    estimates: Mapping[str, Estimate]  # by the name in summary.json
+    estimates: Mapping[str, Estimate]  # by name in summary.json
     objective: str = ""  # FedAvg, FedProx, PerFed, …
-    mode: str = ""  # SYN, S2 or ASY; something else for a user's own algorithm
-    diverged: int = 0  # in how many seeds
-    settings: Mapping[str, Any] = field(default_factory=dict)  # that tuning found
-    edges: tuple[str, ...] = ()  # settings whose value is the smallest or largest that was tried
-    tried: int = 0  # settings
+    mode: str = ""  # SYN, S2 or ASY; anything else for a user's own algorithm
+    diverged: int = 0  # number of seeds
+    settings: Mapping[str, Any] = field(default_factory=dict)  # found by tuning
+    edges: tuple[str, ...] = ()  # settings whose value is the smallest or largest tried
+    tried: int = 0  # number of settings tried
 
     @property
     def seeds(self) -> int:
@@ -80,7 +80,7 @@ class AlgorithmResult:
 
     @property
     def times_s(self) -> tuple[float | None, ...]:
-        """Return when each seed reached the target; empty without a target."""
+        """Return when each seed reached the target (None: never); empty without a target."""
         return self.estimates[TIME].values if TIME in self.estimates else ()
 
     @property
@@ -88,7 +88,7 @@ class AlgorithmResult:
         return sum(time is not None for time in self.times_s)
 
     def median(self, name: str = TIME) -> float:
-        """Return what the target cost in the median; infinite if half of the seeds never reached it."""
+        """Return the median cost of the target; infinite if half of the seeds never reached it."""
         found = self.estimates[name].median if name in self.estimates else None
         return math.inf if found is None else found
 
@@ -97,7 +97,7 @@ class AlgorithmResult:
         return 0.0 if found is None else found.mean or 0.0
 
     def lateness(self, name: str = TIME) -> tuple[int, float]:
-        """Sort by it: reached by more seeds comes before reached sooner, because one lucky seed proves nothing."""
+        """Return a sort key: more seeds at the target first, then lower cost, because one lucky seed proves nothing."""
         return -self.reached, self.median(name)
 
     @property
@@ -108,17 +108,17 @@ class AlgorithmResult:
 
 @dataclass(frozen=True)
 class Clocks:
-    """When each round of a federation closed, really and on the simulator's clock."""
+    """When each round of a federation closed, in real time and on the simulator's clock."""
 
     real_s: Sequence[float]
     simulated_s: Sequence[float]
-    compute_s: float  # of a job, in the median
-    beyond_s: float  # what else a job took
+    compute_s: float  # median computing time of a job
+    beyond_s: float  # median of everything else in a job
 
 
 @dataclass(frozen=True)
 class RunResults:
-    """What a run's folder holds."""
+    """The contents of a run's folder."""
 
     version: str
     command: str  # compare, run, simulate, federate, sweep or arena
@@ -127,27 +127,27 @@ class RunResults:
     horizon_s: float | None
     rounds: int | None
     seeds: tuple[int, ...]
-    target_accuracy: float | None  # of test_accuracy_personal
+    target_accuracy: float | None  # for test_accuracy_personal
     algorithms: tuple[AlgorithmResult, ...]
     notes: tuple[str, ...] = ()
-    clocks: Clocks | None = None  # of a federation
-    radio: Mapping[str, Any] | None = None  # how good the simulated links are
-    cost: Cost = SECONDS  # what curves are drawn over
-    looks: Mapping[str, LineStyle] = field(default_factory=dict)  # of each algorithm; empty: as everywhere
-    score: Score = ACCURACY_SCORE  # what is called accuracy
-    spec: str = ""  # spec.toml
+    clocks: Clocks | None = None  # only for a federation
+    radio: Mapping[str, Any] | None = None  # quality of the simulated links
+    cost: Cost = SECONDS  # x axis of the curves
+    looks: Mapping[str, LineStyle] = field(default_factory=dict)  # by algorithm; empty for the default styles
+    score: Score = ACCURACY_SCORE  # the metric that is called accuracy
+    spec: str = ""  # text of spec.toml
     metrics: pd.DataFrame | None = None
     ue_metrics: pd.DataFrame | None = None
     timelines: Mapping[tuple[str, int], Timeline] = field(default_factory=dict)  # by algorithm and seed
 
     @property
     def clock(self) -> str:
-        """Return what time is called: a federation's is real."""
+        """Return what to call time: real in a federation, simulated elsewhere."""
         return "time" if self.command == "federate" else "simulated time"
 
     @property
     def x_words(self) -> str:
-        """Return what curves are drawn over."""
+        """Return what to call the x axis of the curves in a sentence."""
         return self.clock if self.cost is SECONDS else self.cost.words
 
     @property
@@ -164,7 +164,7 @@ class RunResults:
 
     @property
     def target(self) -> str:
-        """Return the target as text: 95 %, or R² 0.5."""
+        """Return the target as text, such as "95 %" or "R² 0.5"."""
         named = "" if self.score.is_share else f"{self.score.word} "
         return named + self.score.level(self.target_accuracy or 0.0)
 
@@ -174,7 +174,7 @@ class RunResults:
 
 
 def over(run: RunResults, axis: str, file: str = "metrics.csv") -> RunResults:
-    """Return the same run with its curves over something else than seconds. ``file`` is where they are from."""
+    """Return the run with its curves over another cost than seconds. ``file`` is named in errors."""
     cost = AXES[axis]
     if cost is SECONDS or run.metrics is None:
         return run
@@ -182,7 +182,7 @@ def over(run: RunResults, axis: str, file: str = "metrics.csv") -> RunResults:
 
 
 def along(metrics: pd.DataFrame, cost: Cost, file: str) -> pd.DataFrame:
-    """Return evaluations with another cost in the place of the time."""
+    """Return the evaluations with ``cost`` in place of the time."""
     if cost.column not in metrics or np.isnan(metrics[cost.column].to_numpy(float)).any():
         raise ValueError(
             f"{file} does not have all {cost.column}; it was made without. Run it again, or use --x seconds."
@@ -191,7 +191,7 @@ def along(metrics: pd.DataFrame, cost: Cost, file: str) -> pd.DataFrame:
 
 
 def finite(value: float | int | None) -> float | None:
-    """Return a number, or None where there is none."""
+    """Return a finite number as a float; None for anything else."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
@@ -201,12 +201,11 @@ def _estimate(found: Mapping[str, Any]) -> Estimate:
 
 
 def estimates(row: Mapping[str, Any]) -> dict[str, Estimate]:
-    """Return all statistics of a row."""
     return {name: _estimate(found) for name, found in row.items() if isinstance(found, dict) and "values" in found}
 
 
 def read_csv(path: Path, *texts: str) -> pd.DataFrame | None:
-    """Read a table; a name may be anything, also "NA"."""
+    """Read a table, with text columns taken literally (a name may be "NA"). Return None if it is missing or empty."""
     if not path.is_file():
         return None
     table = pd.read_csv(path, converters=dict.fromkeys(("algorithm", *texts), str))
@@ -214,7 +213,7 @@ def read_csv(path: Path, *texts: str) -> pd.DataFrame | None:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text; empty if there is none."""
+    """Return a file's text; empty if the file does not exist."""
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
@@ -222,7 +221,7 @@ def read_text(path: Path) -> str:
 
 
 def load_run(folder: Path | str) -> RunResults:
-    """Read a run's folder. Only summary.json must be there; drawing leaves out what is missing."""
+    """Read a run's folder. Only summary.json is required; figures without data are left out later."""
     folder = Path(folder)
     path = folder / "summary.json"
     if not path.is_file():
@@ -236,7 +235,7 @@ def load_run(folder: Path | str) -> RunResults:
 
 
 def read_summary(summary: Mapping[str, Any]) -> RunResults:
-    """Return what summary.json alone says of a run."""
+    """Return the part of a run that is in summary.json."""
     clocks = summary.get("clocks") or {"real_s": (), "simulated_s": (), "compute_s": 0.0, "beyond_s": 0.0}
     return RunResults(
         version=str(summary["perfeds2"]),

@@ -1,4 +1,4 @@
-"""What do the folders of sweeps and arenas hold? Runs: one for each point of a grid, one for each bout."""
+"""Read the folders of sweeps and arenas as runs: one per grid point, one per bout."""
 
 import json
 import tomllib
@@ -33,33 +33,33 @@ Settings = Mapping[str, str]  # by section.key
 
 @dataclass(frozen=True)
 class SweepFolder:
-    """What a sweep's folder holds."""
+    """The contents of a sweep's folder."""
 
     folder: Path
-    axes: list[str]  # settings of the grid
-    summary: Any  # data frames, whose types are too wide to be useful
+    axes: list[str]  # settings that the grid varies
+    summary: Any  # data frames, whose types are too broad to be useful
     evaluations: Any
     front: Any
     failed: Any
 
     @property
     def score(self) -> Score:
-        """Return what is called accuracy; points that differ in it have no common name."""
+        """Return the metric that is called accuracy; a generic one if it differs between points."""
         names = set(self.summary["metric"]) if "metric" in self.summary else {"accuracy"}
         return score_of(names.pop()) if len(names) == 1 else Score("metric")
 
     @property
     def targets(self) -> dict[str, float]:
-        """Return the target of each algorithm at each point, by its label."""
+        """Return the target of each algorithm at each point, by label."""
         labels = map(self.label, self.summary.to_dict("records"))
         return dict(zip(labels, self.summary["target_accuracy"], strict=True))
 
     def point(self, row: Mapping[Any, Any]) -> str:
-        """Name a point of the grid by its settings."""
+        """Name a grid point by its settings."""
         return ", ".join(f"{axis}={value_text(row[axis])}" for axis in self.axes)
 
     def label(self, row: Mapping[Any, Any]) -> str:
-        """Name an algorithm at a point."""
+        """Name an algorithm at a grid point."""
         return ", ".join(filter(None, (str(row["algorithm"]), self.point(row))))
 
     @cached_property
@@ -71,7 +71,7 @@ class SweepFolder:
 
     @cached_property
     def members(self) -> list["Member"]:
-        """Return a run for every point."""
+        """Return a run for every grid point."""
         from perfeds2.studies.grid import read_sweep
 
         specs = _specs(lambda: [point.spec for point in read_sweep(self.folder).points])
@@ -86,7 +86,7 @@ class SweepFolder:
 
 
 def load_sweep_folder(folder: Path) -> SweepFolder:
-    """Read a sweep's folder: columns before the algorithm's are the grid's."""
+    """Read a sweep's folder. The columns before "algorithm" are the grid's settings."""
     names = ("sweep_summary.csv", "sweep.csv", "sweep_front.csv", "failed.csv")
     summary, evaluations, front, failed = (read_csv(folder / name) for name in names)
     if summary is None or evaluations is None:
@@ -98,7 +98,7 @@ def load_sweep_folder(folder: Path) -> SweepFolder:
 def _run_of_rows(
     sweep: SweepFolder, rows: pd.DataFrame, targets: Mapping[str, float], settings: Settings
 ) -> RunResults:
-    """Sum up evaluations; the last one of a seed is its end."""
+    """Aggregate evaluations into a run. A seed's last evaluation gives its final values."""
     seeds = tuple(sorted({int(seed) for seed in rows["seed"]}))
     outcomes = []
     for name, own in rows.groupby("algorithm", sort=False):
@@ -127,13 +127,13 @@ def _run_of_rows(
 
 
 def only(values: Iterable[Any]) -> Any:
-    """Return what all have, or None if they differ."""
+    """Return the common value, or None if the values differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else None
 
 
 def value_text(value: Any) -> str:
-    """Write a value of a setting."""
+    """Format the value of a setting."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -142,9 +142,9 @@ def value_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Two methods by one measure."""
+    """The comparison of two methods by one measure."""
 
-    better: str  # by the mean over seeds
+    better: str  # by mean over seeds
     worse: str
     difference: float
     p: float  # adjusted by Holm's method
@@ -156,7 +156,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class BoutFound:
-    """What came out on one task and cell."""
+    """The results of one task and cell."""
 
     run: RunResults
     cell: str
@@ -171,13 +171,13 @@ class BoutFound:
 
     @property
     def ranked(self) -> list[AlgorithmResult]:
-        """Sort by who reached the target first; of equals, who is better at the end."""
+        """Sort the methods by time to the target; break ties by final accuracy."""
         return sorted(self.run.algorithms, key=lambda each: (*each.lateness(), -each.mean(ACCURACY)))
 
 
 @dataclass(frozen=True)
 class ArenaFolder:
-    """What an arena's folder holds."""
+    """The contents of an arena's folder."""
 
     folder: Path
     version: str
@@ -203,11 +203,11 @@ class ArenaFolder:
         return made
 
 
-IN_ARENA = {"seconds_to_target": TIME, "accuracy": ACCURACY, "accuracy_global": GLOBAL}  # names of arena.json
+IN_ARENA = {"seconds_to_target": TIME, "accuracy": ACCURACY, "accuracy_global": GLOBAL}  # from the names in arena.json
 
 
 def load_arena(folder: Path) -> ArenaFolder:
-    """Read an arena's folder. Only arena.json must be there."""
+    """Read an arena's folder. Only arena.json is required."""
     said = json.loads((folder / "arena.json").read_text(encoding="utf-8"))
     metrics = read_csv(folder / "arena_metrics.csv", "task", "cell", "method")
     seeds = tuple(map(int, said["seeds"]))
@@ -256,10 +256,10 @@ def _method(said: Mapping[str, Any]) -> AlgorithmResult:
 
 @dataclass(frozen=True)
 class Member:
-    """A run among others."""
+    """One of several runs that are compared."""
 
-    folder: str  # what it is called here
-    part: str  # which of the folder's runs; empty if it has one
+    folder: str  # label of the folder
+    part: str  # which run of the folder; empty if it has only one
     run: RunResults
     settings: Settings
 
@@ -269,7 +269,7 @@ class Member:
 
 
 def load_members(folders: Sequence[Path]) -> list[Member]:
-    """Read all runs of the folders."""
+    """Read all runs in the folders."""
     members: list[Member] = []
     for folder, label in zip(folders, folder_labels(folders), strict=True):
         if (folder / "arena.json").exists():
@@ -288,7 +288,7 @@ def load_members(folders: Sequence[Path]) -> list[Member]:
 
 
 def folder_labels(folders: Sequence[Path]) -> list[str]:
-    """Name folders by their names, or by their paths if two names are the same."""
+    """Label folders by name, or by path if two names are equal."""
     names = [folder.resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
@@ -301,7 +301,7 @@ def _settings(toml: str) -> Settings:
 
 
 def _specs(read: Callable[[], Iterable[Any]]) -> list[Settings]:
-    """Return settings with defaults filled in; none if a file they name is gone."""
+    """Return the settings with defaults filled in; nothing if a file they refer to is missing."""
     try:
         return [flat(spec.values()) for spec in read()]
     except InputError:
@@ -309,7 +309,7 @@ def _specs(read: Callable[[], Iterable[Any]]) -> list[Settings]:
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Return nested settings by section.key."""
+    """Flatten nested settings to section.key."""
     found: dict[str, str] = {}
     for key, value in values.items():
         found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": _text(value)}
@@ -323,7 +323,7 @@ def _text(value: Any) -> str:
 
 
 def differing(settings: Sequence[Settings]) -> dict[str, list[str]]:
-    """Return the settings that are not the same everywhere, with each one's value."""
+    """Return the settings that are not the same everywhere, each with all of its values."""
     keys = dict.fromkeys(key for each in settings for key in each)
     found = {key: [each.get(key, "–") for each in settings] for key in keys}
     return {key: values for key, values in found.items() if len(set(values)) > 1}

@@ -1,6 +1,7 @@
-"""How do the reproduced figures look, on paper and with the ledger on one page?
+"""Draw the reproduced figures for a paper, and with the ledger on one HTML page.
 
-On paper as the paper lays them out: one row over both columns, training loss beside test accuracy, over simulated time.
+For a paper the layout follows the original: one row over both columns, training loss beside test accuracy, over
+simulated time.
 """
 
 import shlex
@@ -45,7 +46,7 @@ LOSS = "train_loss_personal"
 
 @dataclass(frozen=True)
 class DrawnPanel:
-    """A panel with what its CSV says."""
+    """A panel and the charts of its numbers."""
 
     panel: Panel
     charts: tuple[Chart, ...]  # one per metric
@@ -53,9 +54,9 @@ class DrawnPanel:
 
 
 def load_panels(figure: Figure, csv: Path, cost: Cost = SECONDS, name: str = "") -> list[DrawnPanel]:
-    """Read the panels that a figure's CSV has numbers for: loss and accuracy, or accuracy alone if a row has no room.
+    """Read the panels that have numbers in a figure's CSV: loss and accuracy, or only accuracy if a row lacks space.
 
-    ``name`` sets the charts apart from those of another folder.
+    ``name`` distinguishes the charts from those of another folder.
     """
     metrics = (LOSS, ACCURACY) if 2 * len(figure.panels) <= MOST_AXES else (ACCURACY,)
     name = name or figure.name
@@ -92,18 +93,18 @@ def _chart(panel: Panel, rows: pd.DataFrame, metric: str, cost: Cost, name: str,
 
 
 def line_styles(panel: Panel) -> dict[str, LineStyle]:
-    """Return the styles of a panel's lines: algorithms look as everywhere, values of one setting follow an ordered scale."""
+    """Return a panel's line styles: the usual ones for algorithms, an ordered scale for values of one setting."""
     labels, algorithms = [line.label for line in panel.lines], [line.algorithm for line in panel.lines]
     if len(set(algorithms)) < len(algorithms):
         return ordered_styles(labels)
     return dict(zip(labels, named_styles(algorithms).values(), strict=True))
 
 
-# ---- on paper
+# ---- for a paper
 
 
 def write_figure(figure: Figure, csv: Path, out: Path, axis: str = "seconds") -> list[Path]:
-    """Draw a figure's numbers as PDF and PNG into a folder. Returns what was written."""
+    """Draw a figure's numbers as PDF and PNG. Return the paths."""
     return write_figures(out, {figure.name: load_panels(figure, csv, AXES[axis])}, _drawing)
 
 
@@ -117,7 +118,7 @@ def _drawing(panels: Sequence[DrawnPanel]) -> matplotlib.figure.Figure:
 
 
 def write_claims(ledgers: Sequence[Ledger], out: Path) -> Path:
-    """Write ``claims.tex``: one ledger or two as a table for a paper."""
+    """Write ``claims.tex``: one or two ledgers as a LaTeX table."""
     return write_latex(
         out / "claims.tex", " ".join([*summary(ledgers), MEANING.replace("*", "")]), ledger_table(ledgers)
     )
@@ -133,9 +134,9 @@ def write_page(
     ledgers: Sequence[Ledger] | None = None,
     axis: str = "seconds",
 ) -> Path:
-    """Write ``reproduction.html`` with the figures whose numbers are in a folder. ``command`` is what made them.
+    """Write ``reproduction.html`` with the figures whose numbers are in ``out``. ``command`` is what made them.
 
-    ``ledgers`` are the folder's own unless it stands beside another.
+    ``ledgers`` defaults to the folder's own; pass two to show another folder's beside it.
     """
     path = out / "reproduction.html"
     again = f"{command}\nperfeds2 reproduce --claims --out {out}"
@@ -144,7 +145,7 @@ def write_page(
 
 
 def write_reproduction(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
-    """Draw a reproduction's folder again; with ``paper``, every figure and the claims there. Returns what was written."""
+    """Draw a reproduction's folder again; with ``paper``, also write figures and claims there. Return the paths."""
     figures = list(FIGURES.values())
     written = [write_page(figures, folder, command_of(folder), axis=axis)]
     if paper is None:
@@ -156,7 +157,7 @@ def write_reproduction(folder: Path, axis: str = "seconds", paper: Path | None =
 
 
 def write_beside(folder: Path, beside: Path, out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
-    """Show two reproductions on one page: both ledgers side by side and the figures of both. Returns what was written."""
+    """Show two reproductions on one page, with both ledgers and both sets of figures. Return the paths."""
     ledgers, figures = open_ledgers(folder, beside), list(FIGURES.values())
     out.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["perfeds2", "report", str(folder), str(beside), "--out", str(out)])
@@ -167,7 +168,7 @@ def write_beside(folder: Path, beside: Path, out: Path, axis: str = "seconds", *
 def _page(
     figures: Sequence[Figure], folders: Sequence[Path], command: str, ledgers: Sequence[Ledger], cost: Cost
 ) -> str:
-    """Return the whole page: the rule, the ledger, the figures of all folders, the commands."""
+    """Return the whole page: the ledger, the figures of all folders, the rule and the command."""
     shown: list[list[Part]] = []
     names = [each.name for each in figures if (folders[0] / f"{each.name}.csv").exists()]
     for figure in (each for each in figures if each.name in names):
@@ -193,18 +194,18 @@ def _page(
     missing = sum(entry.verdict == "not run" for entry in first)
     said = note(f"{missing} of {len(first)} claims need figures that were not run.") if missing else ""
     how = section("How claims are judged", *(f"<p>{_emphasised(text)}</p>" for text in rule().split("\n\n")), said)
-    sections = [*shown, *judgement] if missing else [*judgement, *shown]  # a few figures come first
+    sections = [*shown, *judgement] if missing else [*judgement, *shown]  # put the figures first if only some were run
     return document(facts, lead(first, names), texts, [*sections, how, last])
 
 
 def _emphasised(text: str) -> str:
-    """Escape text, with what stands between asterisks in italics."""
+    """Escape text and turn *asterisks* into italics."""
     parts = escape(text).split("*")
     return "".join(f"<em>{part}</em>" if number % 2 else part for number, part in enumerate(parts))
 
 
 def _figure_section(figure: Figure, csv: Path, cost: Cost, name: str, label: str) -> list[Part]:
-    """Return a chart per panel and metric below a legend. ``label``: which folder's it is."""
+    """Return a chart per panel and metric below a legend. ``label`` names the folder."""
     panels = load_panels(figure, csv, cost, name)
     charts = [chart for drawn in panels for chart in drawn.charts[::-1] if chart.items]
     missing = [panel.title for panel in figure.panels if panel not in [drawn.panel for drawn in panels]]

@@ -1,4 +1,4 @@
-"""How do algorithms compare at the end, in numbers?"""
+"""Tabulate the final results of the algorithms."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from perfeds2.report.style import ACCURACY, GLOBAL
 from perfeds2.report.tables import Cell, Column, Span, Table, estimate, text_column
 from perfeds2.runs.statistics import NO_INTERVAL
 
-Extra = tuple[Column, Sequence[Cell]]  # a further column and its cells
+Extra = tuple[Column, Sequence[Cell]]  # an additional column and its cells
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Measure:
 
     name: str  # in summary.json
     head: str
-    narrow: str  # its head in the terminal
+    narrow: str  # header in the terminal
     form: str
     scale: float = 1
-    best: Callable[[Iterable[float]], float] | None = None  # min or max; only these are shown with intervals
-    is_cost: bool = False  # of the target: medians, of which the smallest is best
-    spread: bool = False  # with the smallest and the largest
+    best: Callable[[Iterable[float]], float] | None = None  # min or max; intervals are shown only if set
+    is_cost: bool = False  # a cost of the target: shown as a median, lower is better
+    spread: bool = False  # also show the minimum and maximum
 
 
 TIMING = (
@@ -42,7 +42,7 @@ WAITING = Measure("waiting_share", "UEs wait (% of time)", "UEs\nwait (%)", ".1f
 
 
 def accuracies(score: Score) -> tuple[Measure, Measure]:
-    """Return the columns of the accuracy: global and personal."""
+    """Return the columns for global and personalised accuracy."""
     unit, head = " (%)" if score.is_share else "", score.head
     whose = {GLOBAL: "global", ACCURACY: "personal"}
     one, two = (
@@ -53,20 +53,20 @@ def accuracies(score: Score) -> tuple[Measure, Measure]:
 
 
 def to_target(run: RunResults, cost: Cost = SECONDS) -> Measure:
-    """Return the column of what the target cost; targets that differ have no number."""
+    """Return the column for the cost of the target. Its header shows the target only if there is a common one."""
     what = "the target" if run.target_accuracy is None else run.target
     return Measure(cost.to_target, f"{cost.head} to {what}", f"{cost.head.lower()}\nto {what}", cost.form, is_cost=True)
 
 
 def learned(run: RunResults, measures: Sequence[Measure]) -> list[Measure]:
-    """Return the time to the target and what was measured; nothing for a run that learned nothing."""
+    """Return the time to the target followed by ``measures``; nothing for a run without training."""
     if not run.is_trained:
         return []
     return [*([] if run.target_accuracy is None else [to_target(run)]), *measures]
 
 
 def page_measures(run: RunResults) -> list[Measure]:
-    """Return a page's columns: the accuracies first, because a phone shows no more."""
+    """Return a page's columns, accuracy first because a phone shows only the first few."""
     if not run.is_trained:
         return [*TIMING, WAITING]
     common, personal = accuracies(run.score)
@@ -76,7 +76,7 @@ def page_measures(run: RunResults) -> list[Measure]:
 def results_table(
     run: RunResults, measures: Iterable[Measure], extras: Sequence[Extra] = (), head: str = "Algorithm"
 ) -> Table:
-    """Return a row per algorithm, with what went wrong under its name."""
+    """Return a row per algorithm, with its warnings under its name."""
     columns: list[Extra] = [(text_column(head, head.lower()), [_named(each) for each in run.algorithms])]
     columns += [(Column(each.head, narrow=each.narrow), _cells(run.algorithms, each)) for each in measures]
     columns += extras
@@ -110,7 +110,10 @@ def _cells(algorithms: Sequence[AlgorithmResult], measure: Measure) -> list[Cell
 
 
 def _costs(algorithms: Sequence[AlgorithmResult], measure: Measure) -> list[Cell]:
-    """Return medians over seeds, and how many seeds reached the target if some never did. Best are those of all seeds."""
+    """Return medians over seeds, and the number of seeds at the target if some missed it.
+
+    Only algorithms whose seeds all reached the target can be marked as best.
+    """
     name, form = measure.name, measure.form
     everywhere = [each.median(name) for each in algorithms if each.reached == each.seeds]
     cells: list[Cell] = []
@@ -127,7 +130,7 @@ def _costs(algorithms: Sequence[AlgorithmResult], measure: Measure) -> list[Cell
 
 
 def meaning(run: RunResults) -> str:
-    """Say how to read the numbers."""
+    """Describe how to read the numbers."""
     said = []
     if len(run.seeds) > 1:
         over = ", ± half of the 95 % interval." if run.has_intervals else f". {NO_INTERVAL}"
@@ -140,7 +143,7 @@ def meaning(run: RunResults) -> str:
 
 
 def radio_line(radio: Mapping[str, Any]) -> str:
-    """Say how good the simulated links are."""
+    """Describe the quality of the simulated links."""
     snr, carried = (
         f"{found['median']:.3g} ({found['low']:.3g} to {found['high']:.3g})"
         for found in (radio["snr_db"], radio["bits_per_s_hz"])
@@ -151,7 +154,7 @@ def radio_line(radio: Mapping[str, Any]) -> str:
 
 
 def energy_line(run: RunResults) -> str:
-    """Say what a merged update cost."""
+    """Describe the energy per merged update."""
     found = {each.name: each.mean("joules_per_merge") for each in run.algorithms}
     costs = ", ".join(f"{name} {joules * 1000:,.3g}" for name, joules in found.items() if joules)
     return f"Energy of all UEs, mJ a merged update: {costs}." if costs else ""

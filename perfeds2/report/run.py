@@ -1,4 +1,4 @@
-"""How is a run shown: as a page, for a paper, in the terminal?"""
+"""Show a run as an HTML page, for a paper and in the terminal."""
 
 from collections.abc import Mapping
 from html import escape
@@ -38,20 +38,20 @@ from perfeds2.report.timelines import (
     timeline_sections,
 )
 
-MOST_LINES = 40  # of a chart
+MOST_LINES = 40  # in one chart
 
 # ---- the page
 
 
 def write_report(folder: Path | str, axis: str = "seconds") -> Path:
-    """Write the ``report.html`` of a run's folder. Returns its path."""
+    """Write the ``report.html`` of a run's folder. Return its path."""
     path = Path(folder) / "report.html"
     write_text(path, page(load_run(folder), axis))
     return path
 
 
 def page(run: RunResults, axis: str = "seconds") -> str:
-    """Return the whole page, its curves over seconds or something else. A section without data is left out."""
+    """Return the whole page, with curves over ``axis``. Sections without data are left out."""
     headline, paragraphs = answer(run)
     simulated = "" if run.clock == "time" else " simulated"
     length = f"{seconds(run.horizon_s)}{simulated}" if run.horizon_s is not None else f"{run.rounds or 0:,} rounds"
@@ -79,7 +79,7 @@ def page(run: RunResults, axis: str = "seconds") -> str:
 
 
 def curves_section(run: RunResults, hint: str) -> list[Part]:
-    """Return the section of a run's curves, if they can be told apart."""
+    """Return the section with a run's curves, or a note if there are too many to tell apart."""
     if len(run.algorithms) > MOST_LINES:
         return section("Curves", note(f"{len(run.algorithms)} lines cannot be told apart; see the table."))
     title = f"{capitalised(run.score.word)} and loss over {run.x_words}"
@@ -102,7 +102,7 @@ def _clocks_section(run: RunResults) -> list[Part]:
 
 
 def clocks_table(run: RunResults) -> Table:
-    """Return how long the run, a round and the way to the target took on both clocks."""
+    """Return how long the run, a round and reaching the target took on both clocks."""
     clocks, metrics = run.clocks, run.metrics
     assert clocks is not None
     both = clocks.real_s, clocks.simulated_s
@@ -125,7 +125,7 @@ def clocks_table(run: RunResults) -> Table:
 
 
 def clocks_chart(run: RunResults) -> Chart | None:
-    """Draw the same accuracies over both clocks."""
+    """Draw the accuracy over both clocks."""
     clocks, metrics, score = run.clocks, run.metrics, run.score
     if clocks is None or metrics is None:
         return None
@@ -143,12 +143,12 @@ def clocks_chart(run: RunResults) -> Chart | None:
 
 
 def write_paper_figures(folder: Path | str, out: Path | str | None = None, axis: str = "seconds") -> list[Path]:
-    """Draw a run's folder as PDF and PNG files and write ``table.tex``, by default into its ``figures``."""
+    """Draw a run's folder as PDF and PNG and write ``table.tex``, by default into its ``figures``. Return the paths."""
     return write_run_figures(load_run(folder), Path(folder) / "figures" if out is None else Path(out), axis)
 
 
 def write_run_figures(run: RunResults, out: Path, axis: str = "seconds") -> list[Path]:
-    """Draw a run for a paper. Returns what was written."""
+    """Draw a run for a paper and write ``table.tex``. Return the paths."""
     figures = {chart.name: [chart] for chart in run_charts(over(run, axis))}
     shown = groups(run)
     if shown:
@@ -166,7 +166,7 @@ def write_run_figures(run: RunResults, out: Path, axis: str = "seconds") -> list
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print what summary.json says; two tables if one would be too wide."""
+    """Print the contents of summary.json, as two tables if one would be too wide."""
     run, console = read_summary(summary), open_console()
     limit = f"{run.rounds:,} rounds" if run.horizon_s is None else f"{run.horizon_s:g} simulated seconds"
     console.print(f"\n[bold]{run.task}: {run.ues} UEs, {limit}, {counted(len(run.seeds), 'seed')}[/bold]")

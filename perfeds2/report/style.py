@@ -1,7 +1,8 @@
-"""Which colour, dash and marker does a line have, on a page and on paper?
+"""Choose the colour, dash and marker of lines, on pages and on paper.
 
-Colours are Okabe and Ito's, which colour-blind readers can tell apart. For the paper's algorithms the objective decides colour
-and marker (for grey print), the mode decides the dash. A user's own algorithms have other colours and are dash-dotted.
+Colours are from Okabe and Ito's palette, which colour-blind readers can tell apart. For the paper's algorithms the
+objective sets colour and marker (for greyscale print) and the mode sets the dash. A user's own algorithms get other
+colours and are dash-dotted.
 """
 
 import itertools
@@ -14,27 +15,25 @@ from perfeds2.chart import LineStyle
 COLOURS = {"FedAvg": "#0072B2", "FedProx": "#CC79A7", "PerFed": "#D55E00"}
 OBJECTIVE_MARKERS = {"FedAvg": "x", "FedProx": "^", "PerFed": "o"}
 SPARE_COLOURS = ("#009E73", "#E69F00", "#56B4E9", "#8A5CC2", "#8C6D3F")  # for other objectives
-DASHES_PX = {"S2": (), "SYN": (7, 3), "ASY": (2, 2)}  # on, off; solid is empty
+DASHES_PX = {"S2": (), "SYN": (7, 3), "ASY": (2, 2)}  # on, off; empty is solid
 OWN_DASHES_PX = ((9, 3, 2, 3), (6, 2, 2, 2, 2, 2), (12, 4, 5, 4))
-SEQUENCE = ("#5B3FC4", "#A8389F", "#DB4F62", "#EE8034", "#D4AC0D")  # ordered: darker is less
-MARKERS = ("o", "s", "^", "D", "v")  # beside colour, for those who print in grey
-ACCURACY, GLOBAL = "test_accuracy_personal", "test_accuracy"  # after a personal step, and before it
-METRICS = (ACCURACY, GLOBAL, "train_loss_personal", "train_loss")  # in the order they are shown
+SEQUENCE = ("#5B3FC4", "#A8389F", "#DB4F62", "#EE8034", "#D4AC0D")  # ordered, from low to high values
+MARKERS = ("o", "s", "^", "D", "v")  # used with colour, for greyscale print
+ACCURACY, GLOBAL = "test_accuracy_personal", "test_accuracy"  # after and before a personal step
+METRICS = (ACCURACY, GLOBAL, "train_loss_personal", "train_loss")  # in display order
 
 
 def algorithm_styles(algorithms: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]:
-    """Return a different style for each (name, objective, mode). The paper's algorithms look the same everywhere."""
+    """Return a style for each (name, objective, mode). The paper's algorithms look the same everywhere."""
     own = sorted({objective for _, objective, _ in algorithms} - COLOURS.keys())
     tints = COLOURS | {objective: SPARE_COLOURS[number % len(SPARE_COLOURS)] for number, objective in enumerate(own)}
     styles: dict[str, LineStyle] = {}
-    for name, objective, mode in algorithms:  # those whose style follows from what they are come first
+    for name, objective, mode in algorithms:  # first those whose style is determined by objective and mode
         style = LineStyle(tints[objective], DASHES_PX.get(mode, ()), OBJECTIVE_MARKERS.get(objective, ""))
         if mode in DASHES_PX and style not in styles.values():
             styles[name] = style
     taken = {style.colour for style in styles.values()}
-    pairs = zip(
-        SPARE_COLOURS * len(OWN_DASHES_PX), OWN_DASHES_PX * len(SPARE_COLOURS), strict=True
-    )  # every combination
+    pairs = zip(SPARE_COLOURS * len(OWN_DASHES_PX), OWN_DASHES_PX * len(SPARE_COLOURS), strict=True)  # all combinations
     free = sorted((LineStyle(*pair) for pair in pairs), key=lambda style: style.colour in taken)
     others = [name for name, _, _ in algorithms if name not in styles]
     styles |= {name: free[number % len(free)] for number, name in enumerate(others)}
@@ -42,7 +41,7 @@ def algorithm_styles(algorithms: Sequence[tuple[str, str, str]]) -> dict[str, Li
 
 
 def named_styles(names: Sequence[str]) -> dict[str, LineStyle]:
-    """Return the same where only the names are known: FedAvg-SYN, PerFedS2, PerFed-ASY or a user's own."""
+    """Return styles based on names alone: FedAvg-SYN, PerFedS2, PerFed-ASY or a user's own."""
     told = []
     for name in names:
         mode = next((mode for mode in DASHES_PX if name.endswith(mode)), "")
@@ -52,7 +51,7 @@ def named_styles(names: Sequence[str]) -> dict[str, LineStyle]:
 
 
 def ordered_styles(names: Sequence[str]) -> dict[str, LineStyle]:
-    """Return styles for values of a setting: along a colour scale, with alternating dashes."""
+    """Return styles for the values of a setting: along a colour scale, with alternating dashes and markers."""
     places, stops = np.linspace(0, len(SEQUENCE) - 1, len(names)), range(len(SEQUENCE))
     channels = [np.interp(places, stops, [int(tint[at : at + 2], 16) for tint in SEQUENCE]) for at in (1, 3, 5)]
     tints = ["#" + "".join(f"{round(value):02X}" for value in colour) for colour in zip(*channels, strict=True)]
@@ -66,7 +65,7 @@ def ordered_styles(names: Sequence[str]) -> dict[str, LineStyle]:
 def paired_styles(lines: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]:
     """Return a style for each (name, algorithm, folder).
 
-    Colour is the algorithm, dash and marker are the folder; with one algorithm all three are the folder.
+    Colour shows the algorithm, dash and marker show the folder. With a single algorithm all three show the folder.
     """
     algorithms, folders = ([*dict.fromkeys(each[place] for each in lines)] for place in (1, 2))
     if len(algorithms) == 1:

@@ -1,4 +1,4 @@
-"""How is a sweep shown: as a page, for a paper, in the terminal?"""
+"""Show a sweep as an HTML page, for a paper and in the terminal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ from perfeds2.report.terminal import open_console
 from perfeds2.runs.statistics import NO_INTERVAL
 
 SHOWN_ROWS = 60
-MOST_LINES = 12  # that a reader can tell apart
+MOST_LINES = 12  # as many as a reader can tell apart
 FRONT_COSTS = ("time_to_target_s_median", "joules_to_target_median")
 
 
 def write_sweep(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
     """Write a sweep's ``report.html`` and figures; with ``paper``, the figures go there with a LaTeX table.
 
-    ``axis`` is what curves are drawn over and what the target costs. Returns what was written.
+    ``axis`` is the x axis of the curves and the cost of the target. Returns the paths.
     """
     sweep, cost = load_sweep_folder(folder), AXES[axis]
     write_text(folder / "report.html", page(sweep, axis))
@@ -59,7 +59,7 @@ def print_sweep(folder: Path) -> None:
 
 
 def page(sweep: SweepFolder, axis: str = "seconds") -> str:
-    """Return the whole page. A section without data is left out."""
+    """Return the whole page. Sections without data are left out."""
     cost = AXES[axis]
     grid = " × ".join(f"{sweep.summary[axis].nunique()} {axis}" for axis in sweep.axes) or "1 point"
     facts = ["sweep", grid, counted(len(sweep.run.seeds), "seed"), f"perfeds2 {__version__}"]
@@ -90,13 +90,13 @@ def page(sweep: SweepFolder, axis: str = "seconds") -> str:
 
 
 def words(sweep: SweepFolder, cost: Cost = SECONDS) -> tuple[str, list[str]]:
-    """Return the headline and paragraphs: who met the target with least, who ends best, and the front."""
+    """Return the headline and paragraphs: cheapest to the target, best final accuracy, and the front."""
     headline, paragraphs = answer(replace(sweep.run, cost=cost))
     return headline, [*paragraphs, front_line(sweep)] if front_charts(sweep) else paragraphs
 
 
 def front_line(sweep: SweepFolder) -> str:
-    """Write the time-energy front as a sentence."""
+    """Describe the time-energy front in a sentence."""
     best = _on_front(sweep).to_dict("records")
     points = "; ".join(f"{sweep.label(row)} ({row[FRONT_COSTS[0]]:.3g} s, {row[FRONT_COSTS[1]]:.3g} J)" for row in best)
     return f"Time-energy front, {len(best)} of {len(sweep.front)} that met the target: {points}."
@@ -110,7 +110,7 @@ def _on_front(sweep: SweepFolder) -> pd.DataFrame:
 
 
 def numbers_table(sweep: SweepFolder, cost: Cost = SECONDS) -> Table:
-    """Return a row per point and algorithm, the accuracies first."""
+    """Return a row per point and algorithm, with the personalised accuracy first."""
     run = sweep.run
     common, personal = accuracies(run.score)
     seeds = Column("Seeds", narrow="seeds"), [str(each.seeds) for each in run.algorithms]
@@ -122,9 +122,10 @@ def numbers_table(sweep: SweepFolder, cost: Cost = SECONDS) -> Table:
 
 
 def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
-    """Draw the accuracy at the end, and what the target cost, over the first setting.
+    """Draw the final accuracy, and the cost of the target, over the first setting of the grid.
 
-    A line is an algorithm and a combination of the other settings; nothing if they are too many to be told apart.
+    A line is an algorithm at one combination of the other settings. Return nothing if there are too many lines to tell
+    apart.
     """
     if not sweep.axes or len(lines_of(sweep)) > MOST_LINES:
         return []
@@ -145,12 +146,12 @@ def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
 
 
 def _spans_decade(values: "Sequence[float] | pd.Series") -> bool:
-    """Return whether a logarithmic axis suits the values."""
+    """Return whether the values suit a logarithmic axis."""
     return min(values) > 0 and max(values) >= 10 * min(values)
 
 
 def lines_of(sweep: SweepFolder) -> dict[str, Any]:
-    """Return the rows of each line of the charts over the first setting, by its label."""
+    """Return the rows of each line in the charts over the first setting, by label."""
     lines = {}
     for _, rows in sweep.summary.groupby(["algorithm", *sweep.axes[1:]], sort=False):
         lines[replace(sweep, axes=sweep.axes[1:]).label(rows.iloc[0].to_dict())] = rows
@@ -171,8 +172,11 @@ def _setting_lines(sweep: SweepFolder, places: Mapping[Any, float], name: str, m
 
 
 def front_charts(sweep: SweepFolder) -> list[Chart]:
-    """Draw seconds against joules to the target, if two points met it; points that nothing beats are ringed, named and joined."""
-    if sweep.front is None or len(sweep.front) < 2:  # too few points met the target
+    """Draw seconds against joules to the target, with the Pareto front ringed, labelled and connected.
+
+    Return nothing unless at least two points reached the target.
+    """
+    if sweep.front is None or len(sweep.front) < 2:
         return []
     styles, items = named_styles(list(dict.fromkeys(sweep.front["algorithm"]))), list[Series]()
     for algorithm, rows in sweep.front.groupby("algorithm", sort=False):

@@ -1,6 +1,6 @@
-"""How is one table shown: in the terminal, as Markdown, on a page and in LaTeX?
+"""Render one table for the terminal, Markdown, HTML and LaTeX.
 
-A cell is text, or pieces of text some of which have a meaning. Every rendering escapes what would be markup in it.
+A cell is text, or spans of text that may have a meaning. Every renderer escapes its own markup.
 """
 
 import re
@@ -27,7 +27,7 @@ IN_TERMINAL: dict[str, str] = {  # rich's styles
     "undecided": "yellow",
     "not run": "dim",
 }
-IN_LATEX = {  # what plain LaTeX cannot print or takes for markup
+IN_LATEX = {  # characters that plain LaTeX cannot print or treats as markup
     **{letter: rf"\{letter}" for letter in "{}$&%#_"},
     **{letter: rf"\{letter}{{}}" for letter in "^~"},
     **{letter: f"${letter}$" for letter in "<>|"},
@@ -45,13 +45,13 @@ IN_LATEX = {  # what plain LaTeX cannot print or takes for markup
     **{
         letter: rf"$\{unicodedata.name(letter)[19:].lower()}$" for letter in "αβγδεζηθκμνξπρστφχψω"
     },  # GREEK SMALL LETTER …
-    "λ": r"$\lambda$",  # which Unicode calls lamda
+    "λ": r"$\lambda$",  # Unicode spells it "lamda"
 }
 
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of a cell."""
+    """A piece of a cell's text and its meaning."""
 
     text: str
     kind: Kind = ""
@@ -62,12 +62,12 @@ Cell = str | Span | Sequence[Span]
 
 @dataclass(frozen=True)
 class Column:
-    """What stands above a column, and how it is set."""
+    """The header and alignment of a column."""
 
     head: str
     side: Literal["left", "right"] = "right"
-    wraps: bool = False  # where there is little room
-    narrow: str | None = None  # its head in the terminal, if another
+    wraps: bool = False  # if space is short
+    narrow: str | None = None  # header in the terminal, if different
 
 
 @dataclass(frozen=True)
@@ -75,45 +75,44 @@ class Table:
     """Columns and rows of cells."""
 
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]  # missing cells at the end of a row are empty
+    rows: Sequence[Sequence[Cell]]  # missing trailing cells are empty
     title: str | None = None
     caption: str | None = None
-    kind: str = ""  # its CSS class
-    styles: Sequence[LineStyle] = ()  # lines drawn before the first cell of each row, on a page
+    kind: str = ""  # CSS class
+    styles: Sequence[LineStyle] = ()  # line samples before the first cell of each row, on a page
 
 
 def text_column(head: str, narrow: str | None = None) -> Column:
-    """Return a column of words, which may wrap."""
+    """Return a left-aligned column that may wrap."""
     return Column(head, "left", wraps=True, narrow=narrow)
 
 
-# ---- words
+# ---- text
 
 
 def capitalised(text: str) -> str:
-    """Begin with a capital letter."""
     return f"{text[0].upper()}{text[1:]}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names: one, two and three."""
+    """Join names as in "one, two and three"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def counted(count: int, what: str) -> str:
-    """Return 1 seed, 2 seeds."""
+    """Return a count with its noun, such as "1 seed" or "2 seeds"."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def seconds(value: float | None, unknown: str = "an unknown time") -> str:
-    """Write a duration with three digits."""
+    """Format a duration with three significant digits."""
     if value is None:
         return unknown
     return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.3g} s"
 
 
 def estimate(mean: float | None, half: float | None, form: str, scale: float = 1, *, best: bool = False) -> list[Span]:
-    """Write a mean ± half of its 95 % interval."""
+    """Format a mean ± half of its 95 % interval."""
     if mean is None:
         return [Span("–")]
     spread = "" if half is None else f" ± {scale * half:{form}}"
@@ -121,7 +120,7 @@ def estimate(mean: float | None, half: float | None, form: str, scale: float = 1
 
 
 def signed(found: Mapping[str, Any] | None, form: str, scale: float = 1) -> list[Span]:
-    """Write a mean difference with its sign ± half its interval; bold if that leaves out 0."""
+    """Format a mean difference with its sign ± half its interval, in bold if the interval excludes 0."""
     if found is None or found["mean"] is None:
         return [Span("–")]
     mean, low, high = found["mean"], found["low"], found["high"]
@@ -132,11 +131,11 @@ def signed(found: Mapping[str, Any] | None, form: str, scale: float = 1) -> list
 
 
 def p_value(p: float) -> str:
-    """Write a p-value with three digits."""
+    """Format a p-value with three decimals."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-# ---- renderings
+# ---- renderers
 
 
 def _spans(cell: Cell) -> Sequence[Span]:
@@ -145,7 +144,7 @@ def _spans(cell: Cell) -> Sequence[Span]:
 
 
 def for_terminal(table: Table) -> rich_table.Table:
-    """Render a table with rich; line breaks in heads and cells are kept."""
+    """Render a table with rich, keeping line breaks in headers and cells."""
     sides: dict[str, Any] = {
         "title_justify": "left",
         "caption_justify": "left",
@@ -167,7 +166,7 @@ def _span_in_terminal(span: Span) -> tuple[str, str]:
 
 
 def as_markdown(table: Table) -> str:
-    """Render a table as Markdown; the best and verdicts are bold."""
+    """Render a table as Markdown, with best values and verdicts in bold."""
     rule = ["--:" if column.side == "right" else "---" for column in table.columns]
     rows = [[column.head for column in table.columns], *([_in_markdown(cell) for cell in row] for row in table.rows)]
     head, *body = (f"| {' | '.join(row)} |" for row in rows)
@@ -181,7 +180,7 @@ def _in_markdown(cell: Cell) -> str:
 
 
 def as_html(table: Table) -> str:
-    """Render a table for a page."""
+    """Render a table as HTML."""
     kinds = [["text"] * (column.side == "left") + ["wraps"] * column.wraps for column in table.columns]
     sides = [f' class="{" ".join(names)}"' if names else "" for names in kinds]
     head = "".join(
@@ -204,7 +203,7 @@ def _in_html(cell: Cell) -> str:
     return "".join(marks.get(kind, f'<span class="{kind}">{{}}</span>').format(text) for text, kind in texts)
 
 
-MARKS = {  # of a line's sample, by Matplotlib's name
+MARKS = {  # marker shapes in a line sample, by Matplotlib's name
     "x": "M10 2l8 8M18 2l-8 8",
     "o": "M11 6a3 3 0 1 0 6 0a3 3 0 1 0 -6 0",
     "^": "M14 2.5l4 7h-8z",
@@ -215,7 +214,7 @@ MARKS = {  # of a line's sample, by Matplotlib's name
 
 
 def line_sample(style: LineStyle) -> str:
-    """Draw a short piece of a line."""
+    """Draw a short sample of a line as SVG."""
     dashes, colour = " ".join(map(str, style.dash_px)), style.colour
     line = f'<line x1="0" y1="6" x2="28" y2="6" stroke="{colour}" stroke-width="2.5" stroke-dasharray="{dashes}"/>'
     if style.marker:
@@ -224,7 +223,7 @@ def line_sample(style: LineStyle) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """Render a plain ``tabular`` that needs no package."""
+    """Render a table as a plain ``tabular`` that needs no package."""
     sides = "".join(column.side[0] for column in table.columns)
     rows = [[in_latex(column.head) for column in table.columns]]
     rows += [["".join(map(_span_in_latex, _spans(cell))) for cell in row] for row in table.rows]
@@ -234,7 +233,7 @@ def as_latex(table: Table) -> str:
 
 
 def write_latex(path: Path, about: str, *tables: Table) -> Path:
-    """Write tables as LaTeX below a comment about them."""
+    """Write tables as LaTeX, with ``about`` as a comment above them. Return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "\n".join([f"% {in_latex(about)}", *map(as_latex, tables), ""]))
     return path
@@ -246,6 +245,6 @@ def _span_in_latex(span: Span) -> str:
 
 
 def in_latex(text: str) -> str:
-    """Escape text for LaTeX; a letter that no plain font has becomes a question mark."""
+    """Escape text for LaTeX. Characters that plain fonts lack become question marks."""
     known = "".join(IN_LATEX.get(letter, letter if ord(letter) < 0x180 else "?") for letter in text)
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", "", known)

@@ -1,7 +1,7 @@
-"""What does a command show while it works, and where do its tables go?
+"""Print tables and show progress.
 
-The only place that makes a console. On a terminal progress is a bar. In a pipe or a log it is a plain line now and then, and
-a table is as wide as it needs to be.
+This is the only module that creates a console. Progress is a bar in a terminal. In a pipe or log it is a plain line
+now and then, and tables are as wide as they need to be.
 """
 
 import time
@@ -18,15 +18,15 @@ from rich.text import Text
 from perfeds2.console import heed
 
 Told = TypeVar("Told")
-ShareTold = tuple[float, str, str]  # how much is done (0 to 1), what is being done, how it goes
+ShareTold = tuple[float, str, str]  # share done (0 to 1), current activity, details
 TellShare = Callable[[float, str, str], None]
-TellBytes = Callable[[str, int, int], None]  # which file, bytes that are there, bytes in all (0: not known)
+TellBytes = Callable[[str, int, int], None]  # file, bytes done, total bytes (0 if unknown)
 
 PIPED_WIDTH = 150
-PROSE_WIDTH = 120  # sentences are read, so they are narrower than tables
-FIRST_LINE_S = 2.0  # what is over sooner leaves no line in a log
+PROSE_WIDTH = 120  # prose reads better in lines shorter than a table's
+FIRST_LINE_S = 2.0  # shorter commands leave no line in a log
 LINE_EVERY_S = 10.0
-LINE_EVERY_SHARE = 0.05  # of the time so far: a long run's lines become rarer, and a day has some hundred
+LINE_EVERY_SHARE = 0.05  # of the elapsed time: lines become rarer in long runs, about a hundred per day
 
 
 def open_console(stderr: bool = False) -> Console:
@@ -36,12 +36,12 @@ def open_console(stderr: bool = False) -> Console:
 
 
 def fits(console: Console, shown: RenderableType) -> bool:
-    """Return whether something can be shown without being cut off."""
+    """Return whether something fits the console without truncation."""
     return Measurement.get(console, console.options.update(max_width=10_000), shown).minimum <= console.width
 
 
 def print_prose(console: Console, text: str, style: str = "") -> None:
-    """Print sentences in lines of a readable length, on a terminal and in a pipe."""
+    """Print prose in lines of readable length."""
     console.print(text, style=style, markup=False, width=min(console.width, PROSE_WIDTH))
 
 
@@ -51,7 +51,7 @@ def say_line(line: str) -> None:
 
 
 class LinePace:
-    """Decides when the next line of a log is due."""
+    """Decides when the next log line is due."""
 
     def __init__(self) -> None:
         self._started_s = time.monotonic()
@@ -63,7 +63,7 @@ class LinePace:
         return time.monotonic() - self._started_s
 
     def is_due(self) -> bool:
-        """Return whether to print a line now; it then counts as printed."""
+        """Return whether to print a line now. True counts as printed."""
         if time.monotonic() < self._due_s:
             return False
         self._due_s = time.monotonic() + max(LINE_EVERY_S, LINE_EVERY_SHARE * self.elapsed_s)
@@ -78,9 +78,10 @@ def live(
     lines: Callable[[Told], Iterable[str]],
     stays: bool = False,
 ) -> Iterator[Callable[[Told], None] | None]:
-    """Show on stderr a picture of what was last told, and how many seconds ago; without a terminal, lines about it.
+    """Show progress on stderr: ``draw`` in a terminal, otherwise ``lines``.
 
-    Yields None if quiet. ``stays`` keeps the last picture.
+    Yields a function to call with each update, or None if quiet. ``draw`` gets the latest update and its age in
+    seconds. ``stays`` keeps the last picture on the screen.
     """
     shown = open_console(stderr=True)
     if quiet:
@@ -106,12 +107,12 @@ def live(
 
 
 class ShareLines:
-    """Lines about the share that is done: now and then for a log, always the latest on a terminal."""
+    """Yields lines about the share that is done: now and then for a log, always the latest in a terminal."""
 
     def __init__(self, title: str) -> None:
         self.pace, self._title = LinePace(), title
         self._first: tuple[float, float] | None = (
-            None  # the first share and its second: a resumed run does not start at 0
+            None  # first share and when it was reported: a resumed run does not start at 0
         )
 
     def line(self, told: ShareTold) -> str:
@@ -131,7 +132,7 @@ class ShareLines:
 
 @contextmanager
 def progress(quiet: bool, title: str) -> Iterator[TellShare]:
-    """Show on stderr how far a command is: a bar on a terminal, else lines. Ctrl-C is heeded at every step, shown or not."""
+    """Show a command's progress on stderr: a bar in a terminal, otherwise lines. Every update also handles Ctrl-C."""
     lines = ShareLines(title)
     with live(quiet, lambda told, _: Group(Text(lines.line(told)), ProgressBar(1.0, told[0], 60)), lines) as show:
 
@@ -147,7 +148,7 @@ def progress(quiet: bool, title: str) -> Iterator[TellShare]:
 
 @contextmanager
 def download(quiet: bool, title: str) -> Iterator[TellBytes]:
-    """Show the same for files that are fetched."""
+    """Show the progress of downloads."""
     with progress(quiet, title) as tell:
 
         def tell_bytes(file: str, done: int, total: int) -> None:
@@ -158,6 +159,6 @@ def download(quiet: bool, title: str) -> Iterator[TellBytes]:
 
 
 def clock(seconds: float) -> str:
-    """Write hours, minutes and seconds."""
+    """Format seconds as h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -1,4 +1,4 @@
-"""What does every UE do, how stale are merged updates, and who is merged how often? As charts."""
+"""Chart what UEs do over time, how stale merged updates are, and how often each UE is merged."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ GROUPS_ON_PAPER = 4
 
 @dataclass(frozen=True)
 class Group:
-    """Algorithms that share their timelines: when an update arrives does not depend on what is learned from it."""
+    """Algorithms with the same timelines: what is learned from an update does not affect when it arrives."""
 
     algorithms: tuple[AlgorithmResult, ...]
     timelines: tuple[Timeline, ...]  # one per seed
@@ -43,11 +43,11 @@ def groups(run: RunResults) -> list[Group]:
     return [group for group in found.values() if any(timeline.rounds for timeline in group.timelines)]
 
 
-# ---- what every UE does
+# ---- activity of the UEs
 
 
 def activity_charts(run: RunResults, shown: Sequence[Group], most_ues: int, jobs_each: int = 4) -> list[Chart]:
-    """Draw what each UE did at the start of the first seed's run, in one window of time for all groups."""
+    """Draw what each UE did at the start of the first seed's run, with one time window for all groups."""
     rows = min(run.ues, most_ues)
     window_s = activity_window_s([group.timelines[0] for group in shown], rows, jobs_each)
     charts = [activity(group.timelines[0], window_s, rows, group.label, run.time_label) for group in shown if window_s]
@@ -55,7 +55,10 @@ def activity_charts(run: RunResults, shown: Sequence[Group], most_ues: int, jobs
 
 
 def activity_window_s(timelines: Sequence[Timeline], rows: int, jobs_each: int = 4, most_jobs: int = 500) -> float:
-    """Return one window for all: UEs get a few jobs merged on average, and not too many jobs are drawn."""
+    """Return a common time window, in seconds, in which each UE has about ``jobs_each`` jobs merged.
+
+    The window is shortened if more than ``most_jobs`` jobs would be drawn.
+    """
     window_s, cut_s = 0.0, math.inf
     for timeline in timelines:
         rounds = min(-(-jobs_each * timeline.population // timeline.quorum), timeline.rounds)
@@ -67,7 +70,7 @@ def activity_window_s(timelines: Sequence[Timeline], rows: int, jobs_each: int =
 
 
 def activity(timeline: Timeline, window_s: float, rows: int, title: str = "", time_label: str = "") -> Chart:
-    """Draw what the first UEs did in the window, and where their jobs were merged or thrown away."""
+    """Draw what the first UEs did in the window, and where their jobs were merged or lost."""
     shown = timeline.prefix(min(timeline.until(window_s) + 1, timeline.rounds))
     ues = range(min(rows, timeline.population))
     jobs = shown.jobs(ues)
@@ -78,12 +81,12 @@ def activity(timeline: Timeline, window_s: float, rows: int, title: str = "", ti
     return activity_chart([shown.activity(ue) for ue in ues], merged, lost, window_s, title, time_label)
 
 
-# ---- how stale, and how often
+# ---- staleness and shares
 
 
 def merge_charts(run: RunResults, shown: Sequence[Group]) -> list[Chart]:
-    """Draw how stale the merged updates were over all seeds, and how often each UE was merged in the first seed's run."""
-    crowd = -(-run.ues // MOST_MARKS)  # of many UEs, a mark is the mean of so many neighbours
+    """Draw the staleness of merged updates over all seeds, and each UE's share of merges in the first seed's run."""
+    crowd = -(-run.ues // MOST_MARKS)  # with many UEs, a mark averages this many neighbours
     first, part = np.arange(0, run.ues, crowd), np.linspace(0.0, 1.0, 201)
     ages, shares = list[Series](), list[Series]()
     for label, style in ordered_styles([group.label for group in shown]).items():
@@ -100,11 +103,11 @@ def merge_charts(run: RunResults, shown: Sequence[Group]) -> list[Chart]:
     ]
 
 
-# ---- how good for each UE
+# ---- accuracy per UE
 
 
 def ue_chart(run: RunResults) -> Chart | None:
-    """Draw each UE's personalised accuracy at the end of training, from the worst to the best over all seeds."""
+    """Draw each UE's personalised accuracy at the end of training, from worst to best over all seeds."""
     table, score, lines = run.ue_metrics, run.score, list[Series]()
     if table is None:
         return None
@@ -118,11 +121,11 @@ def ue_chart(run: RunResults) -> Chart | None:
     return Chart("ues", title, lines, ChartAxis("UEs, from worst to best (%)"), y, group="ues") if lines else None
 
 
-# ---- on a page
+# ---- page sections
 
 
 def timeline_sections(run: RunResults) -> list[list[Part]]:
-    """Return the sections of a page about who did what, and about every UE."""
+    """Return the page sections on activity, staleness and merges, and accuracy per UE."""
     shown = groups(run)
     sections: list[list[Part]] = []
     charts = activity_charts(run, shown, UES_ON_PAGE)

@@ -1,7 +1,7 @@
-"""What do several folders say together, and what may be compared?
+"""Compare several folders on one page, and warn where a comparison is unfair.
 
-All algorithms of all folders become the rows of one table, named by their folder; what two folders both have is also compared
-seed by seed. Plans and tunings hold no runs: what each of them found stands side by side.
+All algorithms of all folders become rows of one table, labelled by folder. Algorithms that two folders share are also
+compared seed by seed. Plans and tunings contain no runs, so their findings are shown side by side.
 """
 
 import shlex
@@ -28,10 +28,10 @@ from perfeds2.report.timelines import timeline_sections
 from perfeds2.report.tuning import best_table, headline
 from perfeds2.runs.statistics import INTERVAL_SEEDS, holm, paired_p, statistic
 
-if TYPE_CHECKING:  # it imports JAX
+if TYPE_CHECKING:  # the module imports JAX
     from perfeds2.studies.tune import Tuning
 
-CLOCK = ("cell", "radio")  # sections that decide how long something takes
+CLOCK = ("cell", "radio")  # spec sections that affect durations
 SEED_BY_SEED = (
     "At the end, the later folder minus the first, over the seeds that both have: mean ± half of the 95 % interval, with three seeds "
     "or more. In one seed both have the same cell, fading, data and first weights, unless their cells or tasks differ. Bold: the "
@@ -42,7 +42,7 @@ SEED_BY_SEED = (
 
 @dataclass(frozen=True)
 class MemberLine:
-    """An algorithm of a member."""
+    """One algorithm of a member."""
 
     member: Member
     outcome: AlgorithmResult
@@ -52,28 +52,28 @@ class MemberLine:
         return f"{self.outcome.name} ({self.member.label})"
 
     def by_seed(self, name: str) -> dict[int, float]:
-        """Return the finite values of an estimate by their seed."""
+        """Return the finite values of an estimate by seed."""
         values = self.outcome.estimates[name].values if name in self.outcome.estimates else ()
         return {seed: value for seed, value in zip(self.member.run.seeds, values, strict=False) if value is not None}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Two lines over the seeds that both have: the later one's minus the earlier one's."""
+    """The difference of two lines over their common seeds: later minus earlier."""
 
     name: str
-    seeds: int  # that both have
+    seeds: int  # common to both
     accuracy: dict[str, Any]  # a statistic: mean, low, high, values
-    of_global: dict[str, Any]  # of the global model
-    seconds: dict[str, Any] | None  # to the target, over the seeds in which both met it; None if clocks differ
-    p: float | None  # of the accuracy, Student's paired test, adjusted by Holm's method for the whole table
+    of_global: dict[str, Any]  # for the global model
+    seconds: dict[str, Any] | None  # to the target, over seeds where both reached it; None if clocks or targets differ
+    p: float | None  # of the accuracy: Student's paired test, adjusted by Holm's method for the whole table
 
 
 # ---- runs
 
 
 def write_together(folders: Sequence[Path], out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
-    """Compare folders on one page in another folder; with ``paper``, also figures and tables. Returns what was written."""
+    """Compare folders on one page in ``out``; with ``paper``, also write figures and tables. Return the paths."""
     members = load_members(folders)
     run, found = together(members), differences(members)
     out.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def write_together(folders: Sequence[Path], out: Path, axis: str = "seconds", *,
 
 
 def together(members: Sequence[Member]) -> RunResults:
-    """Return all members as one run, its algorithms named by their folders."""
+    """Return all members as one run, with algorithms labelled by folder."""
     runs, lines = [member.run for member in members], lines_of(members)
     trained = [run for run in runs if run.is_trained]
     scores = list(dict.fromkeys(run.score.word for run in trained))
@@ -121,7 +121,7 @@ def together(members: Sequence[Member]) -> RunResults:
 
 
 def lines_of(members: Sequence[Member]) -> list[MemberLine]:
-    """Return every algorithm of every member; those of one name stand together."""
+    """Return every algorithm of every member, with equal names next to each other."""
     lines = [MemberLine(member, each) for member in members for each in member.run.algorithms]
     names = list(dict.fromkeys(line.outcome.name for line in lines))
     return sorted(lines, key=lambda line: names.index(line.outcome.name))
@@ -155,7 +155,7 @@ def _page(members: Sequence[Member], run: RunResults, found: Sequence[Difference
 
 
 def _answer(members: Sequence[Member], run: RunResults) -> tuple[str, list[str]]:
-    """Answer as for one run, as far as that is fair: no time if clocks differ, no winner if tasks or seeds do."""
+    """Summarise as for one run, as far as is fair: no times if clocks differ, no winner if tasks or seeds do."""
     if not run.is_trained:
         return answer(run)
     if _differ((member.run.task, member.run.seeds) for member in members):
@@ -165,13 +165,13 @@ def _answer(members: Sequence[Member], run: RunResults) -> tuple[str, list[str]]
 
 
 def settings_section(labels: Sequence[str], settings: Sequence[Settings]) -> list[Part]:
-    """Return a table of the settings in which folders differ."""
+    """Return a table of the settings that differ between folders."""
     rows = [[key, *values] for key, values in differing(settings).items()]
     table = Table([text_column(label) for label in ("Setting", *labels)], rows, kind="plain")
     return section("Settings that differ", table if rows else note("None: every setting is the same."))
 
 
-# ---- may it be compared?
+# ---- fairness
 
 
 def _differ(values: Iterable[Hashable]) -> bool:
@@ -179,13 +179,13 @@ def _differ(values: Iterable[Hashable]) -> bool:
 
 
 def have_one_clock(members: Sequence[Member]) -> bool:
-    """Return whether a second means the same everywhere: the same cell and task, and no simulated clock beside a real one."""
+    """Return whether times are comparable: same cell, radio and task, and not real time against simulated time."""
     sections = {key.partition(".")[0] for key in differing([member.settings for member in members])}
     return not sections & {*CLOCK, "task"} and not _differ((member.run.clock, member.run.task) for member in members)
 
 
 def cautions(members: Sequence[Member]) -> list[str]:
-    """Say what makes a comparison unfair."""
+    """Return a sentence for each reason why the comparison is unfair."""
     unlike, runs = differing([member.settings for member in members]), [member.run for member in members]
     tasks = [key for key in unlike if key.startswith("task.")]
     cells = [key for key in unlike if key.partition(".")[0] in CLOCK]
@@ -228,7 +228,7 @@ def cautions(members: Sequence[Member]) -> list[str]:
 
 
 def differences(members: Sequence[Member]) -> list[Difference]:
-    """Compare what the first folder has with the same in each of the others, over the seeds that both have."""
+    """Compare the first folder's lines with their counterparts in each other folder, over common seeds."""
     one_clock = have_one_clock(members)
     found = [_difference(earlier, later, one_clock) for earlier, later in pairs(members)]
     adjusted = iter(holm([each.p for each in found if each.p is not None]))
@@ -236,9 +236,9 @@ def differences(members: Sequence[Member]) -> list[Difference]:
 
 
 def pairs(members: Sequence[Member]) -> list[tuple[MemberLine, MemberLine]]:
-    """Pair lines of the same algorithm and part; a folder with one part is paired with every part of the others.
+    """Pair lines of the same algorithm and part. A run without parts is paired with every part of the others.
 
-    Folders with one line each are compared whatever it is.
+    If every folder has a single line, those are paired whatever their algorithm.
     """
     lines = lines_of(members)
     first = [line for line in lines if line.member.folder == members[0].folder]
@@ -271,7 +271,7 @@ def _difference(earlier: MemberLine, later: MemberLine, one_clock: bool) -> Diff
 
 
 def differences_table(run: RunResults, found: Sequence[Difference]) -> Table:
-    """Return a row for every two lines: the later minus the earlier."""
+    """Return a row per pair of lines: later minus earlier."""
     score, points = run.score, " (points)" if run.score.is_share else ""
     heads = [f"Test {score.word}, personal{points}", "p", f"Test {score.word}, global{points}", "Seconds to the target"]
     rows: list[list[Cell]] = []
@@ -288,7 +288,7 @@ def differences_table(run: RunResults, found: Sequence[Difference]) -> Table:
 
 
 def write_plans(folders: Sequence[Path], out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
-    """Compare plans: what each chose, and the settings in which they differ. Returns what was written."""
+    """Compare plans: their recommendations, and the settings that differ. Return the paths."""
     check_axis(axis)
     plans = [load_plan(folder) for folder in folders]
     tables = [candidates_table(plan, 1) for plan in plans]
@@ -296,7 +296,7 @@ def write_plans(folders: Sequence[Path], out: Path, axis: str = "seconds", *, pa
 
 
 def write_tunings(tunings: "Sequence[Tuning]", out: Path, *, paper: bool = False) -> list[Path]:
-    """Compare tunings: what each found, and the settings in which they differ. Returns what was written."""
+    """Compare tunings: what they found, and the settings that differ. Return the paths."""
     tables = [best_table(each) for each in tunings]
     folders = [each.path for each in tunings]
     return _write_beside(out, folders, "tune.toml", [headline(each) for each in tunings], tables, paper=paper)

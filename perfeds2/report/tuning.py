@@ -1,4 +1,4 @@
-"""How is a tuning shown: what was found, and what does the landscape around it look like?"""
+"""Show a tuning: the settings it found and the landscape around them."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -27,14 +27,14 @@ from perfeds2.report.tables import (
 )
 from perfeds2.report.terminal import open_console, print_prose
 
-if TYPE_CHECKING:  # it imports JAX
+if TYPE_CHECKING:  # the module imports JAX
     from perfeds2.studies.tune import Tuning
 
-ACROSS = 3  # landscapes beside each other
+ACROSS = 3  # landscapes per row
 
 
 def write_tuning(tuning: "Tuning", paper: Path | None = None) -> list[Path]:
-    """Write a tuning's ``report.html`` and the landscapes; with ``paper``, these go there with a LaTeX table."""
+    """Write a tuning's ``report.html`` and landscapes; with ``paper``, the landscapes go there with a LaTeX table."""
     folder, charts = tuning.path, landscapes(tuning)
     write_text(folder / "report.html", _page(tuning, charts))
     written = [folder / "report.html"]
@@ -46,7 +46,7 @@ def write_tuning(tuning: "Tuning", paper: Path | None = None) -> list[Path]:
 
 
 def print_tuning(tuning: "Tuning") -> None:
-    """Print a row per algorithm: what suits it, how much better it is, and where to search further."""
+    """Print a row per algorithm with its best settings and their gain, and notes on where to search further."""
     console = open_console()
     console.print(", ".join(facts(tuning)))
     console.print(for_terminal(best_table(tuning)))
@@ -79,7 +79,7 @@ def _page(tuning: "Tuning", charts: Sequence[Chart]) -> str:
 
 
 def facts(tuning: "Tuning") -> list[str]:
-    """Say how much was tried."""
+    """Return how much was tried, as short phrases."""
     search = tuning.search
     tried = sum(len(search.candidates(name)) for name in search.axes)
     return [
@@ -90,7 +90,7 @@ def facts(tuning: "Tuning") -> list[str]:
 
 
 def meaning(tuning: "Tuning") -> str:
-    """Say how to read the numbers."""
+    """Describe how to read the numbers."""
     return (
         f"Personalised {score_of(tuning.search.metric).word} on data held out of the UEs' training part, mean over simulated time. "
         "Before: with the settings of the task or spec. * at the edge of what was searched."
@@ -98,7 +98,7 @@ def meaning(tuning: "Tuning") -> str:
 
 
 def edge_notes(tuning: "Tuning") -> list[str]:
-    """Say what should be searched further, and how."""
+    """Return a note for each best value at the edge of its search range."""
     return [
         f"{best.algorithm}: {key} = {value_text(best.settings[key])} is at the edge of what was tried; the best may lie beyond it. "
         f"Search further with --search {best.algorithm}.{key}=VALUES."
@@ -108,7 +108,7 @@ def edge_notes(tuning: "Tuning") -> list[str]:
 
 
 def headline(tuning: "Tuning") -> str:
-    """Say which algorithm tuning helped most, and how much."""
+    """Return which algorithm gained most from tuning, and how much."""
     score, gains = score_of(tuning.search.metric), list[tuple[float, str, str]]()
     for best in tuning.best:
         before, after = (best.before or {}).get("mean"), best.score["mean"]
@@ -124,7 +124,7 @@ def headline(tuning: "Tuning") -> str:
 
 
 def best_table(tuning: "Tuning") -> Table:
-    """Return a row per algorithm: how good what was found is, how good it was before, and the settings."""
+    """Return a row per algorithm: validation score found, score before, and the settings found."""
     score = score_of(tuning.search.metric)
     keys = list(dict.fromkeys(key for axes in tuning.search.axes.values() for key in axes))
     scores = [Column(f"Validation {score.head}", narrow=f"validation\n{score.head}"), Column("Before", narrow="before")]
@@ -141,7 +141,7 @@ def _shown(score: Score, value: float | None) -> str:
 
 
 def _tried_table(tuning: "Tuning") -> Table:
-    """Return a row per algorithm and setting, best first: how good it was on each rung it came to."""
+    """Return a row per algorithm and setting, best first, with its score on each rung it reached."""
     search, score, means = tuning.search, score_of(tuning.search.metric), _means(tuning)
     rows: list[list[Cell]] = []
     for name in search.axes:
@@ -159,7 +159,7 @@ def _tried_table(tuning: "Tuning") -> Table:
 
 
 def numeric(axes: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return the first two settings of an algorithm that are numbers and have several values."""
+    """Return an algorithm's first two numeric settings that have several values."""
     numbers = [key for key, values in axes.items() if all(isinstance(each, int | float) for each in values)]
     return [key for key in numbers if len(axes[key]) > 1][:2]
 
@@ -170,14 +170,15 @@ def _means(tuning: "Tuning") -> Any:
 
 
 def landscapes(tuning: "Tuning") -> list[Chart]:
-    """Draw how good every setting was, a chart per algorithm that has numbers.
+    """Draw the score of every setting, one chart per algorithm with a numeric setting.
 
-    A map over the first two settings that are numbers, or one, the best of the others at each place. Colours are
-    of the first rung, which all went through; a setting that came to the last has its accuracy there written in.
+    Each chart is a map over the first two numeric settings (or the only one), taking the best over the others. Colours
+    show the first rung, which all settings went through. A setting that reached the last rung has its score there
+    written in its cell.
     """
     search, score, means = tuning.search, score_of(tuning.search.metric), _means(tuning)
     first = means[means["rung"] == 1]["accuracy_mean"]
-    low = 0.0 if score.is_share else float(first.quantile(0.25))  # a few may be far below
+    low = 0.0 if score.is_share else float(first.quantile(0.25))  # ignore a few outliers far below
     head = capitalised(score.head) if score.is_share else score.head
     label, limits = f"{head} in the first {search.horizons_s[0]:.4g} s", (low, score.scale * float(first.max()))
     charts = []
@@ -188,7 +189,7 @@ def landscapes(tuning: "Tuning") -> list[Chart]:
         )
         if not keys or own.empty:
             continue
-        own, (row, column) = own.assign(**{"": 0}), keys if len(keys) == 2 else ("", keys[0])  # of one setting, one row
+        own, (row, column) = own.assign(**{"": 0}), keys if len(keys) == 2 else ("", keys[0])  # one setting: one row
         values = {key: sorted(set(own[key])) for key in (row, column)}
         grid, last = (
             own[own["rung"] == rung]
