@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perfeds2.spec.fields import Spec
     from perfeds2.studies.execution import Execution
 
-Flags = dict[str, tuple[Any, Any]]  # by parameter: its type and default
+Flags = dict[str, tuple[Any, Any]]  # type and default, by parameter
 
 
 class SettingsCommand(TyperCommand):
@@ -66,12 +66,12 @@ STUDY: Flags = {  # flags of arena, plan, sweep and tune
     ),
     "track": (list[str] | None, TRACK),
 }
-WITH_RESUME = {"resume", "quiet", "yes", "jobs", "as_json", *STUDY}  # everything else is in the folder
+WITH_RESUME = {"resume", "quiet", "yes", "jobs", "as_json", *STUDY}  # the folder has all other settings
 
 
 def _forget_compiled(wanted: bool | None) -> None:
     if wanted:
-        os.environ["PERFEDS2_COMPILE_CACHE"] = "off"  # also for processes that are started from here
+        os.environ["PERFEDS2_COMPILE_CACHE"] = "off"  # child processes inherit it
 
 
 COMPILE_ANEW = flag(
@@ -186,8 +186,8 @@ def followed(path: Path, track: Sequence[str] | None, page: str = "report.html")
     live_page = LivePage(path, page)
     yield [live_page, *trackers(track or None, path)]
     live_page.settle()
-    with suppress(OSError):  # a disk may be read-only
-        (path / LIVE).unlink(missing_ok=True)  # of one that was killed at its very end
+    with suppress(OSError):  # the disk may be read-only
+        (path / LIVE).unlink(missing_ok=True)  # left behind if the command was killed at the very end
 
 
 class Study:
@@ -198,7 +198,7 @@ class Study:
         self.spec_file, self.assignments, self.flags = take_settings(given)
         self.quiet: bool = given["quiet"]
         self.resume: Path | None = given["resume"]
-        self.place: list[Path] = []  # the folder, once it is known
+        self.place: list[Path] = []  # holds the folder once it is known
         self.failures: Sequence[Any] = ()
 
     def values(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class Study:
 
     def refuse_unused(self, *methods: Any, **where: str) -> None:
         """Refuse settings of methods that do not take part."""
-        from perfeds2.spec.methods import refuse_unused  # brings JAX
+        from perfeds2.spec.methods import refuse_unused  # imports JAX
 
         refuse_unused(self.flags.get("tiers"), self.assignments, *methods, **where)
 
@@ -231,7 +231,7 @@ class Study:
 
         given, path = self.given, self.folder(name)
         others = open_others(given["reuse"] or ())
-        here = "on" not in given  # a plan trains in this process
+        here = "on" not in given  # plan trains in this process
         workers = Workers() if here else Workers(given["workers"], given["on"], given["retries"])
         shown = watching(self.quiet, self.command) if here else progress(self.quiet)
         with followed(path, given["track"]) as followers, shown as watch:
@@ -269,7 +269,7 @@ def watching(quiet: bool, command: str) -> "Iterator[Callable[[Progress], None]]
     """Progress on stderr: simulated time and rounds a second. Quiet or not, Ctrl-C is heeded at every step."""
     from perfeds2.report.terminal import progress
 
-    first: list[float] = []  # when the first rounds had been trained: compiling is over
+    first: list[float] = []  # when the first rounds were done, that is, after compiling
     with progress(quiet, command) as tell:
 
         def watch(now: "Progress") -> None:

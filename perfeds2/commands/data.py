@@ -11,7 +11,7 @@ from perfeds2.console import guarded, say
 data_app = typer.Typer(
     help="The real data sets: fetch them, see what is there, where. Public traces of uplinks and phones are turned into fleets by docs/how-to/fleets.md."
 )
-COMPLETE = among("mnist", "cifar100", "shakespeare")  # importing datasets.sources() would bring JAX
+COMPLETE = among("mnist", "cifar100", "shakespeare")  # importing datasets.sources() would import JAX
 DATA_DIR = flag("--data-dir", "Look here first; else $PERFEDS2_DATA, then the user's cache.", "DIR")
 
 

@@ -28,6 +28,6 @@ def export(
 
         if format_ not in FORMATS:
             raise InputError(f"--format takes {' or '.join(FORMATS)}, got {format_!r}.")
-        own = Setup.read(folder).model if (folder / FILE).exists() else None  # its model may be a user's own
+        own = Setup.read(folder).model if (folder / FILE).exists() else None  # the model may be the user's own
         said = write(folder, "onnx" if format_ == "onnx" else "safetensors", algorithm, seed, out, own)
         say(quiet, f"{out}: {said}")

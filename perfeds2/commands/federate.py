@@ -32,7 +32,7 @@ EXTRA = {
     "paho": "paho-mqtt",
     "cryptography": "cryptography",
     "prometheus_client": "prometheus-client",
-}  # module: package of the extra [mqtt]
+}  # package in the extra [mqtt], by module
 COPY_LIST = (
     "If this is not the server's own folder, copy revoked.crl there. The server applies it at once; "
     "restart a broker that you started yourself."
@@ -103,7 +103,7 @@ def open_queue(state: Path) -> "Queue":
     return Queue(state.resolve())
 
 
-# ---- all of it on one machine
+# ---- everything on one machine
 
 
 def local(
@@ -199,7 +199,7 @@ def server(
     queue = open_queue(state)
     queue.open()
     started = nullcontext()
-    if broker is None:  # only Mosquitto may face a network; the embedded broker is for one machine
+    if broker is None:  # the embedded broker is for one machine; only Mosquitto may face a network
         started = running_broker(site.credentials, (site.host, site.port), queue.state / "broker", "mosquitto")
     with started:
         inside = replace(site, host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(site.host, site.host))  # noqa: S104 (not bound here)
@@ -242,7 +242,7 @@ def submit(
     from perfeds2.runs.folder import claimed
 
     setup = make_setup(given)
-    open_queue(state).check_new(out)  # a waiting run keeps its settings
+    open_queue(state).check_new(out)  # a queued run keeps its settings
     with claimed(out, setup.spec, otherwise=already_runs(out)):
         setup.write(out)
     enqueue(out, credentials, state, quiet)

@@ -9,7 +9,7 @@ from perfeds2.spec.resolve import resolve
 
 LEAVES_OUT = (
     *("horizon_s", "rounds", "eval_every_s", "stop_when_diverged", "yes"),
-    *("on", "workers", "retries"),  # a plan trains in this process
+    *("on", "workers", "retries"),  # plan trains in this process
 )
 DEFAULTS = {"algorithms": ["PerFedS2"]}
 

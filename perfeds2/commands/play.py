@@ -84,5 +84,5 @@ def _warm(playground: "Playground") -> None:
     """Load what the first answer needs while the browser opens."""
     from contextlib import suppress
 
-    with suppress(Exception):  # said when the page asks
+    with suppress(Exception):  # reported when the page asks
         playground.rounds({})

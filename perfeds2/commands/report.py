@@ -14,8 +14,8 @@ from perfeds2.errors import InputError
 if TYPE_CHECKING:
     from perfeds2.studies.tune import Tuning
 
-AXES = ("seconds", "rounds", "joules", "bits")  # those of report.read, which is slow to import; a test compares them
-WORDS = {".html": "Report", ".tex": "Table", ".json": "Plan"}  # what a file is, by its ending
+AXES = ("seconds", "rounds", "joules", "bits")  # as in report.read, which is slow to import; a test compares them
+WORDS = {".html": "Report", ".tex": "Table", ".json": "Plan"}  # by file extension
 
 
 def report(
@@ -44,7 +44,7 @@ def report(
             drawn = _draw_one(folders[0], paper, out, x) if len(folders) == 1 else _draw_several(folders, paper, out, x)
         except InputError:
             raise
-        except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:  # a missing or changed file
+        except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:  # a missing or modified file
             said = " ".join(str(error).split())
             raise InputError(f"{names} cannot be read or drawn ({type(error).__name__}: {said}).") from None
         for path in drawn:
@@ -112,7 +112,7 @@ def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: 
 
 
 def _tunings(folders: Sequence[Path], axis: str) -> "list[Tuning]":
-    from perfeds2.studies.tune import load_tuning  # it imports JAX
+    from perfeds2.studies.tune import load_tuning  # imports JAX
 
     if axis != "seconds":
         raise InputError(

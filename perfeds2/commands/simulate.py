@@ -4,7 +4,7 @@ from typing import Any
 
 from perfeds2.commands.compare import do_spec
 
-LEAVES_OUT = (  # what a clock has no use for
+LEAVES_OUT = (  # flags that the clock does not use
     *("data_dir", "alpha", "beta", "eval_every_s", "target_accuracy", "metric", "stop_when_diverged"),
     "no_compile_cache",
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfeds2 import __version__
 
-BESIDE = ("jax", "jaxlib", "numpy", "numba")  # what decides the last digits of a number
+BESIDE = ("jax", "jaxlib", "numpy", "numba")  # packages that affect the last digits of a result
 
 
 def describe() -> str:

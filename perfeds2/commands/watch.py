@@ -10,8 +10,8 @@ from perfeds2.console import give_up, guarded
 from perfeds2.errors import InputError
 
 LOOK_EVERY_S = 0.5
-GONE_S = 30.0  # a server that is gone so long is not just being started again
-WAIT_S = 20.0  # for a command that has just been started
+GONE_S = 30.0  # after this long, the server is not just restarting
+WAIT_S = 20.0  # for a command that was just started
 
 
 def watch(
@@ -57,7 +57,7 @@ def follow(folder: Path) -> tuple[str, bool]:
         live(False, lambda board, _: Picture(board), BoardLines(), stays=True) as show,
     ):
         while True:
-            is_dead = board.is_dead  # before the last look: it may have ended well meanwhile
+            is_dead = board.is_dead  # read before the last look, because it may have ended normally since
             board.take(tail.read())
             if not tail.is_open:
                 if results := [name for name in RESULTS.values() if (folder / name).exists()]:
