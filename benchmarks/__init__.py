@@ -1,1 +1,1 @@
-"""Measurements of perfeds2. `python -m benchmarks --help` lists them."""
+"""Benchmarks of perfeds2. `python -m benchmarks --help` lists them."""

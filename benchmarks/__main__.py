@@ -1,8 +1,8 @@
 """Measure the speed of perfeds2 against the plainest way to do the same work.
 
-Rivals take turns in one run, so a busy machine slows all of them, and a ratio is the median of the turns' ratios. The
-rivals are short enough to read: a bare NumPy loop, a bare compiled JAX loop, a process-per-UE model, a convex solver. A
-missed target is shown as missed.
+Rivals take turns in one run, so a busy machine slows all of them, and a ratio is the median of the ratios per turn.
+The rivals are short enough to read: a bare NumPy loop, a bare compiled JAX loop, a process-per-UE model, a convex
+solver. A missed target is shown as missed.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def scripts() -> list[tuple[Path, str]]:
-    """Return the other benchmarks: files with a `__main__` block, and the first line of their docstring."""
+    """Return the path of each other benchmark script and the first line of its docstring."""
     found = []
     for path in [*sorted(FOLDER.glob("[!_]*.py")), FOLDER / "peers" / "run.py", FOLDER / "peers" / "whole.py"]:
         docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
@@ -97,14 +97,18 @@ def measure(
     Args:
         only: Names in `GROUPS`; None measures all.
         repeats: Turns of every rival.
+        seed: Seed of the random data and cells.
         announce: Called with a line before each part that takes a while.
+
+    Returns:
+        The measurements, group by group.
     """
     announce = announce or (lambda _: None)
     return [row for name, group in GROUPS.items() if not only or name in only for row in group(repeats, seed, announce)]
 
 
 def to_json(results: Sequence[Measurement]) -> str:
-    """Return the results and the machine they were measured on."""
+    """Return the results and a description of the machine as JSON."""
     machine = {
         "perfeds2": __version__,
         "python": platform.python_version(),
@@ -118,7 +122,7 @@ def to_json(results: Sequence[Measurement]) -> str:
 
 
 def print_results(results: Sequence[Measurement]) -> None:
-    """Print one row per result; a missed target is red."""
+    """Print one row per result, with missed targets in red."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=150)

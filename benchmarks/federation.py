@@ -2,13 +2,14 @@
 
     python benchmarks/federation.py [--cases digits-6-6]
 
-Each case is a task, how many devices there are, and how many of them a round waits for. It runs as ``perfeds2 federate local``
-does: a broker or server, one process that has the model, a process each device, TLS and certificates, all on this machine.
-Prints one JSON line a case: the median and the 90th percentile of a round and of what a job takes beyond its computing, how long
-it took until the first round had closed, and the machine's load then.
+A case is a task, the number of devices and the quorum. It runs as ``perfeds2 federate local`` does: a broker or
+server, one process with the model, one process per device, TLS and certificates, all on this machine. Prints one JSON
+line per case: the median and 90th percentile of a round and of a job's overhead beyond computing, the time until the
+first round closed, and the machine's load.
 
-``--ready 3`` types ``perfeds2 federate local --devices 6 --quorum 2`` so often instead, once with nothing compiled before: seconds from
-there to the first closed round and to the end, and the personal accuracy then.
+``--ready 3`` instead runs ``perfeds2 federate local --devices 6 --quorum 2`` three times, the first with an empty
+compile cache. It reports the seconds until the first round closed and until the end, and the final personalised
+accuracy.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from perfeds2.deployment.status import Status
 from perfeds2.timeline.record import Timeline
 
 CASES = ["digits-6-6", "digits-6-2", "mnist-20-20", "mnist-20-5"]
-WARM = 3  # the first rounds are not counted
+WARM = 3  # rounds left out at the start
 
 
 def measure(case: str, rounds: int) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def quantiles(seconds: np.ndarray) -> dict[str, float]:
 
 
 def ready(number: int) -> dict[str, Any]:
-    """From typing the command on; the first time with an empty compile cache."""
+    """Time the command from its start; run 0 has an empty compile cache."""
     with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as folder:
         path, cache = Path(folder) / "run", {} if number else {"PERFEDS2_COMPILE_CACHE": str(Path(folder) / "cache")}
         command = [sys.executable, "-m", "perfeds2", "federate", "local", "--devices", "6", "--quorum", "2"]

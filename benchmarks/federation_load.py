@@ -2,10 +2,10 @@
 
     python benchmarks/federation_load.py [--idle 1000]
 
-All over TLS, each device with its own certificate and connection. Those that work share processes
-(``perfeds2 federate device --together``) and compute in turn, so a round is as long as the computing of
-its updates on this machine; the idle ones are connected, are in the run, are handed a job, and never do it. Prints JSON: what
-the idle cost while nothing happens, then a round's time and what each process spends on it.
+Every device has its own certificate and TLS connection. The working devices share processes (``perfeds2 federate
+device --together``) and compute in turn, so a round takes as long as computing its updates on this machine. The idle
+devices connect, join the run and receive a job, but never do it. Prints JSON: the cost of the idle devices while
+nothing happens, then the time of a round and what each process spends on it.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import read_status
 
-AT_ONCE = 20  # that connect
+AT_ONCE = 20  # concurrent connection attempts
 CLOSED = re.compile(r"round (\d+) closed at ([\d.]+) s")
 
 
@@ -88,7 +88,7 @@ def measure(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
 
 
 def costs(pids: dict[str, int]) -> dict[str, tuple[float, float, int]]:
-    """CPU seconds, megabytes of memory, and bytes that were read or written, so far."""
+    """Return, per process, the CPU seconds so far, the memory in MB and the bytes read and written so far."""
     return {name: (*cost(pid), passed(pid)) for name, pid in pids.items()}
 
 
@@ -128,7 +128,7 @@ def rounds(path: Path) -> int:
 
 @contextmanager
 def idle(credentials: Credentials, broker: Broker, numbers: range) -> Iterator[None]:
-    """Devices that say they are here, in a thread; they ping, and do nothing else."""
+    """Keep devices connected from a thread; they announce themselves and ping, nothing else."""
     ended = threading.Event()
 
     async def run() -> None:
@@ -138,7 +138,7 @@ def idle(credentials: Credentials, broker: Broker, numbers: range) -> Iterator[N
             said = Here(here=True, session=str(number)).to_bytes()
             writer.write(Message(wire.here_topic(number), said, 0, True).packet(retained=True))
         while not ended.is_set():
-            for writer in writers:  # evenly over the time
+            for writer in writers:  # spread evenly over time
                 writer.write(packet(Type.PINGREQ))
                 await asyncio.sleep(KEEP_ALIVE_S / len(writers) / 2)
                 if ended.is_set():

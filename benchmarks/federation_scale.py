@@ -2,9 +2,10 @@
 
     python benchmarks/federation_scale.py
 
-Devices are functions in this process and time is virtual, so what is measured is the server alone: taking and judging replies,
-closing rounds, merging, handing out, the checkpoint after every round (with its fsyncs), and a status as often as ``serve`` writes
-it. Seconds are processor seconds, because a busy machine changes them least. The first rounds, in which everybody is handed a model for the first time, are left out, and told apart.
+Devices are functions in this process and time is virtual, so only the server is measured: receiving and judging
+replies, closing rounds, merging, handing out models, a checkpoint after every round (with its fsyncs), and a status as
+often as ``serve`` writes it. Times are CPU seconds, which depend least on the machine's load. The first rounds, in
+which all devices receive their first model, are not counted; the very first one is reported separately.
 """
 
 import argparse
@@ -27,11 +28,11 @@ from perfeds2.runs.folder import Folder
 from perfeds2.timeline.protocol import Protocol, Stale
 
 STATUS_EVERY_S = 0.5
-PROTOCOLS: dict[str, tuple[Any, Stale]] = {  # the bound S, and what happens to those who would exceed it
+PROTOCOLS: dict[str, tuple[Any, Stale]] = {  # the bound S, and the rule for UEs that would exceed it
     "restart, S = 2n/A": ("in time", "restart"),
     "ignore, S = 2n/A": ("in time", "ignore"),
     "no bound": (None, "restart"),
-    "wait, S = 4": (4, "wait"),  # so 150 work at a time, and all others wait for their turn
+    "wait, S = 4": (4, "wait"),  # 150 work at a time, all others wait for their turn
 }
 
 
@@ -53,13 +54,13 @@ def main() -> int:
 
 
 def measure(name: str, devices: int, given: argparse.Namespace) -> str:
-    in_time = 2 * devices // given.quorum  # rounds within which everybody can be merged
+    in_time = 2 * devices // given.quorum  # rounds in which every device can be merged
     most, stale = PROTOCOLS[name]
     protocol = Protocol(given.quorum, in_time if most == "in time" else most, stale)
     rng = np.random.default_rng(0)
     update = {"w": rng.normal(size=given.parameters).astype(np.float32) / np.float32(300)}
     said: dict[str, float] = dict.fromkeys(METRICS, 0.5)
-    # As many arrive in a round, however many there are: else the more there are the more replies are judged in each.
+    # Keep arrivals per round constant; otherwise more devices would mean more replies to judge in each round.
     pace_s = rng.uniform(0.5, 1.5, devices) * max(devices / given.quorum, 1.0)
     net = InProcess(
         lambda job, _: Reply(job.ue, job.ticket, job.version, update, said), lambda job: float(pace_s[job.ue]), devices

@@ -2,8 +2,9 @@
 
     python benchmarks/idle_connections.py 300 1000
 
-Each connects over TLS with its own certificate, subscribes as a device does, and pings as MQTT asks (every 20 s). The broker is
-a process of its own, so its CPU seconds and its memory are what is reported; all clients are one thread here.
+Each device connects over TLS with its own certificate, subscribes as a real device does, and pings as MQTT requires
+(every 20 s). The broker is a separate process whose CPU seconds and memory are reported; all clients share one thread
+here.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from perfeds2.deployment.mqtt.broker import Broker, Kind, running_broker
 from perfeds2.deployment.mqtt.embedded import Type, packet
 
 KEEP_ALIVE_S = 20
-AT_ONCE = 20  # that connect
+AT_ONCE = 20  # concurrent connection attempts
 
 
 def text(value: str) -> bytes:
@@ -30,7 +31,7 @@ def text(value: str) -> bytes:
 async def connect(
     credentials: Credentials, broker: Broker, device: int, few: asyncio.Semaphore
 ) -> asyncio.StreamWriter:
-    """A device, connected and subscribed."""
+    """Connect and subscribe as a device."""
     context = ssl.create_default_context(cafile=str(credentials.authority))
     context.load_cert_chain(credentials.file(device, "crt"), credentials.file(device, "key"))
     async with few:
@@ -50,7 +51,7 @@ async def measure(credentials: Credentials, broker: Broker, devices: int, second
     connected_s, (connected_cpu_s, connected_mb) = time.monotonic() - began_s, cost(broker.process_id)
     began_s = time.monotonic()
     while time.monotonic() - began_s < seconds:
-        for writer in writers:  # evenly over the time
+        for writer in writers:  # spread evenly over time
             writer.write(packet(Type.PINGREQ))
             await asyncio.sleep(KEEP_ALIVE_S / devices)
             if time.monotonic() - began_s >= seconds:
@@ -66,7 +67,7 @@ async def measure(credentials: Credentials, broker: Broker, devices: int, second
 
 
 def cost(process: int) -> tuple[float, float]:
-    """CPU seconds so far, and memory now."""
+    """Return a process's CPU seconds so far and its memory in MB."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     memory = next(line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("VmRSS"))
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(memory.split()[1]) / 1024

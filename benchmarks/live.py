@@ -1,6 +1,6 @@
-"""Measure what progress lines and the live page cost a run, in processor seconds.
+"""Measure what progress lines and the live page cost a run, in CPU seconds.
 
-Counted where they are spent, in one run: two runs one after the other differ by more than that on a busy machine.
+The cost is measured within a single run, because on a busy machine two consecutive runs differ by more than that.
 
     python benchmarks/live.py [TURNS]
 """
@@ -25,7 +25,7 @@ SPEC = {"seeds": [0], "horizon_s": 30.0}  # the default comparison: six algorith
 
 
 def counted(call: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
-    """The same function, whose processor seconds are added up."""
+    """Wrap a function so that the CPU seconds of each call are appended to ``spent``."""
 
     def measured(*given: Any, **more: Any) -> Any:
         began_s = time.thread_time()
@@ -38,7 +38,7 @@ def counted(call: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
 
 
 def turn(place: Path) -> tuple[float, float, float]:
-    """Processor seconds of one comparison: for its lines, for those who follow it, and all."""
+    """Return the CPU seconds of one comparison: for its progress lines, for its followers, and in total."""
     spec, lines, followers, began_s = spec_from(**SPEC), list[float](), list[float](), time.process_time()
     patch = mock.patch.object
     with (
@@ -54,7 +54,7 @@ def turn(place: Path) -> tuple[float, float, float]:
 def main(turns: int) -> None:
     prepare_to_train(2)
     with tempfile.TemporaryDirectory() as home:
-        turn(Path(home) / "first")  # compiles
+        turn(Path(home) / "first")  # warm-up: compiles
         shares = list[float]()
         for number in range(turns):
             lines, followers, all_s = turn(Path(home) / str(number))

@@ -3,15 +3,17 @@
     python benchmarks/plan_bet.py --cells 10 --jobs 16 --out bets
     python benchmarks/plan_bet.py --cells 2 --ues 8 --seeds 3 --search bits=32 --search local-steps=1 --out bets
 
-A cell is drawn by its number: how many UEs, which radio, layout and processors, how many labels a UE has. On each, ``plan`` chooses; then every
-choice of the same search is trained, all combinations, on the same seeds and with the same looks, until the second at which the plan's choice
-keeps the target. To be sooner than it, by the median, a choice must have reached the target by then in half of the seeds or more: who has not cannot win,
-however long it were watched, and is out as soon as too many seeds have not. All others are watched for the whole horizon on all
-seeds, and judged as ``plan`` judges. So the best of all is found as by watching everything for the whole horizon. The
-plan's choice is trained with as many fresh seeds besides.
+A cell's number determines its UEs, radio, layout, processors and labels per UE. On each cell ``plan`` makes its
+choice. Then all combinations of the same search are trained, with the same seeds and evaluation times, until the
+second at which the plan's choice keeps the target. To have a lower median time, a choice must have reached the target
+by then in at least half of the seeds. A choice that has not cannot win, however long it trains, and is dropped as soon
+as too many seeds have missed. All others are trained for the whole horizon on all seeds and judged as ``plan`` judges.
+This finds the same best choice as training everything for the whole horizon. The plan's choice is also trained with as
+many fresh seeds.
 
-Every cell is a plan, then a part for each number of bits and local steps, each in a process of its own that keeps to one core, ``--jobs`` of them at
-a time. What is done is kept in --out: the same command goes on, and sums up what is there.
+Each cell is a plan, followed by one part for each combination of bits and local steps. Each of these runs in its own
+single-core process, ``--jobs`` at a time. Results are kept in --out: running the same command again resumes and
+summarises.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import json
 import math
 import os
 import random
-import subprocess  # only ever starts this very file
+import subprocess  # only runs this file
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -37,15 +39,15 @@ from perfeds2.studies.plan_space import Space, fits, make_space
 from perfeds2.studies.plan_trials import EVALUATIONS, Trials
 from perfeds2.studies.search import Rung
 
-WITHIN = 1.15  # of the best: what is asked of a plan
-FRESH = 1000  # the first of the seeds nobody has seen
-TOGETHER = 16  # choices
+WITHIN = 1.15  # allowed ratio of the plan's time to the best
+FRESH = 1000  # first of the seeds that plan never saw
+TOGETHER = 16  # choices trained together
 ONE_CORE = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 Row = dict[str, Any]
 
 
 def cell_of(number: int, ues: int | None) -> Row:
-    """A cell by its number."""
+    """Return the settings of a cell, drawn from its number."""
     draw = random.Random(number)  # noqa: S311 (a cell, no secret)
     radio = draw.choice(["paper", "umi", "uma"])
     slow = draw.choice([2e8, 5e8, 1e9])
@@ -60,12 +62,12 @@ def cell_of(number: int, ues: int | None) -> Row:
     return settings | real | ({} if ues is None else {"ues": ues})
 
 
-# ---- one piece of work, in a process of its own
+# ---- one piece of work, in its own process
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Of a cell: its "plan", "fresh" seeds, or the choices of one number of local steps and bits, as "2 steps 8 bits"."""
+    """Part of a cell's work: "plan", "fresh", or the choices with given local steps and bits ("2 steps 8 bits")."""
 
     cell: int
     what: str
@@ -117,7 +119,7 @@ def chosen_by_plan(space: Space, search: Row, out: Path) -> Row:
 
 
 def fresh(made: Plan, trials: Trials, seeds: int) -> Row:
-    """The plan's choice with seeds nobody has seen, watched as long as it was before it was recommended."""
+    """Train the plan's choice with seeds it never saw, for as long as it was confirmed."""
     assert made.best is not None
     rung = Rung(tuple(FRESH + number for number in range(seeds)), made.target.confirm_s)
     trials.train([made.best.choice], rung)
@@ -127,7 +129,7 @@ def fresh(made: Plan, trials: Trials, seeds: int) -> Row:
 
 
 def everything(space: Space) -> Iterator[Choice]:
-    """Every combination of what was searched."""
+    """Yield every combination of the searched settings."""
     axes = space.axes
     for values in itertools.product(*(axes[name] for name in axes)):
         choice = Choice(**dict(zip(axes, values, strict=True)))
@@ -136,7 +138,7 @@ def everything(space: Space) -> Iterator[Choice]:
 
 
 def best_of(space: Space, made: Plan, choices: Sequence[Choice]) -> Row:
-    """The best of some choices, among those sooner than the plan's: that stands, and that stands with its neighbours."""
+    """Return the choices that hold the target sooner than the plan's, and the best of them with a safe margin."""
     assert made.best is not None
     assert made.best.seconds is not None
     trials = Trials(space, made.target.keep)
@@ -163,12 +165,15 @@ def best_of(space: Space, made: Plan, choices: Sequence[Choice]) -> Row:
 
 
 def in_time(space: Space, made: Plan, choices: Sequence[Choice]) -> tuple[list[Choice], int]:
-    """Those that have the target, kept or not, as soon as the plan's choice keeps it, in half of the seeds or more."""
+    """Return the choices that could still beat the plan's, and the number of trainings.
+
+    They reach the target, kept or not, by the time the plan's choice keeps it, in at least half of the seeds.
+    """
     assert made.best is not None
     assert made.best.seconds is not None
     seeds, limit_s = made.seeds, made.best.seconds
     every_s = made.target.horizon_s / EVALUATIONS
-    looks = math.ceil(limit_s / every_s)  # the last one is not before the limit
+    looks = math.ceil(limit_s / every_s)  # the last evaluation is not before the limit
     trials = Trials(space, 0.0, evaluations=looks)
     late = dict.fromkeys(choices, 0)
     for number, seed in enumerate(seeds):
@@ -183,7 +188,7 @@ def in_time(space: Space, made: Plan, choices: Sequence[Choice]) -> tuple[list[C
     return [choice for choice in choices if late[choice] <= len(seeds) // 2], len(trials.outcomes)
 
 
-# ---- all of them
+# ---- all pieces
 
 
 def pieces_of(cell: int, arguments: argparse.Namespace) -> list[Piece]:
@@ -193,7 +198,7 @@ def pieces_of(cell: int, arguments: argparse.Namespace) -> list[Piece]:
 
 
 def do_all(arguments: argparse.Namespace) -> None:
-    """So many processes at a time; the rest of a cell follows its plan."""
+    """Run all pieces, ``--jobs`` at a time. A cell's other pieces follow its plan."""
     out, began = arguments.out, time.monotonic()
     waiting = [Piece(cell, "plan") for cell in cells_of(arguments)]
     running: dict[Piece, subprocess.Popen[bytes]] = {}
@@ -242,7 +247,7 @@ def cells_of(arguments: argparse.Namespace) -> range:
 
 
 def rows_of(arguments: argparse.Namespace) -> list[Row]:
-    """What is known of every cell whose pieces are all done."""
+    """Return a row for every cell whose pieces are all done."""
     rows = []
     for cell in cells_of(arguments):
         planned = Piece(cell, "plan").found(arguments.out)
@@ -270,7 +275,7 @@ def rows_of(arguments: argparse.Namespace) -> list[Row]:
 
 
 def say(rows: list[Row]) -> None:
-    """Within how many per cent, and how often lost again."""
+    """Print how close the plans came to the best choices, and how often the target was lost on fresh seeds."""
     for row in rows:
         said = ", ".join(
             f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
@@ -299,7 +304,7 @@ def main() -> None:
         "--jobs", type=int, default=os.cpu_count() or 1, help="so many processes at a time; 0: only sum up"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/plan-bet"), help="what is done is kept here")
-    parser.add_argument("--piece", nargs=2, help=argparse.SUPPRESS)  # what such a process does
+    parser.add_argument("--piece", nargs=2, help=argparse.SUPPRESS)  # used by the child processes
     arguments = parser.parse_args()
     if arguments.piece is not None:
         piece = Piece(int(arguments.piece[0]), arguments.piece[1])

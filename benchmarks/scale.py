@@ -1,14 +1,14 @@
 """Measure what a million UEs cost: seconds per round of the clock and per merge, and memory.
 
-Every point is measured in a fresh process: its peak memory is its own. Seconds are processor seconds, the best of a few
-turns, because a busy machine changes them least; wall-clock seconds stand beside them in the CSV.
+Every point is measured in a fresh process, so peak memory is its own. Times are CPU seconds, the best of a few turns,
+which depend least on the machine's load. The CSV also has wall-clock seconds.
 
-    python benchmarks/scale.py --out runs/scale        (some minutes; scale.csv, scale.png, the table on the terminal)
+    python benchmarks/scale.py --out runs/scale        (takes minutes; writes scale.csv and scale.png, prints a table)
 """
 
 import argparse
 import json
-import subprocess  # only ever starts this very Python
+import subprocess  # only runs this Python
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,13 +20,13 @@ import numpy as np
 from perfeds2 import Cell, Protocol, simulate
 from perfeds2.timeline.record import Timeline
 
-PAYLOAD_BITS, SAMPLES = 44_352.0, 120.0  # what the synthetic task sends, and looks at in one job
+PAYLOAD_BITS, SAMPLES = 44_352.0, 120.0  # upload size and samples per job of the synthetic task
 MOST_QUORUM = 1_000
 
 
 @dataclass(frozen=True)
 class Case:
-    """One point to be measured."""
+    """One point to measure."""
 
     what: str  # clock or training
     against: str  # n or A
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cost:
-    """What it took, a round."""
+    """Costs per round."""
 
     cpu_s: float
     wall_s: float
@@ -46,7 +46,7 @@ class Cost:
 
 
 def cases(largest: int) -> list[Case]:
-    """The clock against n and A, with jobs that restart and with jobs that may take for ever; then training."""
+    """Return the clock's cases over n and A, with restarting and with unbounded jobs, then the training cases."""
     populations = [10**power for power in range(2, 7) if 10**power <= largest]
     crowd = min(largest, 100_000)
     quorums = [quorum for quorum in (10, 100, 1_000, 10_000) if quorum <= crowd // 4]
@@ -74,7 +74,7 @@ def clock_cost(case: Case) -> Cost:
 
 
 def training_cost(case: Case, timeline: Path) -> Cost:
-    """Along a timeline that another process has made: what is measured is training."""
+    """Measure training along a timeline that another process has made."""
     import jax
 
     from perfeds2.learning.datasets import synthetic
@@ -86,7 +86,7 @@ def training_cost(case: Case, timeline: Path) -> Cost:
 
 
 def timed(work: Callable[[], object], rounds: int, turns: int = 3) -> Cost:
-    """The best of a few turns, after one that warms up and compiles."""
+    """Return the best of a few turns, after one warm-up turn that compiles."""
     work()
     cpu_s, wall_s = [], []
     for _ in range(turns):
@@ -105,7 +105,7 @@ def peak_bytes() -> int:
 
 
 def measure(case: Case, out: Path) -> Cost:
-    """In a fresh process."""
+    """Measure a case in a fresh process."""
     timeline = out / "training-timeline.npz"
     if case.what == "training":
         _start("--make-timeline", json.dumps(asdict(case)), str(timeline))
@@ -120,11 +120,11 @@ def _start(*arguments: str) -> str:
 
 
 def exponent(x: Sequence[float], y: Sequence[float]) -> float:
-    """The p of y ~ x^p, by least squares on logarithms."""
+    """Return p in y ~ x^p, by least squares on logarithms."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-# What came out: a table, a CSV, a picture.
+# ---- output: a table, a CSV and a figure
 
 
 def csv_lines(found: dict[Case, Cost]) -> str:
@@ -134,7 +134,7 @@ def csv_lines(found: dict[Case, Cost]) -> str:
 
 
 def table_lines(found: dict[Case, Cost]) -> str:
-    """Markdown, as it stands in docs/reports/scale.md."""
+    """Return the Markdown table of docs/reports/scale.md."""
     lines = ["| what | n | A | ms per round | µs per merge | peak MiB |", "|---|---:|---:|---:|---:|---:|"]
     for case, cost in found.items():
         words = (
@@ -153,7 +153,7 @@ def series(found: dict[Case, Cost], what: str, against: str, stale: str = "resta
 
 
 def slopes(found: dict[Case, Cost]) -> dict[str, float]:
-    """Exponents: of the clock against n from 10,000 UEs on, below which NumPy's calls cost more than their numbers."""
+    """Return scaling exponents. The clock's start at 10,000 UEs, because below that NumPy's call overhead dominates."""
     result = {}
     for stale in ("restart", "unbounded"):
         large = [pair for pair in series(found, "clock", "n", stale) if pair[0].ues >= 10_000]
@@ -179,7 +179,7 @@ def draw(found: dict[Case, Cost], path: Path) -> None:
 
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(STYLE | {"text.parse_math": True})  # powers of ten on the axes
+        mpl.rcParams.update(STYLE | {"text.parse_math": True})  # for powers of ten on the axes
         figure = Figure(figsize=(7.0, 2.4), layout="constrained")
         clock, a_round, memory = figure.subplots(1, 3)
         lines = (

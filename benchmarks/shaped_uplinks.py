@@ -2,9 +2,9 @@
 
     sudo python benchmarks/shaped_uplinks.py --devices 6 --quorum 2 --rounds 10 --bandwidth-hz 2e4 --out runs/shaped
 
-Each device gets its own network (a Linux network namespace) behind a token bucket with the rate of its place in the cell. Afterwards
-the same protocol is played on a virtual clock with the same rates and computing times, and both are put side by side. Needs root,
-Linux, iproute2 and Mosquitto.
+Each device gets its own network (a Linux network namespace) behind a token bucket with the rate of its position in the
+cell. The same protocol is then simulated with the same rates and computing times, and the two are compared. Needs
+root, Linux, iproute2 and Mosquitto.
 """
 
 import argparse
@@ -41,18 +41,18 @@ ROUNDS_OF_FADING = 101
 
 @dataclass(frozen=True)
 class Shaped:
-    """A shaped run beside its prediction."""
+    """A shaped run and its prediction."""
 
     uplink_bps: list[float]
-    sent_bytes_per_job: list[float]  # all that crossed a device's uplink, by the jobs it did
+    sent_bytes_per_job: list[float]  # all bytes on a device's uplink, divided by its jobs
     payload_bits: float  # Z
-    overhead_s: float  # of one job, in the median: what is neither computing nor sending Z
-    measured_s: list[float]  # seconds of each round
+    overhead_s: float  # median per job, beyond computing and sending Z
+    measured_s: list[float]  # seconds per round
     predicted_s: list[float]
 
     @property
     def gap(self) -> float:
-        """How much longer the whole run took than predicted, as a share."""
+        """Return how much longer the whole run took than predicted, as a share."""
         return sum(self.measured_s) / sum(self.predicted_s) - 1
 
 
@@ -66,7 +66,7 @@ def run_shaped(setup: Setup, path: Path, bandwidth_hz: float) -> Shaped:
 
 
 def run_inside(setup: Setup, path: Path, names: list[str]) -> None:
-    """Run a federation whose devices each have their own network."""
+    """Run a federation in which each device has its own network."""
     credentials = make_credentials(credentials_beside(path), setup.ues, [SERVER_HOST, *LOOPBACK])
     with (
         claim_run(path, setup) as folder,
@@ -85,7 +85,7 @@ def run_inside(setup: Setup, path: Path, names: list[str]) -> None:
 
 
 def why_not() -> str | None:
-    """What is missing to shape uplinks, in words."""
+    """Return what is missing to shape uplinks, or None."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
     if os.geteuid() != 0:
@@ -95,8 +95,8 @@ def why_not() -> str | None:
 
 
 def uplink_rates(setup: Setup, bandwidth_hz: float) -> list[float]:
-    """Return what each UE of the cell can send, in bit/s, with an equal share of the band and its median fading."""
-    # How fast they compute does not matter here, and finding out would start JAX, which must not be forked.
+    """Return each UE's uplink rate in bit/s, with an equal share of the band and median fading."""
+    # Computing speed does not matter here, and determining it would start JAX, which must not be forked.
     known = setup.spec.cell.model_copy(update={"cycles_per_sample": 1.0, "bandwidth_hz": bandwidth_hz})
     cell = make_cell(setup.spec.model_copy(update={"cell": known}), setup.seed)
     signal_hz = np.median([cell.signal_hz(k) for k in range(ROUNDS_OF_FADING)], axis=0)
@@ -105,7 +105,7 @@ def uplink_rates(setup: Setup, bandwidth_hz: float) -> list[float]:
 
 @contextmanager
 def networks(uplink_bps: list[float]) -> Iterator[list[str]]:
-    """One network namespace a device, its uplink behind a token bucket. All of it is taken away again."""
+    """Create one network namespace per device, with its uplink behind a token bucket. Remove everything at the end."""
     names = [f"perfeds2-{os.getpid()}-{device}" for device in range(len(uplink_bps))]
     try:
         _run("ip", "address", "add", f"{SERVER_HOST}/32", "dev", "lo")
@@ -133,7 +133,7 @@ def networks(uplink_bps: list[float]) -> Iterator[list[str]]:
 def compare_with_prediction(
     setup: Setup, timeline: Timeline, uplink_bps: list[float], sent_bytes: list[float]
 ) -> Shaped:
-    """Play the run's protocol on a virtual clock: a job takes the overhead, the device's computing time, and Z over its rate."""
+    """Simulate the run's protocol: a job takes the overhead, the device's computing time, and Z over its rate."""
     jobs, bits = timeline.jobs(), payload_bits(setup.model())
     send_s = bits / np.asarray(uplink_bps)
     beyond_s = jobs.arrival_s - jobs.start_s - timeline.compute_s[jobs.ue] - send_s[jobs.ue]
@@ -151,7 +151,7 @@ def compare_with_prediction(
 
 
 def predict(setup: Setup, job_s: np.ndarray, rounds: int) -> Timeline:
-    """The rounds of devices whose jobs always take so long."""
+    """Simulate rounds with a fixed job duration per device."""
     return play(setup, lambda request: float(job_s[request.ue]), range(job_s.size), rounds)
 
 

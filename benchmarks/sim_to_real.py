@@ -2,9 +2,10 @@
 
     python benchmarks/sim_to_real.py
 
-Runs ``perfeds2 federate local`` with 20 devices, each a process behind TLS, whose computing times (``--slow``) and uplink rates
-(``--uplink-bps``) are imposed, drawn log-uniformly over a factor of six. Then ``perfeds2 calibrate --rounds 50`` fits the devices from the first 50
-rounds, and the simulator's clock is compared with what the next 200 took. Prints one JSON line.
+Runs ``perfeds2 federate local`` with 20 devices, each a process behind TLS. Their computing times (``--slow``) and
+uplink rates (``--uplink-bps``) are imposed, drawn log-uniformly over a factor of six. ``perfeds2 calibrate --rounds
+50`` then fits the devices from the first 50 rounds, and the simulator's clock is compared with the next 200 rounds.
+Prints one JSON line.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from perfeds2.learning.task import payload_bits
 
 
 def imposed(devices: int, seed: int, seconds: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of computing and of sending of each device, log-uniform between two."""
+    """Draw each device's seconds of computing and of sending, log-uniformly between ``seconds``."""
     low, high = np.log(seconds)
     drawn = np.exp(np.random.default_rng(seed).uniform(low, high, (2, devices)))
     return drawn[0], drawn[1]

@@ -4,10 +4,10 @@
     python benchmarks/throughput.py --most-seeds 1 # one training at a time
     python benchmarks/throughput.py --without-evaluations
 
-For the paper's three models, on made-up data of the right shape: A participants a round, alone and with many seeds
-trained together. Beside it two floors: what the arithmetic and what the memory traffic of one gradient (as the compiler
-counts them) would allow on the given device if nothing else took time. A loop is counted once by the compiler, so the
-LSTM's floors are too generous by up to its 80 steps.
+Uses the paper's three models on random data of the right shape, with A participants per round, alone and with many
+seeds trained together. For comparison it prints two upper bounds: the rates that the arithmetic and the memory traffic
+of one gradient, as counted by the compiler, would allow on the given device. The compiler counts a loop's body once,
+so the LSTM's bounds are too high by up to its 80 steps.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 IMAGES = {"mnist": (784, 10), "cifar100": (3072, 100)}  # pixels, classes
-# model, A, seeds, gradients to time on a GPU; a processor gets one in a thousand of the seeds' work
+# model, A, seeds, gradients to time on a GPU; a CPU runs only single seeds and a fiftieth of the gradients
 CASES = (
     ("mnist", 5, 1, 20_000),
     ("mnist", 5, 64, 320_000),
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def cost_of(name: str) -> tuple[float, float]:
-    """Floating-point operations and bytes of memory traffic of one gradient."""
+    """Return the floating-point operations and the bytes of memory traffic of one gradient."""
     task = made_up(name, 20, 0)
 
     def gradient(params, ue):
@@ -96,7 +96,7 @@ def cost_of(name: str) -> tuple[float, float]:
 
 
 def measure(name: str, quorum: int, seeds: int, gradients: int) -> tuple[list[float], float]:
-    """Gradients a second in each of five turns, an evaluation after each included, and the seconds before the first round."""
+    """Return gradients per second in five turns, each with an evaluation, and the seconds before the first round."""
     began = time.perf_counter()
     ues = max(20, quorum)
     rounds = max(4, gradients // (quorum * seeds))
@@ -113,7 +113,7 @@ def measure(name: str, quorum: int, seeds: int, gradients: int) -> tuple[list[fl
 
 
 def made_up(name: str, ues: int, seed: int) -> Task:
-    """Data of the right shape."""
+    """Return a task with random data of the right shape."""
     draw = np.random.default_rng(seed)
 
     def whole(values) -> jax.Array:

@@ -4,8 +4,8 @@
     python benchmarks/torch_models.py --only lenet5   # one of them
     python benchmarks/torch_models.py --torch         # … and PyTorch itself, with torch.func
 
-Times the exact meta-gradient of PerFed (three batches of 40), for one UE and for five side by side, each with weights of its
-own. The two take turns; the ratio is of their medians. Needs ``pip install '.[torch]'``.
+Times the exact meta-gradient of PerFed (three batches of 40), for one UE and for five in parallel, each with its own
+weights. The two take turns; the ratio is that of their medians. Needs ``pip install '.[torch]'``.
 """
 
 import argparse
@@ -63,7 +63,7 @@ class Lstm(nn.Module):
 
 
 class Transformer(nn.Module):
-    """One layer: attention, then two dense ones, each added to what it read and normalised."""
+    """One encoder layer: attention and two dense layers, each with a residual connection and layer norm."""
 
     def __init__(self):
         super().__init__()
@@ -76,7 +76,7 @@ class Transformer(nn.Module):
 
 
 class TransformerInJax:
-    """The same, as one would write it here."""
+    """The same network in plain JAX."""
 
     def init(self, key: Any) -> dict[str, Any]:
         sizes = {
@@ -110,7 +110,7 @@ class TransformerInJax:
         return dense("out", x.mean(-2))
 
 
-NETWORKS = {  # in JAX, in PyTorch, numbers of a sample, how many values each may have
+NETWORKS = {  # in JAX, in PyTorch, values per sample, distinct values
     "mlp": (MLP((784, 100, 10), input_scale=255), Mlp, 784, 256),
     "lenet5": (LENET, LeNet, 3072, 256),
     "lenet5-relu": (LENET_RELU, partial(LeNet, nn.ReLU, nn.MaxPool2d), 3072, 256),
@@ -149,7 +149,7 @@ def timed(call: Any) -> float:
 
 
 def ready(model: Any, x: np.ndarray, y: np.ndarray) -> Any:
-    """The compiled meta-gradient of every UE, to be called."""
+    """Return a function that computes the compiled meta-gradient of every UE."""
     loss = partial(mean_loss, model)
 
     def gradient(params: Any, x: Any, y: Any) -> Any:
@@ -157,14 +157,14 @@ def ready(model: Any, x: np.ndarray, y: np.ndarray) -> Any:
 
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), len(x)))
     given, compiled = (params, jnp.asarray(x), jnp.asarray(y)), jax.jit(jax.vmap(gradient))
-    if len(x) == 1:  # alone there is nothing to put side by side
+    if len(x) == 1:  # a single UE needs no vmap
         given, compiled = jax.tree.map(lambda a: a[0], given), jax.jit(gradient)
     jax.block_until_ready(compiled(*given))
     return lambda: jax.block_until_ready(compiled(*given))
 
 
 def in_torch(module: Any, x: np.ndarray, y: np.ndarray) -> Any:
-    """The same with torch.func."""
+    """Return the same for one UE with torch.func."""
     from torch.func import functional_call, grad, vjp  # type: ignore[import-not-found]
     from torch.nn.attention import SDPBackend, sdpa_kernel  # type: ignore[import-not-found]
 

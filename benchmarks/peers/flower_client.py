@@ -1,4 +1,4 @@
-"""What does a Flower node do in a round? A module of its own, so that Ray's workers import it once and keep the data."""
+"""A Flower node's work in a round, in its own module so that Ray's workers import it once and keep the data."""
 
 from functools import cache
 
@@ -19,7 +19,7 @@ def network() -> torch.nn.Module:
 
 @cache
 def known(seed: int) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
-    """Made once in every worker."""
+    """Return the model and data, created once per worker."""
     x, y = map(torch.from_numpy, work.data(seed))
     return network(), x, y
 

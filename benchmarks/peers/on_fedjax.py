@@ -1,6 +1,6 @@
-"""A round in FedJAX: its ``fed_avg`` with one local step, its client sampler, its default (jit) backend.
+"""Time rounds in FedJAX: ``fed_avg`` with one local step, its client sampler and its default (jit) backend.
 
-FedJAX 0.0.17 calls ``jax.tree_map``, which JAX has removed since; here it is put back under its old name.
+FedJAX 0.0.17 calls ``jax.tree_map``, which JAX has since removed; it is restored here under its old name.
 """
 
 from itertools import pairwise

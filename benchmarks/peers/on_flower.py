@@ -1,12 +1,12 @@
-"""A round in Flower's simulator: its FedAvg strategy, 20 nodes on Ray with a core each, one local step in PyTorch.
+"""Time rounds in Flower's simulator: its FedAvg strategy, 20 nodes on Ray with a core each, one local step in PyTorch.
 
-The clock is read when the server's rounds end, so starting Ray is not counted.
+The clock is read when the server's rounds end, so the start of Ray is not counted.
 """
 
 import os
 import time
 
-os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # before flwr is imported
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # must precede the import of flwr
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ def main() -> None:
     given = work.options()
     torch.manual_seed(given.seed)
     server, last = ServerApp(), work.WARM_UP + given.rounds
-    marks: list[tuple[float, float]] = []  # wall and processor seconds when the warm-up, and the last round, ended
+    marks: list[tuple[float, float]] = []  # wall and CPU seconds at the end of the warm-up and of the last round
     learned: list[float] = []
 
     def look(number: int, arrays: ArrayRecord) -> None:

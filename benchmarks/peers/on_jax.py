@@ -1,7 +1,7 @@
-"""A round in a bare JAX loop, written by hand: five UEs drawn at random, side by side, all rounds in one compiled loop.
+"""Time rounds in a hand-written JAX loop: five random UEs in parallel, all rounds in one compiled loop.
 
-With --exact, the meta-gradient: three batches, and the Hessian-vector product as a jvp of grad. Nothing else: everybody
-has the newest model, and there is neither a clock nor a shelf.
+With --exact it computes the meta-gradient: three batches, and the Hessian-vector product as a jvp of grad. There is
+nothing else: every UE has the newest model, and there is neither a clock nor a store of old models.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ def plain(params: Params, x: jax.Array, y: jax.Array) -> Params:
 
 
 def meta(params: Params, x: jax.Array, y: jax.Array) -> Params:
-    """(I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o)."""
+    """Return (I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o)."""
     gradient = jax.grad(mean_loss)
     inner = gradient(params, x[0], y[0])
     outer = gradient([w - work.ALPHA * g for w, g in zip(params, inner, strict=True)], x[1], y[1])
@@ -64,7 +64,7 @@ def main() -> None:
         nonlocal params, ready
         how = partial(play, x=x, y=y, exact=given.exact)
         params = jax.block_until_ready(how(params, jax.random.key(count), rounds=count))
-        if not ready:  # the longer loop is another program: compiled now, by playing it on a copy
+        if not ready:  # the longer loop is a different program; compile it by running it on a copy
             ready = True
             jax.block_until_ready(how(jax.tree.map(jnp.copy, params), jax.random.key(0), rounds=given.rounds))
 

@@ -1,6 +1,6 @@
-"""A round in perfeds2: the timeline of a radio cell (A = 5 of 20 UEs, S = 5), then its replay, both on the clock.
+"""Time rounds in perfeds2: the timeline of a radio cell (A = 5 of 20 UEs, S = 5) and its replay.
 
-With --replay the timeline is there before, and only what is learned along it is timed.
+With --replay the timeline is made beforehand and only the replay is timed.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def main() -> None:
 
     name = "perfeds2" + (", replay alone" if given.replay else "") + (", exact Hessian" if given.exact else "")
     if jax.default_backend() != "cpu":
-        play(given.rounds)  # on a GPU many rounds are another program than few: compiled before the clock starts
+        play(given.rounds)  # on a GPU, many rounds are a different program than few; compile it before the clock starts
     work.measure(name, ["perfeds2", "jax"], play, weights, given.rounds, given.seed)
 
 

@@ -1,4 +1,4 @@
-"""A round in pfl-research: its federated averaging and simulated backend, one local step, no evaluation."""
+"""Time rounds in pfl-research: its federated averaging and simulated backend, one local step, no evaluation."""
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 
 class Network(torch.nn.Module):
-    """The two methods that pfl asks of a module, beside the layers."""
+    """A network with the two methods that pfl requires of a module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,11 +36,11 @@ def main() -> None:
     torch.manual_seed(given.seed)
     np.random.seed(given.seed)  # noqa: NPY002 (pfl draws from it)
     random = np.random.default_rng(given.seed)
-    device = get_default_device()  # pfl's: a GPU where there is one
+    device = get_default_device()  # pfl's choice: a GPU if there is one
     x, y = (torch.from_numpy(a).to(device) for a in work.data(given.seed))
 
     def todays(ue: int) -> Dataset:
-        """A UE's data set for one round: its batch, so that the one local step sees 40 fresh samples."""
+        """Return a UE's data set for one round: one batch, so that the local step sees 40 fresh samples."""
         at = torch.from_numpy(random.integers(0, work.SAMPLES, work.BATCH)).to(device)
         return Dataset((x[ue, at], y[ue, at]), user_id=str(ue))
 

@@ -1,6 +1,7 @@
-"""A round in a bare PyTorch loop: five backward passes that add up in the gradients, and one step by hand.
+"""Time rounds in a bare PyTorch loop: five backward passes that accumulate gradients, and one hand-written step.
 
-With --exact, the meta-gradient in ``torch.func``: three batches, and the Hessian-vector product as a jvp of grad.
+With --exact it computes the meta-gradient with ``torch.func``: three batches, and the Hessian-vector product as a jvp
+of grad.
 """
 
 from collections.abc import Callable
@@ -53,8 +54,8 @@ def plain_rounds(model: torch.nn.Module, batch: Callable[[int], tuple]) -> Calla
 
 
 def exact_rounds(model: torch.nn.Module, batch: Callable[[int], tuple]) -> Callable[[int], None]:
-    """(I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o), averaged over the five."""
-    params = {name: w.detach() for name, w in model.named_parameters()}  # the module's own memory: steps change it
+    """Return rounds with the mean over five UEs of (I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o)."""
+    params = {name: w.detach() for name, w in model.named_parameters()}  # shares memory with the module
 
     def loss(params: Params, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return cross_entropy(functional_call(model, params, (x,)), y)

@@ -1,7 +1,7 @@
-"""A round in a bare PyTorch loop on a GPU: everything on the device, five UEs side by side by vmap.
+"""Time rounds in a bare PyTorch loop on a GPU: everything on the device, five UEs in parallel with vmap.
 
-With --graphs, a round is captured once as a CUDA graph and replayed: the device alone decides how long it takes. With
---exact, the meta-gradient: three batches, and the Hessian-vector product as a jvp of grad.
+With --graphs a round is captured once as a CUDA graph and replayed, so its time depends on the device alone. With
+--exact it computes the meta-gradient: three batches, and the Hessian-vector product as a jvp of grad.
 """
 
 import sys
@@ -26,7 +26,7 @@ def plain(params: Params, x: torch.Tensor, y: torch.Tensor) -> Params:
 
 
 def meta(params: Params, x: torch.Tensor, y: torch.Tensor) -> Params:
-    """(I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o)."""
+    """Return (I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o)."""
     inner = grad(mean_loss)(params, x[0], y[0])
     outer = grad(mean_loss)(tuple(w - work.ALPHA * g for w, g in zip(params, inner, strict=True)), x[1], y[1])
     curvature = jvp(lambda w: grad(mean_loss)(w, x[2], y[2]), (params,), (outer,))[1]
@@ -40,7 +40,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("PyTorch sees no GPU here.")
     torch.manual_seed(given.seed)
-    torch.set_float32_matmul_precision("high")  # TF32, as JAX's default is
+    torch.set_float32_matmul_precision("high")  # TF32, which is JAX's default
     x, y = (torch.from_numpy(a).cuda() for a in work.data(given.seed))
     layers = [torch.nn.Linear(work.FEATURES, work.HIDDEN), torch.nn.Linear(work.HIDDEN, work.CLASSES)]
     params = tuple(w.detach().T.contiguous().cuda() for layer in layers for w in (layer.weight, layer.bias))
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def captured(round_: Callable[[], None], params: Params) -> Callable[[], None]:
-    """A round as one CUDA graph. Trying it out trains a little, which is undone."""
+    """Capture a round as one CUDA graph. The warm-up trains a little, which is undone."""
     before, graph, side = [w.clone() for w in params], torch.cuda.CUDAGraph(), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

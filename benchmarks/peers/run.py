@@ -1,11 +1,11 @@
 """Compare the speed of perfeds2 with its peers on the same work.
 
-    python benchmarks/peers/run.py                            (makes the environments first, some minutes)
+    python benchmarks/peers/run.py                            (creates the environments first, which takes minutes)
     python benchmarks/peers/run.py --only perfeds2,torch --repeats 3
-    python benchmarks/peers/run.py --gpu --here               (on a GPU, with what this very Python has)
+    python benchmarks/peers/run.py --gpu --here               (on a GPU, with the packages of this Python)
 
-Every peer lives in its own virtual environment under .benchmarks/ and runs in a fresh process. They take turns, so that
-a busy machine slows all of them; a ratio is the median of the turns' ratios. Standard library only.
+Every peer has its own virtual environment under .benchmarks/ and runs in a fresh process. The peers take turns, so a
+busy machine slows all of them; a ratio is the median of the ratios per turn. Uses only the standard library.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import statistics
-import subprocess  # only ever starts Pythons of the environments made here
+import subprocess  # only runs the Pythons of the environments made here
 import sys
 import time
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LEARNED = 2.25  # the loss everybody must be below after the warm-up; guessing gives ln 10 = 2.303
+LEARNED = 2.25  # every peer's loss must be below this after the warm-up; guessing gives ln 10 = 2.303
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """One row of the table."""
 
     name: str
-    environment: str  # its packages are in <environment>.txt, its script is on_<environment>.py
-    rounds: int  # some seconds' worth on a quiet machine
-    threads: int | None = None  # of PyTorch and of JAX; None: as many as they like
+    environment: str  # packages are in <environment>.txt, the script is on_<environment>.py
+    rounds: int  # a few seconds on an idle machine
+    threads: int | None = None  # for PyTorch and JAX; None leaves the choice to them
     exact: bool = False  # meta-gradients with the exact Hessian
     script: str = ""  # on_<script>.py instead
-    more: tuple[str, ...] = ()  # what else it is told
+    more: tuple[str, ...] = ()  # further arguments of the script
 
 
 ROWS = (
@@ -63,8 +63,8 @@ ON_GPU = (
     Row("bare PyTorch loop", "torch", 1_000, script="torch_gpu"),
     Row("torch.func, exact Hessian", "torch", 500, exact=True, script="torch_gpu"),
 )
-Measured = dict[Row, list[dict]]  # a turn's JSON line after the other
-Failed = dict[Row, str]  # and why
+Measured = dict[Row, list[dict]]  # one JSON object per turn
+Failed = dict[Row, str]  # the reason
 
 
 def main() -> None:
@@ -103,7 +103,7 @@ def _options() -> argparse.Namespace:
 
 
 def measure(rows: Sequence[Row], given: argparse.Namespace) -> tuple[Measured, Failed]:
-    """Turn after turn. What cannot be installed or run is kept with its reason and does not take part any more."""
+    """Measure all rows in turns. A row that cannot be installed or run is recorded with its reason and then skipped."""
     measured: Measured = {row: [] for row in rows}
     failed: Failed = {}
     began = time.monotonic()
@@ -132,7 +132,7 @@ def measure(rows: Sequence[Row], given: argparse.Namespace) -> tuple[Measured, F
 
 
 def environment(name: str, cache: Path) -> str:
-    """Make a peer's environment, if its list of packages is new. Returns why it cannot be made; nothing if it can."""
+    """Create a peer's environment if its list of packages is new. Return the error; empty on success."""
     folder, wanted = cache / "venvs" / name, (HERE / f"{name}.txt").read_text()
     mark = folder / "installed.txt"
     if mark.exists() and mark.read_text() == wanted:
@@ -151,7 +151,7 @@ def environment(name: str, cache: Path) -> str:
 
 
 def run(row: Row, given: argparse.Namespace) -> tuple[list[dict] | None, str]:
-    """One script in a fresh process. Returns its JSON lines, or None and why."""
+    """Run a row's script in a fresh process. Return its JSON lines, or None and the reason."""
     python = sys.executable if given.here else given.cache / "venvs" / row.environment / "bin" / "python"
     script = HERE / f"on_{row.script or row.environment}.py"
     rounds = max(int(row.rounds * given.share), 1)
@@ -173,7 +173,7 @@ def _last_line(text: str) -> str:
 
 
 def table(measured: Measured, failed: Failed) -> str:
-    """Markdown. Ratios are of perfeds2's speed to the row's, turn by turn, with the same objective and as many threads."""
+    """Return a Markdown table. Ratios are perfeds2's speed over the row's, for the same objective and threads."""
     head = "| | rounds/s | rounds per CPU second | perfeds2 is × as fast (wall) | × (CPU) | loss | versions |"
     lines = [head, "|---|---|---|---|---|---|---|"]
     for row, said in measured.items():
@@ -197,7 +197,7 @@ def ratio(ours: Sequence[dict], theirs: Sequence[dict], key: str) -> str:
 
 
 def middle(values: Sequence[float]) -> str:
-    """The median, and the range."""
+    """Format the median and the range."""
     return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
 
 

@@ -1,21 +1,21 @@
 """Measure the time from the command to the figure: the paper's exp_1 on MNIST.
 
-    python benchmarks/peers/whole.py                     (five seeds; FedJAX trains one of them, it takes minutes)
+    python benchmarks/peers/whole.py                     (five seeds; FedJAX trains one of them, which takes minutes)
     python benchmarks/peers/whole.py --only curve,fedjax --horizon-s 60
 
-Three rows, each a fresh process that begins with its imports and ends with a PNG:
+There are three rows. Each is a fresh process that begins with its imports and ends with a PNG:
 
-* figure: `perfeds2 reproduce exp_1 --task mnist --scale paper`: six algorithms, five seeds, the clock, the claims, the page.
-* curve: the one of the six curves that a peer can express, FedAvg-SYN, by perfeds2.
-* fedjax: the same curve by FedJAX, the nearest peer: same data, rounds, batches' size and evaluations. It knows no seconds and
-  nobody who is late, so neither the other five curves nor this one's axis: it is told how many rounds there are
-  and when they end, for nothing.
+* figure: `perfeds2 reproduce exp_1 --task mnist --scale paper`: six algorithms, five seeds, clock, claims and page.
+* curve: FedAvg-SYN in perfeds2, the only one of the six curves that a peer can express.
+* fedjax: the same curve in FedJAX, the closest peer, with the same data, rounds, batch size and evaluations. FedJAX
+  models neither time nor late clients, so it cannot produce the other five curves or this one's time axis. It is
+  given the rounds and their closing times for free.
 
-MNIST is where `perfeds2 data fetch mnist` puts it, or in $PERFEDS2_DATA.
+MNIST is read from where `perfeds2 data fetch mnist` puts it, or from $PERFEDS2_DATA.
 """
 
 import argparse
-import subprocess  # only ever starts this Python
+import subprocess  # only runs this Python
 import sys
 import tempfile
 import time
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def command_of(row: str, folder: Path, seeds: int, horizon_s: float) -> tuple[list[str], Path]:
-    """What is run, and the picture it leaves."""
+    """Return the command of a row and the path of the figure it writes."""
     if row == "figure":
         out = folder / "figure"
         what = [
@@ -83,7 +83,7 @@ def command_of(row: str, folder: Path, seeds: int, horizon_s: float) -> tuple[li
 
 
 def write_work(path: Path, seeds: int, horizon_s: float) -> None:
-    """FedAvg-SYN of exp_1 as arrays, for whoever does not know perfeds2: data, rounds, when to look, step sizes."""
+    """Write FedAvg-SYN of exp_1 as arrays for other frameworks: data, rounds, evaluation times and step sizes."""
     from whole_curve import spec
 
     from perfeds2.learning.data import Shards

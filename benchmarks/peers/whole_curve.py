@@ -1,4 +1,4 @@
-"""FedAvg-SYN of the paper's exp_1 on MNIST in perfeds2, from its imports to a picture: clock, training, evaluations."""
+"""Run FedAvg-SYN of the paper's exp_1 on MNIST in perfeds2, from imports to figure: clock, training, evaluations."""
 
 import sys
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def spec(seeds: tuple[int, ...], horizon_s: float) -> Any:
 
 
 def draw(curves: Sequence[Any], picture: str) -> None:
-    """A line a seed: seconds, accuracies. Says where they end."""
+    """Draw a line per seed of (seconds, accuracies). Print the mean final accuracy."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots()

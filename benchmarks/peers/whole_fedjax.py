@@ -1,4 +1,4 @@
-"""FedAvg-SYN of the paper's exp_1 on MNIST in FedJAX, from its imports to a picture; ``whole.py`` says what it is told."""
+"""Run FedAvg-SYN of the paper's exp_1 on MNIST in FedJAX, from imports to figure; ``whole.py`` describes its inputs."""
 
 import sys
 
@@ -26,7 +26,7 @@ def main() -> None:
         )
         sampler = fedjax.client_samplers.UniformGetClientSampler(
             clients, clients.num_clients(), seed
-        )  # all of them, every round
+        )  # all clients in every round
         state, done, accuracies = algorithm.init(initial(seed)), 0, []
         for rounds in work[f"rounds{seed}"].tolist():
             for _ in range(rounds - done):
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def shards(work, seed):
-    """The training parts as FedJAX's clients; and what perfeds2 looks at of everybody's parts, too, as arrays."""
+    """Return the training parts as FedJAX clients, and the train and test samples that perfeds2 evaluates as arrays."""
     x, y = work[f"x{seed}"].astype(np.float32) / PIXELS, work[f"y{seed}"].astype(np.int32)
     start, train, test = (work[f"{name}{seed}"] for name in ("start", "train", "test"))
     clients = {
@@ -54,7 +54,7 @@ def shards(work, seed):
 
 @jax.jit
 def personal_accuracy(params, own, test, alpha):
-    """The mean over UEs, each after one step on its own training samples, on its test samples."""
+    """Return the mean accuracy over UEs on their test samples, each after one step on its own training samples."""
 
     def one(own, test):
         gradient = jax.grad(masked_loss)(params, *own)

@@ -1,6 +1,6 @@
-"""What is the work that all of them do, and how is it timed?
+"""Define and time the work that all peers do.
 
-NumPy and the standard library only, so that every environment can import it.
+Uses only NumPy and the standard library, so that every environment can import it.
 """
 
 import argparse
@@ -13,20 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
-UES, SAMPLES, FEATURES, HIDDEN, CLASSES = 20, 600, 784, 100, 10  # MNIST's shape, in the hands of 20 UEs
+UES, SAMPLES, FEATURES, HIDDEN, CLASSES = 20, 600, 784, 100, 10  # MNIST's shape, split over 20 UEs
 QUORUM, BATCH, BETA, ALPHA = 5, 40, 0.07, 0.03
-WARM_UP = 30  # rounds before the clock starts; everybody is asked for the loss after exactly these
+WARM_UP = 30  # untimed rounds; every peer's loss is evaluated after exactly these
 
 Layers = Sequence[np.ndarray]  # weight1 (784, 100), bias1, weight2 (100, 10), bias2
 
 
 def data(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Samples (UES, SAMPLES, FEATURES) and labels (UES, SAMPLES): ten grey pictures, each seen through much noise."""
+    """Return samples (UES, SAMPLES, FEATURES) and labels (UES, SAMPLES): ten grey images with strong noise."""
     return _pictures(seed, (UES, SAMPLES), 1)
 
 
 def loss(weights: Layers, seed: int) -> float:
-    """Mean cross-entropy over 1,000 other samples of the same pictures. Every framework's weights are judged here."""
+    """Return the mean cross-entropy over 1,000 further samples, by which every framework is judged."""
     x, y = _pictures(seed, (1_000,), 2)
     weight1, bias1, weight2, bias2 = (np.asarray(w, np.float64) for w in weights)
     logits = np.maximum(x @ weight1 + bias1, 0.0) @ weight2 + bias2
@@ -39,11 +39,11 @@ def _pictures(seed: int, shape: tuple[int, ...], which: int) -> tuple[np.ndarray
     random = np.random.default_rng([seed, which])
     y = random.integers(0, CLASSES, shape)
     x = 0.3 * pictures[y] + 0.7 * random.random((*shape, FEATURES), np.float32)
-    return x - np.float32(0.5), y  # centred, as everybody does with pixels
+    return x - np.float32(0.5), y  # centred, as usual for pixels
 
 
 def options() -> argparse.Namespace:
-    """What every script is told."""
+    """Parse the arguments that all scripts share."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
@@ -66,7 +66,7 @@ def measure(
     seed: int,
     shim: str = "",
 ) -> None:
-    """Warm up, look at the loss, then time so many further rounds, a turn each. ``play(n)`` returns when n rounds are done."""
+    """Warm up, evaluate the loss, then time ``rounds`` more rounds per turn. ``play(n)`` runs n rounds."""
     play(WARM_UP)
     learned = loss(weights(), seed)
     for _ in range(options().turns):
@@ -78,7 +78,7 @@ def measure(
 def say(
     peer: str, packages: Sequence[str], rounds: int, wall_s: float, cpu_s: float, learned: float, shim: str = ""
 ) -> None:
-    """One line of JSON: what ``run.py`` reads."""
+    """Print one line of JSON for ``run.py``."""
     line = {
         "peer": peer,
         "version": ", ".join(f"{package} {_version(package)}" for package in packages),
@@ -99,7 +99,7 @@ def _version(package: str) -> str:
 
 
 def cpu_s() -> float:
-    """Processor seconds of this process and of all that it started and that still run (Ray's workers)."""
+    """Return the CPU seconds of this process and its running descendants (Ray's workers)."""
     return time.process_time() + sum(_cpu_s(pid) for pid in _descendants(os.getpid()))
 
 
@@ -122,7 +122,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat after the name, which may hold spaces; none if the process has gone."""
+    """Return the fields of /proc/<pid>/stat after the name, which may contain spaces; empty if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""How fast are the closed forms of bandwidth and schedule, against a convex solver?"""
+"""Time the closed forms for bandwidth and schedule against a convex solver."""
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ def allocation_group(
     rounds: int = 1_000,
     quorum: int = 1_000,
 ) -> Iterator[Measurement]:
-    """Theorem 2's bandwidths and the schedule, for as many UEs as anybody has."""
+    """Measure Theorem 2's bandwidths and the schedule, for up to a million UEs."""
     announce(f"allocation: {many:,} UEs, then a solver for {few}, {repeats} turns …")
     million, couple, calls = opening(many, seed), opening(few, seed), 20
     rivals: dict[str, Callable[[], object]] = {
@@ -57,22 +57,23 @@ def allocation_group(
 
 
 def opening(ues: int, seed: int) -> Uplink:
-    """The first round of a cell: everybody computes, then sends a million bits or less."""
+    """Return the first round of a cell: every UE computes, then sends at most a million bits."""
     cell = Cell.draw(ues, seed)
     bits = 1e6 * np.random.default_rng(seed).random(ues)
     return Uplink(0, cell.bandwidth_hz, cell.signal_hz(0), cell.compute_s(40.0), bits, equal_shares(ues), None)
 
 
 def solver_finish_s(uplink: Uplink, *, one_by_one: bool = False) -> float:
-    """The T of ``equal_finish`` by a general convex solver: min T, bits_i·ln2/(T − compute_i) ≤ b_i·ln(1 + g_i/b_i), Σb ≤ B.
+    """Return T of ``equal_finish`` from a general convex solver.
 
-    The rate is concave in b: with β = b/B and γ = g/B it is β·ln γ − rel_entr(β, β/γ + 1), since
-    β·ln(1 + γ/β) = β·ln(γ·(β/γ + 1)/β). As one vector constraint, or as one would on paper: a constraint per UE.
+    It solves min T subject to bits_i·ln2/(T − compute_i) ≤ b_i·ln(1 + g_i/b_i) and Σb ≤ B. The rate is concave in b:
+    with β = b/B and γ = g/B it is β·ln γ − rel_entr(β, β/γ + 1), since β·ln(1 + γ/β) = β·ln(γ·(β/γ + 1)/β).
+    ``one_by_one`` uses one constraint per UE, as on paper, instead of one vector constraint.
     """
     import cvxpy as cp
 
     signal, nats = uplink.signal_hz / uplink.bandwidth_hz, uplink.bits * np.log(2) / uplink.bandwidth_hz
-    unit_s = nats.sum() / 10 + uplink.compute_s.max()  # of T, to keep the solver's numbers near 1
+    unit_s = nats.sum() / 10 + uplink.compute_s.max()  # scales T to keep the solver's numbers near 1
     work, compute = nats / unit_s, uplink.compute_s / unit_s
     part, end = cp.Variable(signal.size, nonneg=True), cp.Variable()
     if one_by_one:

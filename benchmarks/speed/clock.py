@@ -1,4 +1,4 @@
-"""How fast is the clock, against a model with a process for every UE, against its NumPy twin, and against its logarithms alone?"""
+"""Time the clock against a process-per-UE model, its NumPy twin, and the arithmetic of fading and rates alone."""
 
 import sys
 import time
@@ -24,7 +24,7 @@ PAYLOAD, SAMPLES, FEW_UES = 1e6, 120.0, 20
 def clock_group(
     repeats: int, seed: int, announce: Announce, *, ues: int = 188, rounds: int = 10_000, crowd: int = 1_000_000
 ) -> Iterator[Measurement]:
-    """Rounds a processor second, one core. The slow rivals play fewer rounds: NumPy's twin a tenth, processes a 250th."""
+    """Measure rounds per CPU second on one core. Slow rivals play fewer rounds: NumPy a tenth, processes a 250th."""
     announce(f"clock: {rounds:,} rounds of {FEW_UES} and of {ues} UEs, {repeats} turns …")
     few, many = Cell.draw(FEW_UES, seed), Cell.draw(ues, seed)
     five, quarter, everybody = Protocol(QUORUM, STALENESS), Protocol(max(ues // 4, 1), STALENESS), Protocol(ues)
@@ -87,7 +87,7 @@ def _play(
 
 
 def _only_fading_and_rates(ues: int, rounds: int, dice: np.random.Generator) -> None:
-    """A random number, two logarithms, a square root and two quotients for every UE and round: no exact clock does with less."""
+    """Compute what no exact clock avoids per UE and round: a random number, two logarithms, a root, two quotients."""
     at_once = max(65_536 // ues, 1)
     for _ in range(-(-rounds // at_once)):
         numbers = dice.random((at_once, ues))

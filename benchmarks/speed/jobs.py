@@ -1,7 +1,7 @@
-"""What is a core worth, when several train side by side?
+"""Measure how well trainings scale over several processes.
 
-Every process gets the same number of trainings, so with twice the processes twice the work is done, and with perfect ones in the
-same time. Starting them counts.
+Every process gets the same number of trainings, so twice the processes do twice the work, ideally in the same time.
+Starting the processes is included.
 """
 
 import os
@@ -19,24 +19,24 @@ from perfeds2.runs.store import Store
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.resolve import resolve
 
-EACH = 6  # trainings a process has
-HORIZON_S = 60.0  # simulated: a second or two of one core
+EACH = 6  # trainings per process
+HORIZON_S = 60.0  # simulated; takes a second or two on one core
 TURNS = 2
 
 
 def jobs_group(
     repeats: int, seed: int, announce: Announce, each: int = EACH, horizon_s: float = HORIZON_S
 ) -> Iterator[Measurement]:
-    """One process, two, four, … up to one a core."""
+    """Measure one process, two, four, … up to one per core."""
     cores = count_cores()
     counts = sorted({1, *(1 << power for power in range(cores.bit_length()) if 1 << power <= cores), cores})
     turns = min(repeats, TURNS)
     announce(f"jobs: {each} trainings for each of {', '.join(map(str, counts))} processes, {turns} turns …")
     seconds, kept = {count: np.empty(turns) for count in counts}, dict[str, set[bytes]]()
     before = os.environ.get("NPROC")
-    os.environ["NPROC"] = "1"  # as commands that have several trainings
+    os.environ["NPROC"] = "1"  # as in commands with several trainings
     try:
-        for turn in range(-1, turns):  # one before the first compiles
+        for turn in range(-1, turns):  # turn -1 compiles
             for count in counts if turn >= 0 else counts[:1]:
                 took_s, files = _train(count, range(seed, seed + count * each), horizon_s)
                 if turn >= 0:
@@ -57,7 +57,7 @@ def jobs_group(
 
 
 def _train(processes: int, seeds: Sequence[int], horizon_s: float) -> tuple[float, dict[str, bytes]]:
-    """Seconds, and what every training left."""
+    """Return the seconds taken and the files that the trainings wrote."""
     spec = resolve({"run": {"algorithms": ["PerFedS2"], "seeds": list(seeds), "horizon_s": horizon_s}})
     with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as place:
         store = Store(Path(place) / "trainings", whole=True)

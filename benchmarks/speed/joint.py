@@ -1,4 +1,4 @@
-"""Does planning who is merged, and giving them the band, pay?"""
+"""Measure whether scheduling UEs and allocating the band to them pays off."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -51,9 +51,10 @@ def joint_group(
     every_s: float = 0.1,
     target: float = 0.9,
 ) -> Iterator[Measurement]:
-    """Seconds a round and seconds to an accuracy, over as many seeds as there are repeats; differences are paired.
+    """Measure seconds per round and seconds to an accuracy, over ``repeats`` seeds; differences are paired by seed.
 
-    The paper's cell with distances uniform in [0, 200 m], A = 5, S = 5, restart; the digits; PerFed with exact Hessian.
+    The paper's cell with distances uniform in [0, 200 m], A = 5, S = 5, restart; the digits; PerFed with exact
+    Hessian.
     """
     seeds = range(seed, seed + repeats)
     announce(f"joint: {len(WAYS)} ways to run the rounds, {repeats} seeds …")
@@ -80,7 +81,7 @@ def joint_group(
 def run_rounds(
     way: Rounds, ues: int, seed: int, horizon_s: float, every_s: float, target: float
 ) -> tuple[float, float | None]:
-    """Seconds a round, and the first evaluated second at the target (None if it is not reached)."""
+    """Return the seconds per round, and the first evaluation time at the target (None if it is never reached)."""
     task, learner, quorum = digits(ues, 3, seed), Learner(PerFed(0.03), BETA, BATCH), min(QUORUM, ues)
     cell = Cell.draw(ues, seed, layout="uniform", cycles_per_sample=cycles_per_sample(task.model))
     payload = payload_bits(task.model)
@@ -107,7 +108,7 @@ def run_rounds(
 
 
 def _over_seeds(name: str, what: str, values: Sequence[float | None], unit: str) -> Measurement:
-    """Mean and 95 % Student-t interval over seeds; none where a seed has no value."""
+    """Return the mean and 95 % Student-t interval over seeds; empty if a seed has no value."""
     known = statistic(values)
     missing = sum(value is None for value in values)
     some = f" ({len(values) - missing} of {len(values)} seeds got there)" if missing else ""

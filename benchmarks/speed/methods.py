@@ -1,4 +1,4 @@
-"""What does a method cost beside its own arithmetic? A merge and a memory that do nothing, against rounds without them."""
+"""Measure the overhead of a method beyond its own arithmetic, with a merge and a memory that do nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
 
-DIGITS = MLP((64, 32, 10))  # so small that a round is little more than what surrounds it
+DIGITS = MLP((64, 32, 10))  # so small that overhead dominates a round
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
 @dataclass(frozen=True)
 class Remembering:
-    """FedAvg whose UEs keep a whole model from job to job, and do nothing with it."""
+    """FedAvg whose UEs keep a whole model between jobs without using it."""
 
     batches = 1
 
@@ -54,7 +54,7 @@ def methods_group(
     samples: int = 6_000,
     models: Sequence[MLP] = (DIGITS, NETWORK),
 ) -> Iterator[Measurement]:
-    """Rounds among 20 UEs at A = 5 and batch 40, without evaluations: times the seconds of FedAvg's."""
+    """Measure each method's time relative to FedAvg's, for 20 UEs at A = 5 and batch 40, without evaluations."""
     announce(f"methods: {rounds} rounds for each of {len(models) * len(LEARNERS)} loops, {repeats} turns …")
     for model in models:
         (task,), line = random_tasks(model, samples, (20,), seed), bench_timeline(model, 20, rounds, seed)

@@ -1,13 +1,14 @@
-"""What of a round is the arithmetic that nobody can leave out?
+"""Compare rounds with the matrix products that they cannot avoid.
 
-A round of a two-layer network is a few matrix products and little else. Here NumPy does these products alone, on arrays that lie
-ready: no drawing of batches, no nonlinearity, no merge. Our rounds, with all of that, are put beside them, both on so many threads.
-The products are those of the objective as it is written; ours of the exact Hessian have a sixth fewer multiplications (``learning/factored.py``).
+A round of a two-layer network is little more than a few matrix products. Here NumPy computes only these, on arrays
+that are already in memory: no batch sampling, no nonlinearity, no merge. Our rounds, which include all of that, are
+compared with them on the same number of threads. The products are those of the objective as written; our exact Hessian
+needs a sixth fewer multiplications (``learning/factored.py``).
 """
 
 import json
 import os
-import subprocess  # only ever starts this very Python
+import subprocess  # only runs this Python
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ Work = Callable[[], object]
 def products_group(
     repeats: int, seed: int, announce: Announce, *, rounds: int = 100, sizes: str = "784-100-10"
 ) -> Iterator[Measurement]:
-    """The speed of our rounds over that of their matrix products, in a fresh process for each number of threads."""
+    """Measure the speed of rounds over that of their matrix products, in a fresh process per number of threads."""
     for threads, words in THREADS.items():
         if threads > (os.cpu_count() or 1):
             continue
@@ -36,7 +37,7 @@ def products_group(
             [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
         )
         spent = {name: np.array(turns) for name, turns in json.loads(done.stdout.splitlines()[-1]).items()}
-        clock = "cpu" if threads == 1 else "wall"  # a second thread that waits is no use
+        clock = "cpu" if threads == 1 else "wall"  # CPU seconds would not count threads that wait
         for name, what in WORDS.items():
             ours, theirs = spent[f"{name}/{clock}"], spent[f"{name} products/{clock}"]
             yield measured(
@@ -55,7 +56,7 @@ def products_group(
 
 
 def main(rounds: int, turns: int, seed: int, sizes: str) -> None:
-    """In the fresh process: every rival's seconds in every turn, by the wall and by the processor, as JSON."""
+    """Print each rival's wall and CPU seconds per turn as JSON; runs in the fresh process."""
     import jax
 
     from benchmarks.speed.replay import bench_timeline, random_tasks
@@ -64,7 +65,7 @@ def main(rounds: int, turns: int, seed: int, sizes: str) -> None:
     from perfeds2.learning.replay import Learner, replay
 
     if os.environ["NPROC"] == "1":
-        jax.config.update("jax_cpu_enable_async_dispatch", False)  # as commands with several trainings do
+        jax.config.update("jax_cpu_enable_async_dispatch", False)  # as in commands with several trainings
     model = MLP(tuple(map(int, sizes.split("-"))))
     (task,), line = random_tasks(model, 12_000, [20], seed), bench_timeline(model, 20, rounds, seed)
 
@@ -85,7 +86,7 @@ def main(rounds: int, turns: int, seed: int, sizes: str) -> None:
 
 
 def alone(exact: bool, sizes: tuple[int, ...], rounds: int, seed: int) -> Work:
-    """The products of so many rounds, in NumPy. Every upload has arrays of its own."""
+    """Return the matrix products of ``rounds`` rounds in NumPy. Every upload has its own arrays."""
     inputs, hidden, outputs = sizes
     random = np.random.default_rng(seed)
     shapes = [(BATCH, inputs), (inputs, hidden), (BATCH, hidden), (hidden, outputs), (BATCH, outputs)]
@@ -93,7 +94,7 @@ def alone(exact: bool, sizes: tuple[int, ...], rounds: int, seed: int) -> Work:
 
     def gradient(x: np.ndarray, w: np.ndarray, h: np.ndarray, v: np.ndarray, e: np.ndarray) -> None:
         _ = x @ w, h @ v  # forward
-        _ = e @ v.T, h.T @ e, x.T @ h  # back: to the hidden layer, and one for each weight
+        _ = e @ v.T, h.T @ e, x.T @ h  # backward: to the hidden layer, and one for each weight
 
     def curvature(x: np.ndarray, w: np.ndarray, h: np.ndarray, v: np.ndarray, e: np.ndarray) -> None:
         _ = (
@@ -102,8 +103,8 @@ def alone(exact: bool, sizes: tuple[int, ...], rounds: int, seed: int) -> Work:
             h @ v,
             h @ v,
             h @ v,
-        )  # forward, and how it changes: by the product rule twice in the second layer
-        _ = e @ v.T, e @ v.T, h.T @ e, h.T @ e, x.T @ h  # back: only how it changes
+        )  # forward and its derivative: the product rule applies twice in the second layer
+        _ = e @ v.T, e @ v.T, h.T @ e, h.T @ e, x.T @ h  # backward: only the derivative
 
     steps = (gradient, gradient, curvature) if exact else (gradient,)
 

@@ -1,4 +1,4 @@
-"""How fast is replay, one compiled loop, against two bare ones: NumPy's and JAX's?"""
+"""Time replay, which is one compiled loop, against a bare NumPy loop and a bare JAX loop."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,8 +23,8 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 
 NETWORK = MLP((784, 100, 10))
-Draw = Callable[..., Int[np.ndarray, " b"] | Int[jax.Array, " b"]]  # (UE, version) -> which samples its job looks at
-Weights = tuple[Any, ...]  # arrays of two layers: weight, bias, weight, bias
+Draw = Callable[..., Int[np.ndarray, " b"] | Int[jax.Array, " b"]]  # (UE, version) -> indices of the samples in its job
+Weights = tuple[Any, ...]  # weight, bias, weight, bias of two layers
 
 
 def replay_group(
@@ -37,7 +37,7 @@ def replay_group(
     populations: Sequence[int] = (20, 200, 2_000),
     model: MLP = NETWORK,
 ) -> Iterator[Measurement]:
-    """Rounds a second at A = 5 and batch 40, without evaluations, on data with MNIST's shape."""
+    """Measure rounds per second at A = 5 and batch 40, without evaluations, on data with MNIST's shape."""
     announce(f"replay: {rounds} rounds for each of {6 + len(populations) - 1} loops, {repeats} turns …")
     tasks = random_tasks(model, samples, populations, seed)
     lines = [bench_timeline(model, ues, rounds, seed) for ues in populations]
@@ -79,7 +79,7 @@ def replay_group(
 
 
 def random_tasks(model: MLP, samples: int, populations: Sequence[int], seed: int) -> list[Task]:
-    """The same random samples in the hands of so many UEs each, in equal parts."""
+    """Return a task per population size, with the same random samples split equally over its UEs."""
     random = np.random.default_rng(seed)
     x, y = random.random((samples, model.sizes[0]), np.float32), random.integers(0, model.sizes[-1], samples)
     nobody = np.zeros(1, int)
@@ -99,7 +99,7 @@ def bench_timeline(model: MLP, ues: int, rounds: int, seed: int) -> Timeline:
 
 
 def numpy_replay(weights: Weights, x: np.ndarray, y: np.ndarray, line: Timeline, draw: Draw) -> Weights:
-    """What one would write in NumPy: round after round, UE after UE, with a ring of the models still needed."""
+    """Replay as one would write it in NumPy: loops over rounds and UEs, with a ring of the models still needed."""
     ring = [weights] * line.depth
     for k, (ues, versions) in enumerate(zip(line.ues.tolist(), line.versions.tolist(), strict=True)):
         total: list[np.ndarray] = []
@@ -143,7 +143,7 @@ def _numpy_draw(data: object, seed: int) -> Draw:
 
 
 def jax_replay(task: Task, line: Timeline, draw: Draw, seed: int) -> Weights:
-    """What one would write in JAX: a scan over rounds, in it a scan over UEs, and the same ring."""
+    """Replay as one would write it in JAX: a scan over rounds, in it a scan over UEs, with the same ring."""
     assert isinstance(task.data, Shards)
     jobs = jnp.arange(line.rounds), jnp.asarray(line.ues, jnp.int32), jnp.asarray(line.versions, jnp.int32)
     return _jax_rounds(initial_weights(task, seed), *jobs, task.data.x, task.data.y, draw=draw, depth=line.depth)
@@ -190,7 +190,7 @@ def _jax_gradient(weights: Weights, x: jax.Array, y: jax.Array) -> Weights:
 
 
 def jax_draw(data: object, seed: int) -> Draw:
-    """Drawn inside the loop, with a key of (UE, version), as replay does."""
+    """Return a sampler for use inside the loop, with a key of (UE, version), as in replay."""
     assert isinstance(data, Shards)
     start, train = data.start, data.train_count
 
@@ -202,6 +202,6 @@ def jax_draw(data: object, seed: int) -> Draw:
 
 
 def initial_weights(task: Task, seed: int) -> Weights:
-    """Replay's w_0, layer after layer."""
+    """Return replay's w_0, layer by layer."""
     params = task.model.init(jax.random.fold_in(jax.random.key(seed), 0))
     return tuple(params[name] for name in ("dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias"))

@@ -1,6 +1,6 @@
-"""How long until a user sees something?"""
+"""Measure how long a user waits for the first output."""
 
-import subprocess  # only ever starts this very Python
+import subprocess  # only runs this Python
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -11,7 +11,7 @@ from benchmarks.speed.timing import Announce, Measurement, measured, take_turns
 
 
 def start_up_group(repeats: int, seed: int, announce: Announce) -> Iterator[Measurement]:  # noqa: ARG001 (nothing is random here)
-    """Whole processes, the interpreter's own start included."""
+    """Time whole processes, including the start of the interpreter."""
     announce(f"start-up: three fresh processes, {repeats} turns …")
     seconds = take_turns(
         {

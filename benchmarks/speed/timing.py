@@ -1,4 +1,4 @@
-"""How is everything timed? Rivals take turns, so a busy machine slows all of them."""
+"""Time rivals in turns, so that a busy machine slows all of them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-BETA, BATCH, QUORUM, STALENESS = 0.07, 40, 5, 5  # what is trained and merged, wherever something is
+BETA, BATCH, QUORUM, STALENESS = 0.07, 40, 5, 5  # shared by all benchmarks that train or merge
 Seconds = Float[np.ndarray, " turns"]
-Announce = Callable[[str], None]  # hears what takes a while, before it begins
+Announce = Callable[[str], None]  # called with a line before something that takes a while
 Group = Callable[[int, int, Announce], Iterator["Measurement"]]  # (repeats, seed, announce)
 
 
@@ -17,20 +17,20 @@ Group = Callable[[int, int, Announce], Iterator["Measurement"]]  # (repeats, see
 class Measurement:
     """One line of the benchmark."""
 
-    name: str  # group/what
+    name: str  # group/name
     what: str
-    value: float | None  # the median of the turns, or the mean over seeds; None if not measured, ``what`` says why
+    value: float | None  # median over turns, or mean over seeds; None if not measured, and ``what`` says why
     unit: str
     target: str | None = None
-    ok: bool | None = None  # None where there is no target
-    low: float | None = None  # of all turns, or of the 95 % interval over seeds
+    ok: bool | None = None  # None without a target
+    low: float | None = None  # minimum over turns, or lower end of the 95 % interval over seeds
     high: float | None = None
 
 
 def take_turns(
     rivals: dict[str, Callable[[], object]], repeats: int, now: Callable[[], float] = time.perf_counter
 ) -> dict[str, Seconds]:
-    """Seconds of each rival in each turn, by the wall clock unless told. A turn before the first warms up, and compiles what is compiled."""
+    """Return the seconds of each rival in each turn, by the clock ``now``. An extra first turn compiles."""
     seconds = {name: np.empty(repeats) for name in rivals}
     for turn in range(-1, repeats):
         for name, work in rivals.items():
@@ -44,7 +44,7 @@ def take_turns(
 def measured(
     name: str, what: str, values: Seconds, unit: str, *, at_most: float | None = None, at_least: float | None = None
 ) -> Measurement:
-    """The median of the turns, their range, and whether it meets its target."""
+    """Return the median and range of the turns, and whether the median meets its target."""
     value = float(np.median(values))
     target, ok = None, None
     if at_most is not None:

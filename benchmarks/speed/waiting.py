@@ -1,12 +1,12 @@
-"""Where does the time of a small comparison go, the second time it is run?
+"""Measure where the time of a small comparison goes when it is run a second time.
 
-One fresh process does the parts one after the other, and says how many seconds of a processor each took. A busy machine changes
-these little. The command itself overlaps what it can.
+One fresh process does the parts in sequence and reports the CPU seconds of each, which depend little on the machine's
+load. The real command overlaps what it can.
 """
 
 import json
 import os
-import subprocess  # only ever starts this very Python
+import subprocess  # only runs this Python
 import sys
 import tempfile
 import time
@@ -30,14 +30,14 @@ TURNS = 3
 
 
 def waiting_group(repeats: int, seed: int, announce: Announce, horizon_s: float = 30.0) -> Iterator[Measurement]:
-    """compare --seeds 1, in parts."""
+    """Measure the parts of compare --seeds 1."""
     turns = min(repeats, TURNS)
     announce(f"waiting: perfeds2 compare --seeds 1 in a fresh process, in parts, {turns} turns …")
-    first = "from perfeds2.learning.compiled import collect_rarely; collect_rarely()"  # as commands do
+    first = "from perfeds2.learning.compiled import collect_rarely; collect_rarely()"  # as in the commands
     imports = "from benchmarks.speed.waiting import main; from perfeds2.report.run import write_report"
     code = f"{first}; {imports}; main({seed}, {horizon_s}, write_report)"
     spent: list[dict[str, float]] = []
-    for _ in range(-1, turns):  # the first fills the cache
+    for _ in range(-1, turns):  # the first run fills the cache
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
         spent.append(json.loads(done.stdout.splitlines()[-1]))
     each = {part: np.array([one[part] for one in spent[1:]]) for part in PARTS}
@@ -50,12 +50,12 @@ def waiting_group(repeats: int, seed: int, announce: Announce, horizon_s: float 
 
 
 def main(seed: int, horizon_s: float, write_report: Callable[[Path], object]) -> None:
-    """In the fresh process: every part's processor seconds, as JSON."""
+    """Print the CPU seconds of each part as JSON; runs in the fresh process."""
     spent, last = dict.fromkeys(PARTS, 0.0), 0.0
 
     def lap(part: str) -> None:
         nonlocal last
-        now = time.process_time()  # from the start of the process
+        now = time.process_time()  # since the start of the process
         spent[part] += now - last
         last = now
 
@@ -72,7 +72,7 @@ def main(seed: int, horizon_s: float, write_report: Callable[[Path], object]) ->
     from perfeds2.studies.compare import train_spec
 
     lap("import")
-    os.environ.update(deterministic())  # as commands do: another cache of compiled programs else
+    os.environ.update(deterministic())  # as in the commands; otherwise the compile cache would be a different one
     one_core_each()
     keep_compiled()
     spec = resolve({"run": {"seeds": [seed], "horizon_s": horizon_s}})
