@@ -1,10 +1,10 @@
-"""A device of a federation in plain PyTorch: it imports neither JAX nor perfeds2.
+"""A device of a federation in plain PyTorch, without JAX or perfeds2.
 
     python -m pip install torch numpy safetensors paho-mqtt
     python torch_device.py --number 3 --server fl.example.org:8883 --credentials credentials --data mine.npz
 
-mine.npz holds x (a row each) and y (labels from 0). Nothing of it is sent, only gradients and four numbers. Knows FedAvg
-and PerFed, and networks of dense layers. docs/how-to/operate.md has the wire format.
+mine.npz holds x (one sample per row) and y (labels from 0). The data stays here; only gradients and four metrics are
+sent. Supports FedAvg and PerFed on networks of dense layers. docs/how-to/operate.md describes the wire format.
 """
 
 import argparse
@@ -27,7 +27,7 @@ CHUNK_BYTES = 240 * 1024
 
 
 def logits(params, x):
-    """Dense layers with ReLU between them: dense1.weight [inputs, outputs], dense1.bias, dense2.weight, …"""
+    """Apply dense layers with ReLU in between: dense1.weight [inputs, outputs], dense1.bias, dense2.weight, …"""
     last = len(params) // 2
     for number in range(1, last + 1):
         x = x @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
@@ -44,14 +44,14 @@ def step(params, gradient, size):
 
 
 def perfed(params, draw, alpha):
-    """(I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o): Per-FedAvg's exact gradient, on three independent batches."""
+    """Return Per-FedAvg's exact gradient (I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o) on three independent batches."""
     outer = grad(loss)(step(params, grad(loss)(params, *draw()), alpha), *draw())
     batch = draw()
     return step(outer, jvp(lambda w: grad(loss)(w, *batch), (params,), (outer,))[1], alpha)
 
 
 def train(params, data, settings):
-    """The sum of the local steps' gradients: PerFed's, or FedAvg's, which is ∇f on one batch."""
+    """Return the sum of the local steps' gradients: PerFed's, or for FedAvg ∇f on one batch."""
     x, y = data["train"]
     numbers = iter(lambda: torch.randint(len(y), (settings["batch"],)), None)
     draw, is_perfed = lambda: (x[at := next(numbers)], y[at]), settings["algorithm"].startswith("PerFed")
@@ -63,7 +63,7 @@ def train(params, data, settings):
 
 
 def evaluate(params, data, alpha):
-    """How the model does here, as it is and after one personal step."""
+    """Return the model's loss and accuracy on this device, before and after one personal step."""
     (x, y), (test_x, test_y), said = data["train"], data["test"], {}
     for suffix, w in (("", params), ("_personal", step(params, grad(loss)(params, x, y), alpha))):
         said[f"train_loss{suffix}"] = float(loss(w, x, y))
@@ -72,7 +72,7 @@ def evaluate(params, data, alpha):
 
 
 def read_data(path):
-    """Three quarters to train on, the rest to test."""
+    """Read the data: three quarters for training, the rest for testing."""
     with np.load(path) as file:
         x, y = torch.tensor(file["x"]), torch.tensor(file["y"], dtype=torch.int64)
     x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
@@ -82,7 +82,7 @@ def read_data(path):
 
 
 def connect(me, server, folder, inbox):
-    """A connection that comes back by itself. Each has a session of its own: the will of a broken one must not count."""
+    """Connect, and reconnect automatically. Each connection has its own session, so an old will does not count."""
     client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=me, userdata={})
     context = ssl.create_default_context(cafile=folder / "ca.crt")
     context.load_cert_chain(folder / "devices" / f"{me}.crt", folder / "devices" / f"{me}.key")
@@ -96,20 +96,20 @@ def connect(me, server, folder, inbox):
     client.on_connect = lambda *_: client.subscribe([("perfeds2/run", 1), (f"perfeds2/job/{me}", 1)])
     client.on_message = lambda _, mine, message: inbox.put((message.topic, message.payload, mine["session"]))
     client.connect_async(server.rpartition(":")[0], int(server.rpartition(":")[2]), keepalive=20)
-    client.loop_start()  # in a thread: whoever computes is still there for the broker
+    client.loop_start()  # in a thread, so that the broker gets its pings during computation
     return client
 
 
 def work(client, me, inbox, data):
-    """Do what comes in, for ever. A job that comes again is answered with the same bytes."""
+    """Handle messages forever. A repeated job is answered with the same bytes."""
     run, settings = "", {}
     while True:
         topic, payload, session = inbox.get()
         told = json.loads(payload) if payload and "/model/" not in topic else None
-        if topic == "perfeds2/run" and told:  # a new run, or the server asks who is here
+        if topic == "perfeds2/run" and told:  # a new run, or a roll call by the server
             if told["run"] != run:
                 run, settings = told["run"], tomllib.loads(told["settings"])
-                job, chunks, answer = {"ticket": -1}, None, (-1,)  # tickets begin anew
+                job, chunks, answer = {"ticket": -1}, None, (-1,)  # tickets restart
             here = {"here": True, "session": session, "run": run}
             if not settings["algorithm"].startswith(("FedAvg", "PerFed")) or any("." in name for name in settings):
                 here["error"] = "this device knows FedAvg and PerFed without settings of their own"
@@ -133,7 +133,7 @@ def work(client, me, inbox, data):
 
 
 def send(client, me, ticket, head, update):
-    """The head says how much follows; then comes the update, in chunks."""
+    """Publish a head that gives the size, then the update in chunks."""
     parts = [update[start : start + CHUNK_BYTES] for start in range(0, len(update), CHUNK_BYTES)]
     size = {"chunks": len(parts), "bytes": len(update), "sha256": hashlib.sha256(update).hexdigest()}
     for name, part in (("head", json.dumps(head | size).encode()), *enumerate(parts)):

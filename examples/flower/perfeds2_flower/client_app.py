@@ -1,4 +1,4 @@
-"""What a node does: compute PerFedS2's update, and evaluate a model on its own data."""
+"""Compute PerFedS2's update on a node, and evaluate a model on the node's data."""
 
 from functools import cache
 
@@ -15,7 +15,7 @@ app = ClientApp()
 
 @cache
 def prepare(settings: str) -> tuple[Setup, Task]:
-    """Check the settings, which come from the network, and load the data once."""
+    """Validate the settings, which come from the network, and load the data once."""
     setup = Setup.from_toml(settings)
     return setup, setup.task(0)
 

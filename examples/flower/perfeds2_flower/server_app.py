@@ -1,6 +1,7 @@
 """PerFedS2's rounds on Flower's grid: the first A updates close a round, and only their senders get the new model.
 
-``close_round`` and ``hand_out`` are the simulator's, so the recorded timeline replays in the simulator to the same weights.
+``close_round`` and ``hand_out`` are the simulator's, so the recorded timeline replays in the simulator to the same
+weights.
 """
 
 import time
@@ -53,14 +54,14 @@ class Rounds:
         self.merging = self.learner.merge.init(self.params, self.setup.ues)
         self.server = open_server(self.setup.ues, self.protocol)
         self.nodes = self.wait_for_nodes()
-        self.jobs: dict[str, int] = {}  # message id: UE; a job that was given up is not here any more
-        self.updates: dict[int, dict[str, np.ndarray]] = {}  # arrived, and not merged yet
+        self.jobs: dict[str, int] = {}  # UE by message id; abandoned jobs are removed
+        self.updates: dict[int, dict[str, np.ndarray]] = {}  # arrived but not merged
         self.arrival_s = np.full(self.setup.ues, np.inf)
         self.record = Record()
         self.started_s = time.monotonic()
 
     def wait_for_nodes(self) -> list[int]:
-        """Return one node id for each UE number, as soon as there are enough."""
+        """Return one node id per UE, once enough nodes are connected."""
         while len(nodes := sorted(self.grid.get_node_ids())) < self.setup.ues:
             time.sleep(POLL_S)
         return nodes[: self.setup.ues]
@@ -72,7 +73,7 @@ class Rounds:
             self.close()
 
     def send(self, ues: list[int]) -> None:
-        """Hand the newest model to some UEs. What they worked on before is given up."""
+        """Send the newest model to some UEs, and abandon their previous jobs."""
         self.jobs = {message: ue for message, ue in self.jobs.items() if ue not in ues}
         for ue in ues:
             self.updates.pop(ue, None)
@@ -86,7 +87,7 @@ class Rounds:
         return Message(RecordDict({"model": model, "job": job}), self.nodes[ue], kind)
 
     def receive(self) -> None:
-        """Take what has arrived. A failed or malformed answer is not merged, and its UE gets a new job."""
+        """Collect the replies. A failed or malformed reply is not merged, and its UE gets a new job."""
         time.sleep(POLL_S)
         failed = []
         for reply in self.grid.pull_messages(list(self.jobs)):
@@ -105,7 +106,7 @@ class Rounds:
             self.send(failed)
 
     def close(self) -> None:
-        """Close the open round if the arrivals suffice."""
+        """Close the open round if enough updates have arrived."""
         closing = close_round(self.server, self.arrival_s, self.protocol)
         if closing.time_s == np.inf:
             return
@@ -125,7 +126,7 @@ class Rounds:
             self.send(handed.handed.tolist())
 
     def evaluate(self) -> dict[str, float]:
-        """Return the mean over nodes of what each says of the last model."""
+        """Return the nodes' mean metrics for the last model."""
         messages = [self.message(ue, MessageType.EVALUATE) for ue in range(self.setup.ues)]
         replies = [reply for reply in self.grid.send_and_receive(messages) if not reply.has_error()]
         said = [dict(reply.content["metrics"]) for reply in replies]
