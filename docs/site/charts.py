@@ -1,6 +1,6 @@
 """Draw the bar charts of the reports: python docs/site/charts.py [NAME ...], all or some.
 
-A chart takes its numbers from the table of its page, so no number is typed twice.
+A chart reads its numbers from the table of its page, so no number is typed twice.
 """
 
 import math
@@ -15,7 +15,7 @@ from pictures import WIDTH, bar, drawing, line, text
 REPORTS = Path(__file__).parents[1] / "reports"
 FOLDER = Path(__file__).parents[1] / "images" / "charts"
 NUMBER = re.compile(r"\d[\d,]*\.?\d*")
-NAMES, ROW, THICK, ROOM = 250, 24, 15, 60  # pixels: width of the names, height of a row and a bar, room for a value
+NAMES, ROW, THICK, ROOM = 250, 24, 15, 60  # pixels: width of names, height of a row and of a bar, space for a value
 OURS, THEIRS = "#0072B2", "#8A939E"
 
 
@@ -25,13 +25,13 @@ class Value:
 
     name: str
     number: float
-    shown: str  # the number as the table has it, with its unit
+    shown: str  # as in the table, with its unit
     is_ours: bool = True
     target: float | None = None
 
 
 def rows(page: str, header: str) -> Iterator[list[str]]:
-    """Yield the cells of each row of the page's table whose first line is the header."""
+    """Yield the cells of each row of the page's table with the given header."""
     lines = iter((REPORTS / page).read_text(encoding="utf-8").splitlines())
     for each in lines:
         if each.startswith(header):
@@ -44,7 +44,7 @@ def rows(page: str, header: str) -> Iterator[list[str]]:
 
 
 def number(cell: str) -> float:
-    """Return the first number of a cell."""
+    """Return the first number in a cell."""
     found = NUMBER.search(cell)
     assert found, cell
     return float(found[0].replace(",", ""))
@@ -91,7 +91,7 @@ def reliability() -> str:
 
 
 def bars(title: str, values: Sequence[Value], floor: float | None = None) -> str:
-    """Draw horizontal bars, on a logarithmic axis that starts at the floor if there is one."""
+    """Draw horizontal bars, on a logarithmic axis from ``floor`` if it is given."""
     most = max(max(each.number, each.target or 0) for each in values)
 
     def place(amount: float) -> float:

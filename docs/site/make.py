@@ -1,13 +1,13 @@
 """Build the site from the documents: ``make site``, or python docs/site/make.py [WHERE].
 
-All pages are first written to WHERE/pages as plain Markdown. The site builder then makes WHERE/site from them, strictly: a broken link or
-anchor is an error. While writing WHERE/pages:
+All pages are first written to WHERE/pages as plain Markdown. The site builder then makes WHERE/site from them in
+strict mode, in which a broken link or anchor is an error. While writing WHERE/pages:
 
 - the reference is generated from the code (``reference.py``);
-- a folder in the navigation (``site.yml``) becomes its pages;
-- a file of the repository that a page links to becomes a page, so that no link leads out of the site;
-- drawings of ideas (``pictures.py``) and charts (``charts.py``) stand in the page itself, light or dark as it is;
-- equations, written as GitHub reads them, become MathML, which browsers render without a script;
+- a folder in the navigation (``site.yml``) is expanded to its pages;
+- a repository file that a page links to becomes a page, so that no link leaves the site;
+- drawings (``pictures.py``) and charts (``charts.py``) are inlined, so that they follow the page's light or dark mode;
+- equations in GitHub's syntax become MathML, which browsers render without a script;
 - a dotted name or a command in code links to its reference.
 """
 
@@ -26,12 +26,12 @@ from reference import ROOT, reference
 
 DOCS = ROOT / "docs"
 SETTINGS = DOCS / "site" / "site.yml"
-ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md")  # of the repository's files; others where a page links to them
+ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md")  # other repository files are included if a page links to them
 HIDE = {
     "index.md": "[navigation, toc]",
     "explanation/paper-to-code.md": "[navigation]",
     "explanation/glossary.md": "[navigation]",
-}  # no neighbours
+}  # pages without sidebars
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "sh"}
 
 FENCED = re.compile(r"(^ *(`{3,}|~{3,})[^\n]*\n.*?^ *\2 *$)", re.DOTALL | re.MULTILINE)
@@ -44,7 +44,7 @@ NAME = re.compile(r"(?<!\[)`(perfeds2[. ][\w. -]+)`")
 
 
 def main(where: str = "build") -> int:
-    """Make the site. Returns the builder's exit status."""
+    """Build the site. Return the builder's exit status."""
     folder = Path(where).resolve()
     shutil.rmtree(folder / "pages", ignore_errors=True)
     write_pages(folder / "pages")
@@ -55,7 +55,7 @@ def main(where: str = "build") -> int:
 
 
 def build(folder: Path) -> tuple[int, str]:
-    """Let the builder make FOLDER/site of FOLDER/pages. Returns its exit status, and the first page or what is wrong."""
+    """Build FOLDER/site from FOLDER/pages. Return the exit status, and the path of the first page or the errors."""
     options = ["--strict", "--clean", "--config-file", str(folder / "site.yml")]
     command = [sys.executable, "-m", "zensical", "build", *options]
     built = subprocess.run(command, cwd=folder, capture_output=True, text=True)  # noqa: S603  # ours, no shell
@@ -66,7 +66,7 @@ def build(folder: Path) -> tuple[int, str]:
 
 
 def write_pages(folder: Path) -> None:
-    """All pages and what is beside them: documents, the reference, files of the repository that are linked to."""
+    """Write all pages and their assets: documents, the reference, and linked repository files."""
     for place, text in {**documents(), **reference().pages}.items():
         write(folder / place, text)
     for path in DOCS.rglob("*"):
@@ -81,7 +81,7 @@ def write(path: Path, text: str) -> None:
 
 
 def documents() -> dict[str, str]:
-    """Pages by their places: the docs, and what they link to outside of them."""
+    """Return the documents and the files they link to, by path in the site."""
     pages: dict[str, str] = {}
     wanted = [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in ALWAYS)]
     while wanted:
@@ -99,7 +99,7 @@ def documents() -> dict[str, str]:
 
 
 def place_of(path: Path) -> str:
-    """Where a file of the repository is in the site."""
+    """Return the path in the site of a repository file."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     place = f"files/{path.relative_to(ROOT).as_posix()}"
@@ -107,7 +107,7 @@ def place_of(path: Path) -> str:
 
 
 def targets(path: Path, text: str) -> Iterator[Path]:
-    """The files a page links to."""
+    """Yield the repository files that a page links to."""
     for found in LINK.finditer(FENCED.sub("", text)):
         target = (path.parent / found[1]).resolve()
         if target.is_file() and target.is_relative_to(ROOT):
@@ -115,13 +115,13 @@ def targets(path: Path, text: str) -> Iterator[Path]:
 
 
 def page_of(path: Path, text: str) -> str:
-    """A document as the site's page."""
+    """Convert a document to a page of the site."""
     here = Path(place_of(path)).parent
 
     def led(found: re.Match[str]) -> str:
         target = (path.parent / found[1]).resolve()
         if not target.is_file() or not target.is_relative_to(ROOT):
-            return found[0]  # a page that is made; or nothing, and the builder says so
+            return found[0]  # a generated page, or a broken link that the builder will report
         return os.path.relpath(place_of(target), here)
 
     def referred(found: re.Match[str]) -> str:
@@ -153,7 +153,7 @@ def page_of(path: Path, text: str) -> str:
 
 
 def outside_fences(text: str, said: Callable[[str], str], fenced: Callable[[str], str]) -> str:
-    """Change what is prose and what is fenced, each in its way."""
+    """Apply ``said`` to the prose and ``fenced`` to the fenced blocks."""
     done, end = [], 0
     for found in FENCED.finditer(text):
         done += [said(text[end : found.start()]), fenced(found[0])]
@@ -162,13 +162,13 @@ def outside_fences(text: str, said: Callable[[str], str], fenced: Callable[[str]
 
 
 def breakable(found: re.Match[str]) -> str:
-    """A long name in a cell of a table may go on in the next line, behind a dot or the like."""
+    """Allow line breaks after punctuation in a long name in a table cell."""
     name = re.sub(r"([./:_]+)", r"\1<wbr>", html.escape(found[1])).replace("_", "&#95;")
     return f"<code>{name}</code>"
 
 
 def mathml(latex: str, display: str, tag: str) -> str:
-    """An equation as browsers set it, of which Markdown understands nothing."""
+    """Convert an equation to MathML, escaped so that Markdown leaves it alone."""
     latex = " ".join(latex.split())
     made = convert(latex, display=display).replace("<math ", f'<math alttext="{html.escape(latex)}" ', 1)
     made = made.replace("<mi>:</mi>", "<mo>:</mo>").replace("<mo>:</mo><mo>&#x0003D;</mo>", "<mo>&#x2254;</mo>")
@@ -178,7 +178,7 @@ def mathml(latex: str, display: str, tag: str) -> str:
 
 
 def settings(folder: Path) -> str:
-    """The builder's settings: ours, with the pages of a folder for the folder."""
+    """Return the builder's settings, with folders expanded to their pages."""
 
     def pages(found: re.Match[str]) -> str:
         indent, title, name = found.groups()
@@ -191,7 +191,7 @@ def settings(folder: Path) -> str:
 
 
 def of_folder(folder: Path) -> list[str]:
-    """Lines of the navigation: the index first, the others as their names are ordered."""
+    """Return navigation lines for a folder: the index first, then the other pages by name."""
     names = sorted((path.name for path in folder.glob("*.md")), key=lambda name: (name != "index.md", name))
     return [f"- {folder.name}/{name}" for name in names]
 

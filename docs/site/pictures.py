@@ -1,7 +1,7 @@
 """Draw the pictures of docs/explanation/concepts.md: python docs/site/pictures.py [NAME ...], all or some.
 
-The clock, the policies and the losses compute what is drawn, on a cell of four UEs small enough to follow by eye. A picture is a
-few kilobytes of SVG and follows the light or dark mode of the screen.
+The clock, the policies and the losses compute what is drawn, on a cell of four UEs that is small enough to follow by
+eye. A picture is a few kilobytes of SVG and follows the light or dark mode of the screen.
 """
 
 import sys
@@ -19,8 +19,8 @@ from perfeds2.shown import STATE_COLOURS
 
 FOLDER = Path(__file__).parents[1] / "images" / "concepts"
 WIDTH, LEFT, RIGHT, ROW, BAR = 640, 52, 12, 22, 16  # pixels
-BITS, SAMPLES = 77_120.0, 120  # an upload, and what a job computes on
-INK, PALE = "light-dark(#24292f, #e6e6e6)", "light-dark(#57606a, #9aa4b0)"  # on a light page, on a dark one
+BITS, SAMPLES = 77_120.0, 120  # per upload, per job
+INK, PALE = "light-dark(#24292f, #e6e6e6)", "light-dark(#57606a, #9aa4b0)"  # for light and dark pages
 STYLE = f"""
 .idea text {{ font: 12px system-ui, "Segoe UI", Roboto, Arial, sans-serif; fill: {INK} }}
 .idea .strong {{ font-weight: 600 }} .idea .small {{ font-size: 10px }} .idea .on {{ fill: #fff }} .idea .on-light {{ fill: #24292f }}
@@ -29,10 +29,10 @@ STYLE = f"""
 .idea .two {{ stroke: light-dark(#D55E00, #F0894A); fill: none; stroke-width: 2; stroke-dasharray: 7 3 }}
 .idea .three {{ stroke: light-dark(#009E73, #35C99B); fill: none; stroke-width: 2; stroke-dasharray: 2 2 }}
 .idea .way {{ stroke-width: 7; stroke-dasharray: none }} .idea .lost {{ stroke: light-dark(#C8102E, #FF6B7D); stroke-width: 2 }}"""
-BY_ITSELF = ' style="color-scheme: light dark"'  # as its reader's screen is; inside a page it is as the page is
+BY_ITSELF = ' style="color-scheme: light dark"'  # alone, it follows the screen's mode; inside a page, the page's
 
 
-# ---- small words of SVG
+# ---- SVG elements
 
 
 def text(x: float, y: float, said: str, kind: str = "", anchor: str = "start") -> str:
@@ -54,11 +54,11 @@ def drawing(height: float, parts: Sequence[str], said: str) -> str:
     )
 
 
-# ---- who does what when
+# ---- timelines
 
 
 def four_ues(**rest: Any) -> Cell:
-    """Four UEs; the last has a slow processor. Nothing fades, so that rounds are alike."""
+    """Return four UEs, the last with a slow processor. There is no fading, so that rounds are alike."""
     return Cell(np.array([60.0, 90.0, 130.0, 180.0]), np.array([1.6e9, 1.1e9, 8e8, 2.2e8]), rician_k=np.inf, **rest)
 
 
@@ -67,9 +67,10 @@ def play(protocol: Protocol, **how: Any) -> Timeline:
 
 
 def chart(timeline: Timeline, title: str, top: float, until_s: float, stale: bool = False) -> tuple[list[str], float]:
-    """A row a UE: bars are what it does, the number is its model's version; a diamond is a merge, a cross a job thrown away.
+    """Draw a row per UE, and return the parts and the bottom edge.
 
-    A dashed line is where a round closes. ``stale`` writes how stale each merge is.
+    A bar is an activity, its number the model version, a diamond a merge, a cross a discarded job and a dashed line
+    the end of a round. ``stale`` labels each merge with its staleness.
     """
     scale = (WIDTH - LEFT - RIGHT) / until_s
     parts = [text(LEFT, top + 12, title, "strong")]
@@ -120,7 +121,7 @@ def legend(top: float, crossed: bool = True) -> tuple[list[str], float]:
 
 
 def charts(panels: Sequence[tuple[Timeline, str]], said: str, until_s: float = 0.5, stale: bool = False) -> str:
-    """Charts below one another, over the same seconds."""
+    """Draw charts below one another on the same time axis."""
     jobs = [job for timeline, _ in panels for job in timeline.frame().to_dict("records")]
     crossed = any(job["outcome"] != "merged" and job["end_s"] < until_s for job in jobs)
     parts, top = legend(4.0, crossed)
@@ -131,11 +132,11 @@ def charts(panels: Sequence[tuple[Timeline, str]], said: str, until_s: float = 0
     return drawing(top + 14, parts, said)
 
 
-# ---- the ideas
+# ---- concepts
 
 
 def straggler() -> str:
-    """Synchronous rounds last as long as the slowest UE."""
+    """Draw how synchronous rounds wait for the slowest UE."""
     panels = [
         (play(Protocol(4)), "Synchronous: every round waits for UE 3"),
         (play(Protocol(3)), "A = 3: no round waits for UE 3"),
@@ -144,7 +145,7 @@ def straggler() -> str:
 
 
 def quorum() -> str:
-    """The quorum A from all to one."""
+    """Draw a quorum A of all, of two and of one."""
     panels = [
         (play(Protocol(a)), f"A = {a}: {what}")
         for a, what in ((4, "synchronous"), (2, "semi-synchronous"), (1, "asynchronous"))
@@ -153,13 +154,13 @@ def quorum() -> str:
 
 
 def staleness() -> str:
-    """How many rounds closed while a UE was at work."""
+    """Draw how many rounds close while a UE works."""
     panels = [(play(Protocol(2)), "A = 2, no bound: the number in a bar is the model version the UE started from")]
     return charts(panels, "Four UEs with a quorum of two; the slow one's updates are several rounds stale.", 0.3, True)
 
 
 def stale_rules() -> str:
-    """What becomes of a UE that would be staler than S."""
+    """Draw what happens to a UE that would exceed the bound S."""
     words = {
         "restart": "the slow UE gets the new model and starts over",
         "wait": "the round waits for the slow UE",
@@ -170,8 +171,8 @@ def stale_rules() -> str:
 
 
 def equal_finish_bandwidth() -> str:
-    """The same band for all, or the same end for all."""
-    band_hz, heard_db = 1e6, np.array([16.0, 12.0, 8.0, 4.0])  # on a quarter of the band
+    """Draw equal bandwidths beside equal finish times."""
+    band_hz, heard_db = 1e6, np.array([16.0, 12.0, 8.0, 4.0])  # SNR on a quarter of the band
     signal_hz = band_hz / 4 * 10 ** (heard_db / 10)
     uplink = Uplink(0, band_hz, signal_hz, np.zeros(4), np.full(4, BITS), np.full(4, 0.25), None)
     found = {"equal_share": equal_share(uplink), "equal_finish": equal_finish(uplink)}
@@ -213,9 +214,9 @@ def equal_finish_bandwidth() -> str:
 
 
 def personal_step() -> str:
-    """Where the average loss is least, and where it is least after one step."""
+    """Draw where the mean loss is lowest, before and after one personal step."""
     alpha, places, bends = 0.3, (-1.2, 1.0), (2.6, 0.9)  # two UEs: f_i(w) = bend/2 · (w − place)²
-    after = [b * (1 - alpha * b) ** 2 for b in bends]  # F_i is a parabola, too
+    after = [b * (1 - alpha * b) ** 2 for b in bends]  # F_i is also a parabola
     plain, meta = (
         sum(b * p for p, b in zip(places, weights, strict=True)) / sum(weights) for weights in (bends, after)
     )
@@ -259,7 +260,7 @@ def personal_step() -> str:
 
 
 def fading() -> str:
-    """What four UEs hear, round by round."""
+    """Draw the SNR of three UEs, round by round."""
     cell = Cell(np.array([60.0, 130.0, 180.0]), np.full(3, 1e9), seed=3)
     decibels = np.array([10 * np.log10(cell.signal_hz(k) / (cell.bandwidth_hz / 3)) for k in range(40)])
     low, high, top, bottom = float(decibels.min()) - 2, float(decibels.max()) + 2, 26.0, 196.0
@@ -287,7 +288,7 @@ def fading() -> str:
 
 # ---- the code
 
-FLOORS = [  # what the floor is for, and its rooms: the folders of the package, in the order of their imports
+FLOORS = [  # purpose of each floor and its folders, in import order
     ("When each update is merged", ["network", "allocation", "theory", "timeline"]),
     ("What is learned along a timeline", ["learning"]),
     ("From settings and names to objects", ["spec"]),
@@ -299,7 +300,7 @@ FLOORS = [  # what the floor is for, and its rooms: the folders of the package, 
 
 
 def house() -> str:
-    """The folders of the package. Imports point up only."""
+    """Draw the package's folders. Imports only point up."""
     height, gap, left, labels = 34.0, 14.0, 30.0, 268.0
     parts, top = [], 10.0
     for said, rooms in FLOORS:

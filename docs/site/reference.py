@@ -1,7 +1,7 @@
 """Generate the reference pages of the site from the code.
 
-Commands come from the command line's own tree, settings and names from their tables, functions and classes from the source:
-with their signatures, docstrings, and the comment beside a field. Nothing of the package's insides is called.
+Commands come from the command line's own tree, settings and names from their tables, and functions and classes from
+the source, with signatures, docstrings and the comments beside fields. No internal function of the package is called.
 """
 
 import ast
@@ -34,24 +34,24 @@ FOLDERS = (
     "report",
     "play",
     "deployment",
-)  # in the order things happen
-NOT_SHOWN = {"commands", "cli"}  # they are the pages of the commands
+)  # in pipeline order
+NOT_SHOWN = {"commands", "cli"}  # covered by the command pages
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
-WIDTH = 100  # of a signature, before it is broken
+WIDTH = 100  # longest signature on one line
 SECTIONS_OF_DOCSTRINGS = ("Args:", "Returns:", "Raises:", "Attributes:", "Yields:", "Example:")
 
 
 @dataclass
 class Reference:
-    """The pages, by their place in the site, and where a name is explained."""
+    """The pages by path in the site, and where each name is documented."""
 
     pages: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(
         default_factory=dict
-    )  # perfeds2.network.link.rate_bps, perfeds2 compare: page#anchor
+    )  # page#anchor, by name: perfeds2.network.link.rate_bps, perfeds2 compare
 
     def nav(self) -> list[str]:
-        """Lines of the site's navigation."""
+        """Return the lines of the site's navigation."""
         titles = {"commands": "Commands", "python": "Python"}
         lines: list[str] = []
         for page in self.pages:
@@ -64,7 +64,7 @@ class Reference:
 
 @cache
 def reference() -> Reference:
-    """All of it."""
+    """Generate all reference pages."""
     made = Reference()
     made.pages["reference/index.md"] = "\n".join(_contents())
     made.pages["reference/settings.md"] = "\n".join(_settings())
@@ -80,7 +80,7 @@ def reference() -> Reference:
     return made
 
 
-# ---- small words of HTML
+# ---- HTML elements
 
 
 def code(text: str) -> str:
@@ -88,13 +88,13 @@ def code(text: str) -> str:
 
 
 def inline(text: str) -> str:
-    """A sentence of the code: what stands between backticks is code, nothing else means anything."""
+    """Convert a sentence to HTML: text in backticks is code, everything else is literal."""
     escaped = html.escape(" ".join(text.split()), quote=False)
     return re.sub(r"(`+)(.+?)\1", r"<code>\2</code>", escaped)
 
 
 def prose(text: str | None) -> str:
-    """A docstring: paragraphs, lists and indented code. One block for Markdown, which looks no further."""
+    """Convert a docstring with paragraphs, lists and indented code to one HTML block, which Markdown leaves alone."""
     blocks: list[str] = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text or "")):
         lines = block.splitlines()
@@ -128,7 +128,7 @@ def first_sentence(text: str | None) -> str:
 
 
 def listed(terms: Sequence[tuple[str, str]]) -> str:
-    """Terms and what they mean, both HTML: unlike a table it fits a phone."""
+    """Return a definition list of HTML terms, which fits a phone better than a table."""
     return '<dl class="reference">' + "".join(f"<dt>{term}</dt><dd>{said}</dd>" for term, said in terms) + "</dl>"
 
 
@@ -154,7 +154,7 @@ def _contents() -> Iterator[str]:
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command with the words that call it, groups before their own."""
+    """Yield every command with its words, groups before their members."""
     from typer.main import get_command
 
     from perfeds2.cli import app
@@ -260,7 +260,7 @@ def _anchor(what: str) -> str:
 
 
 def _said_of(value: Any, expression: str, comment: str) -> str:
-    """What a name stands for, in a sentence, and what it is made of."""
+    """Describe in a sentence what a name stands for, and show how it is made."""
     from perfeds2.spec.methods import Method
 
     made = value
@@ -268,12 +268,12 @@ def _said_of(value: Any, expression: str, comment: str) -> str:
         rounds = f"rounds of its own ({value.rounds})" if value.rounds else f"{value.mode} rounds"
         return f"{inline(first_sentence(inspect.getdoc(value.make)))} In {rounds}."
     data = getattr(value, "data", None)
-    if callable(data):  # a task: its module says what it is
+    if callable(data):  # a task is described by its module
         made = inspect.getmodule(data)
     elif isinstance(value, partial):
         made = value.func
     said = first_sentence(inspect.getdoc(made)) if made is not None else ""
-    if not said:  # made by a function that says nothing: what it makes does
+    if not said:  # without a docstring, describe what the function returns
         returned = inspect.signature(made).return_annotation if callable(made) else None
         said = first_sentence(inspect.getdoc(returned)) if isinstance(returned, type) else comment.capitalize() + "."
     is_plain = re.fullmatch(r"\w*", expression) is not None
@@ -281,13 +281,13 @@ def _said_of(value: Any, expression: str, comment: str) -> str:
 
 
 def entries_of(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """What stands behind each name in the source of a table, and the comment beside it. Nothing of a table that is computed."""
+    """Return the source and comment of each entry in a table; empty if the table is computed."""
     return next((found for found in _tables() if set(found) == set(table)), {})
 
 
 @cache
 def _tables() -> list[dict[str, tuple[str, str]]]:
-    """Every table of the package's source."""
+    """Return every literal table in the package's source."""
     found = []
     for path in modules():
         comments = comments_of(path)
@@ -304,7 +304,7 @@ def _tables() -> list[dict[str, tuple[str, str]]]:
 
 
 def folders() -> list[str]:
-    """The package's folders, in the order things happen."""
+    """Return the package's folders, in pipeline order."""
     there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - NOT_SHOWN
     return [name for name in FOLDERS if name in there] + sorted(there - {*FOLDERS})
 
@@ -335,7 +335,7 @@ def _root() -> Iterator[str]:
 
 
 def _recipe_said(home: str, name: str) -> str:
-    """Of a task, which is an object: what its own module says."""
+    """Describe a task, which is an object, by the docstring of its module."""
     own = PACKAGE / home.replace(".", "/") / f"{name}.py"
     return first_sentence(_doc(own)) if own.exists() else ""
 
@@ -366,13 +366,13 @@ def is_constant(node: ast.stmt) -> bool:
 
 
 def _constant(dotted: str, name: str, node: Any, comments: Mapping[int, str]) -> tuple[str, str]:
-    """A constant, a table or the name of a type, and the comment beside it."""
+    """Return a constant, table or type alias, and the comment beside it."""
     said = comments.get(node.lineno) or comments.get(node.end_lineno or 0, "")
     return f'<span id="{dotted}">{code(f"{name} = {_short(node.value)}")}</span>', inline(said)
 
 
 def _shown(dotted: str, name: str, node: ast.stmt, comments: Mapping[int, str]) -> Iterator[tuple[str, str]]:
-    """A function, or a class with its fields and methods: (anchor, Markdown)."""
+    """Yield (anchor, Markdown) of a function, or of a class with its fields and methods."""
     if isinstance(node, ast.ClassDef):
         fields = [
             (each.target.id, each)
@@ -408,7 +408,7 @@ def _short(value: ast.expr | None, most: int = 90) -> str:
 
 
 def _source(text: str) -> str:
-    """Python, coloured by the site's own highlighter."""
+    """Return a Python block, which the site highlights."""
     return f"```python\n{text}\n```\n"
 
 
@@ -421,7 +421,7 @@ def _class_line(node: ast.ClassDef) -> str:
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """As it is written, a parameter a line where it is long."""
+    """Return a signature as written, with one parameter per line if it is long."""
     marks = "".join(f"@{ast.unparse(each)}\n" for each in node.decorator_list if ast.unparse(each) != "override")
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     define = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
@@ -434,7 +434,7 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def _parameters(arguments: ast.arguments) -> list[str]:
-    """Each with its type and default."""
+    """Return each parameter with its type and default."""
     given = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [None] * (len(given) - len(arguments.defaults)) + [*arguments.defaults]
     written = [_parameter(*pair) for pair in zip(given, defaults, strict=True)]
@@ -471,7 +471,7 @@ def dotted_name(path: Path) -> str:
 
 
 def public(path: Path) -> Iterator[tuple[str, ast.stmt]]:
-    """What a module defines for others, in the order it stands there."""
+    """Yield the public names of a module in source order."""
     for node in tree_of(path).body:
         if isinstance(node, FUNCTION | ast.ClassDef):
             names = [node.name]
@@ -490,7 +490,7 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def comments_of(path: Path) -> dict[int, str]:
-    """By their lines; what is for tools is left out."""
+    """Return the comments by line, without those for tools."""
     tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
     said = {each.start[0]: each.string.lstrip("# ") for each in tokens if each.type == tokenize.COMMENT}
     return {line: text for line, text in said.items() if not re.match(r"(fmt|type|noqa|pyright|pragma)\b", text)}
