@@ -16,7 +16,7 @@ _NAMES = {
     if isinstance(node, ast.ImportFrom) and node.module != "typing"
     for name in node.names
 }
-__all__ = list(_NAMES)
+__all__ = list(_NAMES)  # type: ignore[reportUnsupportedDunderAll]  # read from the stub
 
 
 def __getattr__(name: str) -> Any:

@@ -25,4 +25,5 @@ from perfeds2.timeline.record import Timeline as Timeline
 from perfeds2.timeline.simulate import simulate as simulate
 
 __version__: Final[str]
+__all__: list[str]  # type: ignore[reportUnsupportedDunderAll]  # the names above
 _NAMES: Final[dict[str, str]]  # a name's module

@@ -115,7 +115,7 @@ def clocks_table(run: RunResults) -> Table:
     if metrics is not None and run.target_accuracy is not None:
         reached = metrics[metrics[ACCURACY] >= run.target_accuracy]["round"]
         if len(reached):
-            first = int(reached.iloc[0])
+            first = int(np.asarray(reached)[0])
             name = f"To {in_words(run, run.target_accuracy)}, after {first} rounds"
             rows.append((name, *((0.0, *times_s)[first] for times_s in both)))
     longer = [f"{100 * (real / simulated - 1):+.1f} %" if simulated > 0 else "–" for _, real, simulated in rows]

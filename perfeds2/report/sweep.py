@@ -186,8 +186,10 @@ def front_charts(sweep: SweepFolder) -> list[Chart]:
         items.append(Series(name, rows[FRONT_COSTS[0]], rows[FRONT_COSTS[1]], style, "marks", hover=hover))
     best = _on_front(sweep)
     texts, look = [sweep.point(row) for row in best.to_dict("records")], LineStyle("", (7, 3), "o")
-    costs = [best[cost] for cost in FRONT_COSTS]
-    items.append(Series("time-energy front", *costs, look, "line", texts=texts, hover=texts, size_px=12, hollow=True))
+    seconds, joules = (best[cost] for cost in FRONT_COSTS)
+    items.append(
+        Series("time-energy front", seconds, joules, look, "line", texts=texts, hover=texts, size_px=12, hollow=True)
+    )
     labels = ("Seconds to the target, median", "Joules")
     x, y = (
         ChartAxis(label, log=_spans_decade(sweep.front[cost])) for label, cost in zip(labels, FRONT_COSTS, strict=True)

@@ -112,7 +112,7 @@ def ue_chart(run: RunResults) -> Chart | None:
     if table is None:
         return None
     for name, style in run.styles.items():
-        mine = table[(table["algorithm"] == name) & np.isfinite(table[ACCURACY])].sort_values(ACCURACY)
+        mine = table.loc[(table["algorithm"] == name) & np.isfinite(table[ACCURACY])].sort_values(by=ACCURACY)
         share = 100 * (np.arange(len(mine)) + 0.5) / max(len(mine), 1)
         line = Series(name, share, score.scale * mine[ACCURACY], replace(style, marker=""), "line")
         lines += [line] if len(mine) else []

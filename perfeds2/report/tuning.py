@@ -203,9 +203,9 @@ def landscapes(tuning: "Tuning") -> list[Chart]:
             ChartAxis(key, ticks={n: f"{each:g}" * bool(key) for n, each in enumerate(values[key])}) for key in values
         )
         settings = {"": 0, **best.settings}
-        at = [[values[key].index(settings[key])] for key in (column, row)]
+        at_x, at_y = ([values[key].index(settings[key])] for key in (column, row))
         ring = LineStyle("#FFFFFF", (), "o")
-        found = Series("", *at, ring, "marks", size_px=36, hollow=True, listed=False, hover=["what was found"])
+        found = Series("", at_x, at_y, ring, "marks", size_px=36, hollow=True, listed=False, hover=["what was found"])
         items = [HeatMap(score.scale * grid, texts, label, limits), found]
         charts.append(Chart(f"landscape-{place}", best.algorithm, items, x, y, height_px=320))
     return charts

@@ -64,8 +64,8 @@ def setting(default: Any, look: str, help_: str, *, flag: str = "", shown: str =
         flag: The flag, if it is not the field's name.
         shown: The default in words, if its value says little.
     """
-    known = {"look": look, "flag": flag, "shown": shown}
-    factory = {"default_factory": default} if callable(default) else {"default": default}
+    known: dict[str, Any] = {"look": look, "flag": flag, "shown": shown}
+    factory: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**factory, description=help_, json_schema_extra=known)  # read by settings_of
 
 

@@ -103,7 +103,7 @@ def split(x: Array, sizes: Sequence[int], dim: int = 0) -> list[Array]:
 
 def pad(x: Array, sizes: Sequence[int], value: Any = 0) -> Array:
     """Pad by pairs, from the last axis on. Negative padding cuts off."""
-    pairs = [(*sizes[at : at + 2], 0) for at in range(0, len(sizes), 2)][::-1]
+    pairs = [(sizes[at], sizes[at + 1], 0) for at in range(0, len(sizes), 2)][::-1]
     return jax.lax.pad(x, jnp.asarray(value, x.dtype), [(0, 0, 0)] * (x.ndim - len(pairs)) + pairs)
 
 
