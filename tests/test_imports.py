@@ -140,6 +140,11 @@ def test_nothing_is_looked_up_by_a_name_in_a_text():
     assert found == []
 
 
+def test_no_file_is_longer_than_five_hundred_lines():
+    lengths = {str(path): len(path.read_text("utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
+
+
 def names_of_fields(tree: ast.Module) -> set[str]:
     """Variables that run over a record's fields, or over names written out on the spot."""
     named = set()

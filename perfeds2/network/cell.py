@@ -4,13 +4,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.network.blocks import BLOCK, each_block
+from perfeds2.network.blocks import Draws, each_block
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.link import UE_NOISE_FIGURE_DB, Downlink, PerUe
 from perfeds2.network.mobility import Moves, Walk
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 Layout = Literal["disc", "uniform", "equal"]
 Ues = Int[np.ndarray, " h"]  # numbers of some UEs
-LOCKS = [Lock() for _ in range(64)]  # serialize the draws of a block, which share one generator
 
 
 @dataclass(frozen=True)
@@ -187,8 +185,8 @@ class Cell:
         if self.rician_k == math.inf:
             signal = mean_hz * self.signal_of_amplitude(1.0)
         else:
-            signal = of(self._uniform(round_))
-            angle = of(self._uniform(round_, 1)) if self.rician_k > 0 else None
+            signal = of(self._draws.uniform(round_))
+            angle = of(self._draws.uniform(round_, 1)) if self.rician_k > 0 else None
             each_block(signal.size, partial(self.fade, signal, angle, mean_hz))
         if self.fleet is not None and not self.fleet.shares_band.all():  # a UE's own uplink does not fade
             own = of(~self.fleet.shares_band)
@@ -367,34 +365,9 @@ class Cell:
             return self.most_bits_per_s_hz
         return None if self.radio is None else self.radio.most_bits_per_s_hz
 
-    def _uniform(self, round_: int, stream: int = 0) -> PerUe:
-        """Return U in [0, 1): UE i gets the i-th number of a stream with key (seed, round)."""
-        uniform = np.empty(self.ues)
-
-        def draw(at: slice) -> None:
-            block = at.start // BLOCK
-            dice, start = self._dice[block]
-            with LOCKS[block % len(LOCKS)]:  # not the generator's own lock, which deadlocks before NumPy 2.4
-                start["state"]["key"][1] = round_
-                start["state"]["counter"][1] = stream
-                dice.bit_generator.state = start
-                dice.random(out=uniform[at])
-
-        each_block(self.ues, draw)
-        return uniform
-
     @cached_property
-    def _dice(self) -> list[tuple[np.random.Generator, dict]]:
-        """A generator for each block of UEs, and its state at the block's place in the stream.
-
-        We keep the generators, because setting a new key is ten times cheaper than creating a generator.
-        """
-        dice = []
-        for start in range(0, self.ues, BLOCK):
-            counter = np.array([start // 4, 0, 0, 0], np.uint64)  # Philox draws four numbers per count
-            philox = np.random.Philox(key=np.array([self.seed, 0], np.uint64), counter=counter)
-            dice.append((np.random.Generator(philox), dict(philox.state)))
-        return dice
+    def _draws(self) -> Draws:
+        return Draws(self.seed, self.ues)
 
     def compute_s(self, samples: float) -> PerUe:
         """Return the seconds from hand-out to a finished gradient, with the fixed delay ``downlink_s``.

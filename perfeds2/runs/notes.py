@@ -79,9 +79,9 @@ def _learned(spec: Spec, name: str, facts: Facts, of_seeds: Sequence[Sequence[Ro
     collapsed = sum(map(has_collapsed, of_seeds)) if is_share and is_for_personal_step else 0
     if collapsed:
         notes.append(
-            f"{name}: in {collapsed} of {seeds} seeds the global model lost more than half of its accuracy "
-            f"again, while the personalised ones are fine: it is trained only for what comes after the personal step. See "
-            f"docs/explanation/personalisation.md; a smaller --alpha keeps both."
+            f"{name}: in {collapsed} of {seeds} seeds the global model lost more than half of its best accuracy, while the "
+            f"personalised models are fine. {name} trains the model only for use after the personal step; "
+            f"see docs/explanation/personalisation.md."
         )
     return notes
 

@@ -71,6 +71,15 @@ def cut(log: Jobs, rounds: int, time_s: float) -> tuple[Jobs, Jobs]:
     return in_order(Jobs.joined([kept, paused])), Jobs.joined([log.take(np.flatnonzero(running)), paused])
 
 
+def one_by_one(
+    first: Int[np.ndarray, " l"], count: Int[np.ndarray, " l"]
+) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
+    """Expand rows that stand for consecutive UEs; return the row each UE comes from, and the UEs."""
+    count = np.maximum(count, 0)
+    row = np.repeat(np.arange(count.size), count)
+    return row, np.arange(row.size) + np.repeat(first - (np.cumsum(count) - count), count)
+
+
 def check_log(log: Jobs, ues: int, rounds: int) -> None:
     """Raise ValueError unless the log fits this many UEs and rounds."""
     if {values.shape for values in vars(log).values()} != {(log.ue.size,)}:

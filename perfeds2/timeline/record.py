@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from perfeds2.files import write_atomically
 from perfeds2.shown import as_html, axes_for, draw_activity, in_a_line
-from perfeds2.timeline.jobs import LOST, MERGED, OPEN, PAUSED, Jobs, check_log, check_whole, cut, job_ends
+from perfeds2.timeline.jobs import LOST, MERGED, OPEN, PAUSED, Jobs, check_log, check_whole, cut, job_ends, one_by_one
 from perfeds2.timeline.protocol import IDLE
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Timeline:
     @property
     def in_vain(self) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
         """The updates that arrived but were not merged: their UEs, and the rounds that discarded them."""
-        row, ue = _one_by_one(self.lost_ue, self.lost_count)
+        row, ue = one_by_one(self.lost_ue, self.lost_count)
         arrived = np.isfinite(self.lost_arrival_s[row])
         return ue[arrived], self.lost_round[row][arrived]
 
@@ -155,7 +155,7 @@ class Timeline:
         merged = np.flatnonzero((merged_ue >= ues.start) & (merged_ue < ues.stop))
         open_ = open_[(open_ >= ues.start) & (open_ < ues.stop)]
         first = np.maximum(self.lost_ue, ues.start)[lost_rows]
-        row, lost_ue = _one_by_one(first, np.minimum(self.lost_ue + self.lost_count, ues.stop)[lost_rows] - first)
+        row, lost_ue = one_by_one(first, np.minimum(self.lost_ue + self.lost_count, ues.stop)[lost_rows] - first)
         row = lost_rows[row]
 
         def column(of_merged: np.ndarray, of_lost: np.ndarray, of_open: np.ndarray) -> np.ndarray:
@@ -254,11 +254,7 @@ class Timeline:
         return long & (self.log is None) & (self.lost_model_s is None)
 
     def short_row_jobs(self) -> Iterator[Jobs]:
-        """Yield all jobs except those of ``long_rows``, one range of UEs at a time.
-
-        Yields:
-            The jobs of one range of UEs.
-        """
+        """Yield all jobs except those of ``long_rows``, one range of UEs at a time."""
         lost = {name: column[~self.long_rows] for name, column in self.columns.items() if name.startswith("lost_")}
         rest = replace(self, **lost)
         parts = -(-(rest.ues.size + rest.lost + rest.population) // JOBS_AT_A_TIME)
@@ -395,15 +391,6 @@ COLUMNS = {field.name for field in fields(Timeline)} - {"log"}
 OPTIONAL_COLUMNS = {"model_s", "lost_model_s", "open_model_s"}
 MERGE_COLUMNS = {"ues", "staleness", "arrival_s", "time_s", "model_s"}
 LOG_COLUMNS = {LOG + field.name for field in fields(Jobs)}
-
-
-def _one_by_one(
-    first: Int[np.ndarray, " l"], count: Int[np.ndarray, " l"]
-) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
-    """Expand rows that stand for consecutive UEs; return the row each UE comes from, and the UEs."""
-    count = np.maximum(count, 0)
-    row = np.repeat(np.arange(count.size), count)
-    return row, np.arange(row.size) + np.repeat(first - (np.cumsum(count) - count), count)
 
 
 def _check(timeline: Timeline) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import assert_same
 
-from perfeds2.network import blocks, cell
+from perfeds2.network import blocks
 from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.network.radios import RADIOS
@@ -136,8 +136,7 @@ def written_out(timeline: Timeline) -> Timeline:
 def test_blocks_on_several_threads_change_no_bit(monkeypatch):
     given = setting(1_003, 20, 3)
     whole, signal = follow_everybody(given, rounds=6), given.cell.signal_hz(3)
-    for module in (blocks, cell):
-        monkeypatch.setattr(module, "BLOCK", 64)
+    monkeypatch.setattr(blocks, "BLOCK", 64)
     monkeypatch.setattr(blocks.os, "cpu_count", lambda: 3)
     in_blocks = setting(1_003, 20, 3)
     np.testing.assert_array_equal(in_blocks.cell.signal_hz(3), signal)
