@@ -1,4 +1,4 @@
-"""Evaluate a model on every UE: as it is, and after personal steps or as the UE's own model."""
+"""Evaluate a model on every UE: before and after personal steps, or as the UE's own model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -174,7 +174,7 @@ def _sentences() -> Iterator[Sentence]:
         yield _best(f"PerFedS2 saves time against synchronous training ({place[1]})", *place, "PerFedS2", "PerFed-SYN")
     for mode in ("-SYN", "S2", "-ASY"):
         for place in settings:
-            sentence = f"Personalised learning converges faster than not, {mode.strip('-')} ({place[1]})"
+            sentence = f"Personalised learning converges faster than plain learning, {mode.strip('-')} ({place[1]})"
             yield _best(sentence, *place, f"PerFed{mode}", f"FedAvg{mode}")
     for figure in ("exp_1", "exp_2"):
         sentence = "On MNIST asynchronous is fastest, semi-synchronous second, synchronous last"
@@ -191,9 +191,9 @@ def _sentences() -> Iterator[Sentence]:
             f"PerFedS2 beats FedAvgS2 and FedProxS2 ({panel})", "exp_8", panel, "PerFedS2", "FedAvgS2", "FedProxS2"
         )
     for panel, labels in (("MNIST", (2, 4, 6, 8)), ("CIFAR-100", (3, 5, 7, 9))):
-        yield _ranked(f"More labels a UE is worse ({panel})", "exp_3", panel, *(f"l = {label}" for label in labels))
+        yield _ranked(f"More labels per UE are worse ({panel})", "exp_3", panel, *(f"l = {label}" for label in labels))
     for place in (("exp_4", "MNIST"), ("exp_5", "MNIST"), ("exp_4", "CIFAR-100")):
-        yield _ranked(f"Fewer updates a round are better ({place[1]})", *place, "A = 5", "A = 10", "A = 15")
+        yield _ranked(f"Fewer updates per round are better ({place[1]})", *place, "A = 5", "A = 10", "A = 15")
     sentence = "A = 10 wins on CIFAR-100 with random distances"
     yield _best(sentence, "exp_5", "CIFAR-100", "A = 10", "A = 5", "A = 15")
     for panel in ("MNIST", "CIFAR-100"):

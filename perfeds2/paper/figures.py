@@ -96,7 +96,7 @@ FIGURES = {
         ),
         Figure(
             "exp_2",
-            "Six algorithms on MNIST and CIFAR-100. Distances are uniform from 0 to 200 m and decide the shares; A = 5 for the S2 algorithms.",
+            "Six algorithms on MNIST and CIFAR-100. Distances are uniform from 0 to 200 m and determine the shares; A = 5 for the S2 algorithms.",
             mnist_and_cifar(algorithms(SIX), DISTANCE),
         ),
         Figure(
@@ -110,12 +110,12 @@ FIGURES = {
         ),
         Figure(
             "exp_4",
-            "PerFedS2 with A = 5, 10, 15 updates a round. Every UE has the same distance and the same share.",
+            "PerFedS2 with A = 5, 10, 15 updates per round. Every UE has the same distance and the same share.",
             mnist_and_cifar(QUORUMS, EQUAL),
         ),
         Figure(
             "exp_5",
-            "PerFedS2 with A = 5, 10, 15 updates a round. Distances are uniform from 0 to 200 m and decide the shares.",
+            "PerFedS2 with A = 5, 10, 15 updates per round. Distances are uniform from 0 to 200 m and determine the shares.",
             mnist_and_cifar(QUORUMS, DISTANCE),
         ),
         Figure(

@@ -55,7 +55,7 @@ READINGS = {  # other ways to judge a claim or comparison, by property name
 IN_WORDS: dict[Verdict, str] = {"holds": "ahead", "fails": "behind"}  # PerFedS2 relative to the best FedAvg
 MEANING = (
     "Below each claim is what it compares. Difference: percentage points of personalised test accuracy, mean over the horizon, ± half "
-    "of the 95 % interval over seeds. FedAvg as it is: the same if FedAvg and FedProx get no personal step in the evaluation. Training "
+    "of the 95 % interval over seeds. Without the step: the same if FedAvg and FedProx get no personal step in the evaluation. Training "
     "loss: the difference of the personalised one with its own verdict, or how many seeds diverged. Seconds to target: medians of both "
     f"({', '.join(f'{100 * target:g} % on {task}' for task, target in TARGET.items())}); they decide nothing. Fewer than five seeds "
     "leave a claim undecided. A verdict is *not after Holm* if it goes away when p-values are adjusted for all comparisons, and *below "
@@ -125,7 +125,7 @@ def ledger_table(ledgers: Sequence[Ledger]) -> Table:
         for findings in zip(*(entry.findings for entry in entries), strict=True):
             measured = {
                 f"  {versus(findings[0].comparison)}": [points(each.difference) for each in findings],
-                "    FedAvg as it is": [points(each.as_it_is) for each in findings],
+                "    FedAvg without the step": [points(each.as_it_is) for each in findings],
                 "    training loss": [loss(each) for each in findings],
                 "    seconds to target": [seconds(each) for each in findings],
             }

@@ -332,7 +332,7 @@ def test_the_other_measures_stand_below_the_comparison():
     agrees = entry(1, "holds", five, p_holm=0.01, comparison=TO_FEDAVG, loss=statistic([-v for v in five]))
     lines = ledger_markdown([Ledger("a", [fedavg]), Ledger("b", [agrees])]).splitlines()
     assert "| 1. It is better [exp_1] | **holds**<br>not after Holm | **holds** |" in lines
-    assert "|     FedAvg as it is | −11.00 ± 1.24 | – |" in lines
+    assert "|     FedAvg without the step | −11.00 ± 1.24 | – |" in lines
     assert "|     training loss | – | −0.110 ± 0.012 **holds** |" in lines
     gone = entry(1, "fails", [-v for v in five], p_holm=0.01, diverged=(5, 0), loss=statistic([None] * 5))
     assert "|     training loss | diverged 5 / 0 of 5 |" in ledger_markdown([Ledger("a", [gone])])

@@ -88,7 +88,7 @@ def _markdown_section(item: Erratum) -> str:
             "",
             f"**Ours.** {_escaped(item.ours)}",
             "",
-            *(table if numbers else ["A matter of names: no number."]),
+            *(table if numbers else ["This erratum concerns names only, so there is no number."]),
             "",
             f"* Command: `perfeds2 errata {item.number}`",
             "* Code: " + ", ".join(f"`{name}`" for name in item.code),

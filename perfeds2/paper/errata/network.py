@@ -261,12 +261,12 @@ def no_period() -> Numbers:
     rows = deficit(np.array([root - 1, 2 - root]), 1, 3000)
     return [
         (
-            "shares 1/12, 2/12, 3/12, 4/12, 2/12, A = 3: rounds after which they recur",
+            "shares 1/12, 2/12, 3/12, 4/12, 2/12, A = 3: period in rounds",
             period(deficit(np.array([1, 2, 3, 4, 2]) / 12, 3, 40)) or "none",
         ),
         *(
             (
-                f"shares √2 − 1 and 2 − √2, A = 1: seen to recur in {rounds:,} rounds after",
+                f"shares √2 − 1 and 2 − √2, A = 1: apparent period in {rounds:,} rounds",
                 period(rows[:rounds]) or "none",
             )
             for rounds in (100, 500, 3000)

@@ -161,8 +161,8 @@ def deviation_of_a_merge() -> Numbers:
     apart = (gradients - gradients.mean()) ** 2
     claimed = bounds.share_sums(np.array([[0]]), equal_shares(10))
     return [
-        ("nine UEs at 0, one at 1, A = 1: γ²", float(apart.mean())),
-        ("‖Y‖² when the odd one is merged", float(apart[0])),
+        ("gradient 0 at nine UEs and 1 at the tenth, A = 1: γ²", float(apart.mean())),
+        ("‖Y‖² when the tenth is merged", float(apart[0])),
         ("claimed, γ² Σ η_i over the round", float(apart.mean() * claimed[0])),
         ("our bound, γ² n/A", float(apart.mean() * bounds.spread_of_any_schedule(10, 1))),
     ]
@@ -191,7 +191,7 @@ def accuracy_term() -> Numbers:
     return [
         ("second term of P4 at A = 1", bounds.printed(SMALL, 1).floor),
         ("at A = 4", bounds.printed(SMALL, 4).floor),
-        ("A at which it is ε, for ε half of the former", found.accuracy_quorum),
+        ("A at which it equals ε, for ε half of its value at A = 1", found.accuracy_quorum),
         ("our A*", found.quorum),
         ("meets ε", "yes" if found.meets_target else "no"),
     ]
