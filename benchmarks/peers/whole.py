@@ -75,7 +75,7 @@ def command_of(row: str, folder: Path, seeds: int, horizon_s: float) -> tuple[li
             "--seeds",
             str(seeds),
         ]
-        more = ["--set", f"run.horizon_s={horizon_s:g}", "--no-compile-cache", "--quiet", "--out", str(out)]
+        more = ["--set", f"run.horizon_s={horizon_s:g}", "--quiet", "--out", str(out)]
         return [sys.executable, *what, *more], out / "exp_1.png"
     picture = folder / f"{row}.png"
     given = [str(folder / "work.npz"), str(picture)] if row == "fedjax" else [str(seeds), str(horizon_s), str(picture)]

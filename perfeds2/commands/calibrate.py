@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from perfeds2.commands.common import flag
+from perfeds2.commands.common import QUIET, flag
 from perfeds2.console import guarded, say
 
 
@@ -12,7 +12,7 @@ def calibrate(
     run: Path = typer.Argument(help="The folder of a federation that came to its end.", metavar="RUN"),
     rounds: int | None = flag("--rounds", "Look at the jobs of its first rounds only. (default: all)", "K", min=1),
     out: Path | None = flag("--out", "Where the fleet file goes. (default: RUN/fleet.csv)", "FILE"),
-    quiet: bool = flag("--quiet", "Print nothing.", default=False),
+    quiet: bool = QUIET,
 ) -> None:
     """Fit how fast a federation's devices compute and send, and write it as a fleet file for --cell."""
     with guarded("calibrate", []):

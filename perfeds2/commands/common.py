@@ -48,6 +48,7 @@ def flag(name: str, help_: str, look: str = "", default: Any = None, **more: Any
     return typer.Option(default, name, help=help_, metavar=look or None, **more)
 
 
+QUIET = flag("--quiet", "Print nothing.", default=False)
 JOBS = flag("--jobs", "Processes that train side by side. (default: by cores, memory and work)", "N", min=1)
 
 TRACK = flag("--track", "Send evaluations to tensorboard, wandb, trackio, mlflow or FILE.py:NAME. Repeatable.", "NAME")
@@ -69,14 +70,6 @@ STUDY: Flags = {  # flags of arena, plan, sweep and tune
 WITH_RESUME = {"resume", "quiet", "yes", "jobs", "as_json", *STUDY}  # the folder has all other settings
 
 
-def _forget_compiled(wanted: bool | None) -> None:
-    if wanted:
-        os.environ["PERFEDS2_COMPILE_CACHE"] = "off"  # child processes inherit it
-
-
-COMPILE_ANEW = flag(
-    "--no-compile-cache", "Compile everything again and cache nothing.", callback=_forget_compiled, expose_value=False
-)
 COMMON: Flags = {
     "context": (typer.Context, inspect.Parameter.empty),  # not a flag: typer passes which flags were typed
     "spec": (Path | None, flag("--spec", "Read settings from a TOML file; flags override it.", "FILE")),
@@ -91,9 +84,8 @@ COMMON: Flags = {
     ),
     "out": (Path | None, flag("--out", "Folder for the results. (default: a new one in runs/)", "DIR")),
     "resume": (Path | None, flag("--resume", "Continue an interrupted or killed run.", "DIR")),
-    "no_compile_cache": (bool | None, COMPILE_ANEW),
     "yes": (bool, flag("--yes", "Run even if the estimate exceeds one day.", default=False)),
-    "quiet": (bool, flag("--quiet", "No progress, no table.", default=False)),
+    "quiet": (bool, QUIET),
 }
 
 

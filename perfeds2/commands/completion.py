@@ -1,12 +1,13 @@
-"""What may stand where Tab was pressed? Answered from the source as text: nobody waits for JAX between two keys.
+"""Complete names in the shell without importing JAX.
 
-Flags and commands the parser completes by itself. Names of things stand in tables beside the things, and importing those
-brings JAX; so a table's keys are read out of its file. What is the user's own (``FILE.py:NAME``) the shell completes as a file.
+Names are keys of tables whose modules import JAX, so they are read from the source of those modules. The parser completes
+flags and commands, and the shell completes files.
 """
 
 import ast
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from perfeds2.spec.fields import Setting, settings
@@ -17,7 +18,7 @@ Completer = Callable[[str], list[str]]
 
 
 def names(kind: Kind) -> list[str]:
-    """Every name of a kind, as its table has it. Nobody's Tab ends in a traceback: a table that cannot be read has none."""
+    """Return the names of a kind, or none if its table cannot be read: completion never raises."""
     if kind is ALGORITHM:
         return [algorithm_name(each, mode) for mode in MODES for each in names(OBJECTIVE)] + names(METHOD)
     module, _, table = kind.place.partition(":")
@@ -41,37 +42,28 @@ def _keys(module: ast.Module, table: str) -> Iterator[str]:
 
 
 def of_kind(kind: Kind) -> Completer:
-    """One name, or the last of several that commas part. Of a family (``between:THETA``) what stands before its number."""
+    """Complete a name, or the last of a comma-separated list; ``between:THETA`` up to its number."""
 
     def complete(incomplete: str) -> list[str]:
-        return _behind_commas(incomplete, (_typed(name) for name in names(kind)))
+        before, comma, last = incomplete.rpartition(",")
+        every = [re.sub("(?<=:)[A-Z]+$", "", name) for name in names(kind)]
+        return [f"{before}{comma}{each}" for each in every if each.startswith(last) and each not in before.split(",")]
 
     return complete
 
 
 def among(*words: str) -> Completer:
-    """One of these words."""
+    """Complete one of these words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def of_setting(each: Setting) -> Completer | None:
-    """What a setting's flag may be given: names, or the words there are. Nothing, where it is a number or a file."""
+    """Complete the value of a setting: a name or one of its words; None if it is a number or a file."""
     if each.kind is not None:
         return of_kind(each.kind)
     return among(*each.words) if each.words else None
 
 
 def setting_keys(incomplete: str) -> list[str]:
-    """Of ``--set``: section.key= of every setting."""
+    """Complete ``section.key=`` after ``--set``."""
     return [key for each in settings() if (key := f"{each.section}.{each.key}=").startswith(incomplete)]
-
-
-def _typed(name: str) -> str:
-    head, colon, tail = name.partition(":")
-    return f"{head}{colon}" if tail.isupper() else name
-
-
-def _behind_commas(incomplete: str, every: Iterable[str]) -> list[str]:
-    before, comma, last = incomplete.rpartition(",")
-    taken = before.split(",") if comma else []
-    return [f"{before}{comma}{name}" for name in every if name.startswith(last) and name not in taken]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from perfeds2.commands.common import flag
+from perfeds2.commands.common import QUIET, flag
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 
@@ -29,7 +29,7 @@ def fetch(
     data_dir: Path | None = flag(
         "--data-dir", "Put them here. (default: $PERFEDS2_DATA, else the user's cache)", "DIR"
     ),
-    quiet: bool = flag("--quiet", "No progress, print nothing.", default=False),
+    quiet: bool = QUIET,
 ) -> None:
     """Download official files over HTTPS and check them. Files that exist and are right are kept."""
     with guarded("data fetch", []):

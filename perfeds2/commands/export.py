@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from perfeds2.commands.common import flag
+from perfeds2.commands.common import QUIET, flag
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
@@ -19,7 +19,7 @@ def export(
     ),
     algorithm: str | None = flag("--algorithm", "Whose model, where the run has several.", "NAME"),
     seed: int | None = flag("--seed", "Of which seed, where the run has several.", "SEED"),
-    quiet: bool = flag("--quiet", "Print nothing.", default=False),
+    quiet: bool = QUIET,
 ) -> None:
     """Write a trained model as safetensors or ONNX."""
     with guarded("export", []):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perfeds2.commands.common import SettingsCommand, flag, new_folder, setting_flags, with_flags
+from perfeds2.commands.common import QUIET, SettingsCommand, flag, new_folder, setting_flags, with_flags
 from perfeds2.commands.watch import watch
 from perfeds2.console import guarded, say
 from perfeds2.deployment.fields import FOLLOWED, RENAMED
@@ -37,7 +37,6 @@ COPY_LIST = (
     "If this is not the server's own folder, copy revoked.crl there. The server applies it at once; "
     "restart a broker that you started yourself."
 )
-QUIET = flag("--quiet", "Print nothing.", default=False)
 RUN = typer.Argument(help="Run folder on the server.", metavar="DIR")
 NUMBER = flag("--number", "Device number.", "N", ..., min=0)
 CREDENTIALS = flag("--credentials", "Folder with ca.crt and this machine's keys.", "DIR", Path("credentials"))

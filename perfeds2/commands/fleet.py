@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from perfeds2.commands.common import flag
+from perfeds2.commands.common import QUIET, flag
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
@@ -20,7 +20,7 @@ def fleet(
         "--hours", "Share of devices that come and go; others are always available.", "SHARE", 0.5, min=0, max=1
     ),
     day_s: float = flag("--day-s", "Length of the day after which the hours repeat.", "SECONDS", 86_400.0, min=10.0),
-    quiet: bool = flag("--quiet", "Print nothing.", default=False),
+    quiet: bool = QUIET,
 ) -> None:
     """Generate a synthetic fleet of phones: processors, uplink traces and hours at the charger, as files for --cell.
 

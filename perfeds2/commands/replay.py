@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from perfeds2.commands.common import flag
+from perfeds2.commands.common import QUIET, flag
 from perfeds2.console import give_up, guarded, say
 
 
@@ -13,7 +13,7 @@ def replay(
     device_data: str | None = flag(
         "--device-data", "Where copies of the devices' data are; {} is the number.", "PATTERN"
     ),
-    quiet: bool = flag("--quiet", "Print nothing.", default=False),
+    quiet: bool = QUIET,
 ) -> None:
     """Train again in the simulator along a federation's recorded timeline, and say how far the weights are apart."""
     with guarded("replay", []):

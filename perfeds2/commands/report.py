@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from perfeds2.commands.common import flag
+from perfeds2.commands.common import QUIET, flag
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
@@ -33,7 +33,7 @@ def report(
         "seconds",
         autocompletion=among(*AXES),
     ),
-    quiet: bool = flag("--quiet", "Print nothing.", default=False),
+    quiet: bool = QUIET,
 ) -> None:
     """Draw a folder again: its page, and with --paper the figures for a paper. Several folders are compared on one page."""
     with guarded("report", []):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import typer
 
-from perfeds2.commands.common import COMPILE_ANEW, JOBS, TRACK, flag, followed, prepare_to_train, watching
+from perfeds2.commands.common import JOBS, QUIET, TRACK, flag, followed, prepare_to_train, watching
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
@@ -49,8 +49,7 @@ def reproduce(
     markdown: bool = flag("--markdown", "Print the claims as Markdown.", default=False),
     jobs: int | None = JOBS,
     track: list[str] | None = TRACK,
-    no_compile_cache: bool | None = COMPILE_ANEW,  # noqa: ARG001 (acts where it is parsed)
-    quiet: bool = flag("--quiet", "No progress, no table.", default=False),
+    quiet: bool = QUIET,
 ) -> None:
     """Run figures of the paper's Section VI again, with several seeds, and judge its claims.
 

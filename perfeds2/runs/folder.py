@@ -132,8 +132,8 @@ def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwr
         if known.exists():
             if unwritten:
                 raise InputError(
-                    f"--out {path} holds a {what}, and {unwritten[0]} is written down nowhere, so nobody can tell whether "
-                    f"it is the same; choose another folder, or put it into a file."
+                    f"--out {path} holds a {what}, and {unwritten[0]} was defined interactively and "
+                    f"cannot be saved, so it may differ; choose another folder, or put it into a file."
                 )
             if known.read_text(encoding="utf-8") != text and tomllib.loads(read()) != tomllib.loads(text):
                 raise InputError(

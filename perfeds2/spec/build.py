@@ -148,18 +148,17 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
         made = call(named.value, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
         return expect(made, Algorithm, "--algorithms", named)
     name, own = found
-    mode, bandwidth = own.mode, spec.protocol.bandwidth.value
-    learner, protocol = make_learner(spec, name, own), protocol_of(spec, mode)
+    learner, bandwidth = make_learner(spec, name, own), spec.protocol.bandwidth
+    algorithm = Algorithm(name, learner, protocol_of(spec, own.mode), bandwidth.value, mode=own.mode)
     if own.rounds == "draft":
-        return Algorithm(name, bandwidth=bandwidth, mode=mode, **in_drafts(spec, learner))
-    if mode == "S2":
+        return in_drafts(spec, algorithm)
+    if own.mode == "S2":
         shares, schedule = stage.plan(learner.samples)
-        return Algorithm(name, learner, protocol, bandwidth, schedule, shares, mode)
-    together = bandwidth is equal_finish or spec.protocol.bandwidth.text.startswith(f"{between.__name__}:")
-    algorithm = Algorithm(name, learner, protocol, equal_share if mode == "ASY" and together else bandwidth, mode=mode)
-    if own.rounds is None:
-        return algorithm
-    return replace(algorithm, **in_tiers(spec, learner, stage, at_once=own.rounds == "all tiers"))
+        return replace(algorithm, shares=shares, schedule=schedule)
+    together = bandwidth.value is equal_finish or bandwidth.text.startswith(f"{between.__name__}:")
+    if own.mode == "ASY" and together:
+        algorithm = replace(algorithm, bandwidth=equal_share)
+    return algorithm if own.rounds is None else in_tiers(spec, algorithm, stage, at_once=own.rounds == "all tiers")
 
 
 def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
@@ -225,30 +224,30 @@ def bound_of(spec: Spec) -> int | None:
     return None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
 
 
-def in_drafts(spec: Spec, learner: Learner) -> dict[str, Any]:
-    """Return the learner and protocol for SAFA's rounds; the staleness bound is its lag tolerance."""
+def in_drafts(spec: Spec, algorithm: Algorithm) -> Algorithm:
+    """Return an algorithm in SAFA's rounds; the staleness bound is its lag tolerance."""
     assert spec.protocol.quorum is not None
-    bound = bound_of(spec)
+    bound, learner = bound_of(spec), algorithm.learner
     if isinstance(learner.merge, ModelCache):
         learner = replace(learner, merge=ModelCache(np.inf if bound is None else float(bound)))
-    return {"learner": learner, "protocol": Protocol(spec.protocol.quorum, bound, drafts=True)}
+    return replace(algorithm, learner=learner, protocol=Protocol(spec.protocol.quorum, bound, drafts=True))
 
 
-def in_tiers(spec: Spec, learner: Learner, stage: Stage, *, at_once: bool) -> dict[str, Any]:
-    """Return the learner, protocol and schedule for the rounds of TiFL and FedAT.
+def in_tiers(spec: Spec, algorithm: Algorithm, stage: Stage, *, at_once: bool) -> Algorithm:
+    """Return an algorithm in the rounds of TiFL or FedAT.
 
     A round closes on A updates of one tier, or fewer if the smallest tier has fewer UEs.
     """
     assert spec.protocol.quorum is not None
-    count, quorum, ues = spec.protocol.tiers or TIERS, spec.protocol.quorum, stage.cell.ues
-    if (spec.protocol.tiers or 0) > ues:
-        raise InputError(f"--tiers {count} is more than there are UEs ({ues}); choose fewer.")
+    count, quorum, learner = spec.protocol.tiers or TIERS, spec.protocol.quorum, algorithm.learner
+    if (spec.protocol.tiers or 0) > stage.cell.ues:
+        raise InputError(f"--tiers {count} is more than there are UEs ({stage.cell.ues}); choose fewer.")
     tiers = tiers_by_latency(stage.cell, upload_bits(spec, learner.objective), learner.samples, count, quorum)
     quorum = min(quorum, tiers.smallest)
     if isinstance(learner.merge, TierAverage):
         learner = replace(learner, merge=TierAverage.of(tiers.of))
     schedule = (AllTiers if at_once else OneTier)(tiers, quorum, stage.seed)
-    return {"learner": learner, "protocol": Protocol(quorum, rests=True), "schedule": schedule}
+    return replace(algorithm, learner=learner, protocol=Protocol(quorum, rests=True), schedule=schedule)
 
 
 def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> Float[np.ndarray, " n"]:

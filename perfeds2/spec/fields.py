@@ -324,7 +324,7 @@ class Spec(Section):
     @property
     def unwritten(self) -> list[str]:
         """Return the names of objects that were given from Python and cannot be saved."""
-        return [one.text for one in self.given if not one.is_written]
+        return [one.text for one in self.given if one.identity]
 
     def learning_of(self, algorithm: str) -> LearningSpec:
         """Return the learning settings of an algorithm: the general ones with its overrides."""

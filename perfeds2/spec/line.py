@@ -27,22 +27,16 @@ def command_line(command: str, spec: Spec, defaults: Mapping[str, Any]) -> str:
         if value is not None and value != usual.get(each.section, {}).get(each.key):
             flags[each.keyword] = value
             usual = _read(flags, defaults) if each in first else usual
-    words = ["perfeds2", command, *as_words(flags)]
-    for name, own in said.get(EACH, {}).items():
-        for key, value in own.items():
-            words += ["--set", f"{name}.{key}={_text(value)}"]
-    return shlex.join(words)
-
-
-def as_words(flags: Mapping[str, Any]) -> list[str]:
-    """Return flags, given by their keywords, as words of a command line."""
-    words: list[str] = []
+    words = ["perfeds2", command]
     for keyword, value in flags.items():
         if keyword == "seeds":
             value = len(value) if list(value) == list(range(len(value))) else [f"{seed}..{seed}" for seed in value]
         flag = f"--{keyword.replace('_', '-')}"
         words += [flag] if value is True else [flag, _text(value)]
-    return words
+    for name, own in said.get(EACH, {}).items():
+        for key, value in own.items():
+            words += ["--set", f"{name}.{key}={_text(value)}"]
+    return shlex.join(words)
 
 
 def _read(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

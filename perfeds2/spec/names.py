@@ -8,7 +8,6 @@ a run whose file has changed counts as a different run. A spec that names files 
 import ast
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import sys
 import traceback
@@ -16,10 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic_core import core_schema
 
@@ -47,7 +45,7 @@ class Named:
     value: Any = field(compare=False, repr=False)
     source: str = ""  # the file or module of a user's own object
     digest: str = ""  # the sha256 of that file
-    identity: int = 0  # the id of an object that is defined in no file
+    identity: int = 0  # the id of an object that is defined in no file; no other process can find it
 
     def __str__(self) -> str:
         return self.text
@@ -59,11 +57,6 @@ class Named:
             return Path(self.text).resolve().stem
         return self.text.rpartition(":")[2] if self.source else self.text
 
-    @property
-    def is_written(self) -> bool:
-        """Return whether another process can find the object by its text."""
-        return not self.identity
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -72,13 +65,13 @@ class Kind:
     what: str  # such as "bandwidth policy"
     place: str = ""  # its table as MODULE:NAME; empty if there are only the user's own
     is_called: bool = True  # False: an object may be given itself, such as a Task or Cell
-    opens: Callable[[str], Named | None] | None = None  # opens a text that is a path, such as that of data
-    files: str = ""  # which files ``opens`` accepts, in words
+    file: str = ""  # the class that opens a path, as MODULE:NAME
+    is_path: Callable[[str], bool] | None = None  # whether a text is a path that ``file`` opens
+    files: str = ""  # which files those are, in words
 
     def table(self) -> Mapping[str, Any]:
         """Return the built-in objects by name. Some tables import JAX."""
-        module, _, name = self.place.partition(":")
-        return getattr(importlib.import_module(module), name) if module else {}
+        return _imported(self.place) if self.place else {}
 
     def __get_pydantic_core_schema__(self, *_: Any) -> Any:
         """Make ``Annotated[Named, TASK]`` validate a task from its name and serialise it as text."""
@@ -101,12 +94,13 @@ class Kind:
             return Named(given, _of_family(table[family], given))
         if given in table:
             return Named(given, table[given])
-        if self.opens is not None and (found := self.opens(given)) is not None:
-            return found
+        if self.is_path is not None and self.is_path(given):
+            file = _imported(self.file).open(given)
+            return Named(given, file, given, file.digest)
         if ":" in given:
             return self._checked(_referred(given))
-        own = "FILE.py:NAME" if self.opens is None else f"{self.files} or FILE.py:NAME"
-        raise ValueError(f"is not known; {did_you_mean(given, table)} or your own as {own}")
+        files = f"{self.files} or " if self.files else ""
+        raise ValueError(f"is not known; {did_you_mean(given, table)} or your own as {files}FILE.py:NAME")
 
     def is_reference(self, text: str) -> bool:
         """Return whether a text refers to a user's file or module, rather than a built-in name."""
@@ -123,6 +117,12 @@ class Kind:
         raise ValueError(f"is no {self.what}; expected a name such as {next(iter(self.table()), 'FILE.py:NAME')}")
 
 
+def _imported(place: str) -> Any:
+    """Return what MODULE:NAME refers to."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def _of_family(make: Callable[[float], Any], text: str) -> Any:
     family, _, number = text.partition(":")
     try:
@@ -136,7 +136,7 @@ def _referred(reference: str) -> Named:
     """Return what ``FILE.py:NAME`` or ``package.module:NAME`` refers to."""
     source, _, name = reference.rpartition(":")
     if reference.startswith(GIVEN):
-        raise ValueError("was given from Python and is written down nowhere; run it from Python again")
+        raise ValueError("was defined interactively and cannot be saved; run it from Python again")
     if not source or not name.isidentifier():
         raise ValueError("is neither a known name nor a reference such as FILE.py:NAME or package.module:NAME")
     module, digest = _load(source)
@@ -149,13 +149,6 @@ def _referred(reference: str) -> Named:
 
 
 _loaded: dict[tuple[str, str], ModuleType] = {}  # by path and sha256: an unchanged file is the same module
-
-
-class _AsItIsNow(SourceFileLoader):
-    """A loader without bytecode: cached bytecode is matched by modification time in seconds and may be outdated."""
-
-    def path_stats(self, path: str) -> NoReturn:
-        raise OSError(path)
 
 
 _loading: list[str] = []  # files that are being loaded
@@ -177,19 +170,18 @@ def _load(source: str) -> tuple[ModuleType, str]:
             module = importlib.import_module(source)
             return module, _digest(Path(str(module.__file__)))
         path = Path(source).resolve()
-        digest = _digest(path)
+        code = path.read_bytes()
+        digest = hashlib.sha256(code).hexdigest()
         if (str(path), digest) not in _loaded:
             name = f"perfeds2_own_{path.stem}_{digest[:8]}"
-            loader = _AsItIsNow(name, str(path))
-            found = importlib.util.spec_from_file_location(name, path, loader=loader)
-            assert found is not None
-            module = importlib.util.module_from_spec(found)
+            module = ModuleType(name)
+            module.__file__ = str(path)
             sys.modules[name] = module  # needed by dataclasses
             if str(path.parent) not in sys.path:
                 sys.path.append(str(path.parent))  # makes files beside it importable; last, so that it shadows nothing
             _loading.append(source)
             try:
-                loader.exec_module(module)
+                exec(compile(code, path, "exec"), vars(module))  # noqa: S102 (without bytecode, which may be outdated)
             finally:
                 _loading.pop()
             _loaded[str(path), digest] = module
@@ -228,7 +220,7 @@ def _written_down(value: Any) -> Named:
         if module.__name__ != "__main__" or _is_guarded(Path(file)):  # otherwise loading it would run the script again
             source = module.__name__ if "." in module.__name__ else _short(Path(file))
             return Named(f"{source}:{found}", value, source, _digest(Path(file)))
-    return Named(f"{GIVEN}{name}", value, f"{GIVEN}{name}", "written down nowhere", id(value))
+    return Named(f"{GIVEN}{name}", value, f"{GIVEN}{name}", "defined interactively, cannot be saved", id(value))
 
 
 def _defines(path: Path, name: str) -> bool:
@@ -273,20 +265,17 @@ def call(function: Callable[..., Any], what: str, known: Mapping[str, Any]) -> A
         InputError: If it asks for an unknown parameter, or raises an error itself.
     """
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # functions written in C have no signature
         raise InputError(f"{what} cannot be called with {', '.join(known)}: nothing says what it takes.") from None
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        with user_errors(what, function):
-            return function(**known)
-    wanted = {p.name: p for p in parameters if p.kind is not p.VAR_POSITIONAL}
-    missing = [name for name, p in wanted.items() if name not in known and p.default is p.empty]
-    if missing:
-        raise InputError(f"{what} asks for {missing[0]}; it may ask for any of {', '.join(known)}.")
-    given = {name: known[name] for name in wanted if name in known}
-    first = [given.pop(name) for name, p in wanted.items() if p.kind is p.POSITIONAL_ONLY and name in given]
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    given = {name: value for name, value in known.items() if takes_all or name in parameters}
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for name, each in parameters.items():
+        if name not in known and each.default is each.empty and each.kind not in optional:
+            raise InputError(f"{what} asks for {name}; it may ask for any of {', '.join(known)}.")
     with user_errors(what, function):
-        return function(*first, **given)
+        return function(**given)
 
 
 @contextmanager

@@ -17,38 +17,26 @@ def is_place_of_data(text: str) -> bool:
     return text.endswith((".csv", ".npz")) or os.path.isdir(text)
 
 
-def _open_data(place: str) -> Named | None:
-    """Open samples in FILE.csv, FILE.npz or a folder; None if the text is no such path."""
-    if not is_place_of_data(place):
-        return None
-    from perfeds2.learning.files.own_file import OwnFile
-
-    file = OwnFile.open(place)
-    return Named(place, file, place, file.digest)
-
-
-def open_fleet(place: str) -> Named | None:
-    """Open devices in FILE.csv; None if the text is no such path."""
-    if not place.endswith(".csv"):
-        return None
-    from perfeds2.network.fleet_file import FleetFile
-
-    file = FleetFile.open(place)
-    return Named(place, file, place, file.digest)
-
-
 TASK = Kind(
     "task",
     "perfeds2.learning.datasets:TASKS",
     is_called=False,
-    opens=_open_data,
+    file="perfeds2.learning.files.own_file:OwnFile",
+    is_path=is_place_of_data,
     files="FILE.csv, FILE.npz, a folder of npz files",
 )
 MODEL = Kind("model", "perfeds2.learning.models:MODELS")
 SPLIT = Kind("split", "perfeds2.learning.partition:SPLITS")
 LOSS = Kind("loss", "perfeds2.learning.losses:LOSSES")
 METRIC = Kind("metric", "perfeds2.learning.losses:MEASURES")
-CELL = Kind("cell", "perfeds2.network.cell:CELLS", is_called=False, opens=open_fleet, files="FILE.csv")
+CELL = Kind(
+    "cell",
+    "perfeds2.network.cell:CELLS",
+    is_called=False,
+    file="perfeds2.network.fleet_file:FleetFile",
+    is_path=lambda text: text.endswith(".csv"),
+    files="FILE.csv",
+)
 RADIO = Kind("radio", "perfeds2.network.radios:RADIOS", is_called=False)
 SCHEDULE = Kind("schedule", "perfeds2.allocation.schedule:SCHEDULES")
 SHARES = Kind("shares rule", "perfeds2.allocation.shares:SHARES")

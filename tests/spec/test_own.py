@@ -261,10 +261,10 @@ def test_objects_from_python_enter_as_they_are(tmp_path):
     assert [row["algorithm"] for row in result.summary["algorithms"]] == ["PerFedS2", "Quick", "S0"]
     assert result.spec.cell.ues == 4  # the task's
     text = (tmp_path / "run" / "spec.toml").read_text()
-    assert "written down nowhere" in text  # the folder says so
-    with pytest.raises(InputError, match="was given from Python and is written down nowhere; run it from Python again"):
+    assert "cannot be saved" in text  # the folder says so
+    with pytest.raises(InputError, match="was defined interactively and cannot be saved; run it from Python again"):
         resolve(read_toml(tmp_path / "run" / "spec.toml"))  # what --resume does
-    with pytest.raises(InputError, match="written down nowhere, so nobody can tell whether it is the same"):
+    with pytest.raises(InputError, match="cannot be saved, so it may differ"):
         open_folder(tmp_path / "run", result.spec)
 
 

@@ -504,7 +504,7 @@ def test_what_is_in_no_file_is_tuned_in_this_process(tmp_path):
     assert len(found.table) == 2
     with pytest.raises(InputError, match="run it from Python again"):
         resolve(read_toml(tmp_path / "a/tuned.toml"))
-    with pytest.raises(InputError, match="written down nowhere"):
+    with pytest.raises(InputError, match="cannot be saved"):
         tune(base, {"beta": [0.05, 0.2]}, out=tmp_path / "a", rungs=1, seeds=1)
 
 
