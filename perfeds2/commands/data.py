@@ -61,16 +61,3 @@ def status(data_dir: Path | None = DATA_DIR) -> None:
             else:
                 typer.echo(f"{name:<12} not found   perfeds2 data fetch {name}")
         typer.echo(f"Looked in {', '.join(map(str, folders(data_dir)))}.")
-
-
-@data_app.command()
-def path(
-    name: str | None = typer.Argument(None, help="A data set.", metavar="[NAME]", autocompletion=COMPLETE),
-    data_dir: Path | None = DATA_DIR,
-) -> None:
-    """Print where a data set is; without a name, where data sets are looked for first."""
-    with guarded("data path", []):
-        from perfeds2.learning import datasets
-        from perfeds2.learning.files.sources import find, folders
-
-        typer.echo(folders(data_dir)[0] if name is None else find(datasets.source_of(name), data_dir).folder)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from perfeds2.deployment.transport import Arrays
-from perfeds2.errors import InputError
+from perfeds2.errors import input_errors
 from perfeds2.learning.merges import Arrived, Backward, OfMean, Telling
 from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.replay import Learner, merge_now
@@ -56,10 +56,8 @@ def uploaded(arrays: Arrays, learner: Learner) -> Arrays:
     """
     if not isinstance(learner.objective, Withholding):
         return arrays
-    try:
+    with input_errors(f"{type(learner.objective).__name__} does not fit this model"):
         stays = jax.eval_shape(learner.objective.withheld, dict(arrays))  # only names matter, so nothing is computed
-    except ValueError as error:
-        raise InputError(f"{type(learner.objective).__name__} does not fit this model: {error}") from None
     return {name: values for name, values in arrays.items() if name not in stays}
 
 

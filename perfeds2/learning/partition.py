@@ -221,7 +221,7 @@ def partition_by_label(
 
 def check_labels_per_ue(labels_per_ue: int, classes: int) -> None:
     if not 1 <= labels_per_ue <= classes:
-        raise ValueError(f"labels_per_ue must be from 1 to the task's {classes} labels, got {labels_per_ue}.")
+        raise ValueError(f"--labels-per-ue must be from 1 to the task's {classes} labels, got {labels_per_ue}.")
 
 
 def _divide(samples: Int[np.ndarray, " s"], weights: np.ndarray, least: int, label: int) -> list[np.ndarray]:

@@ -35,7 +35,7 @@ from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_s
 from perfeds2.allocation.schedulers import of_those_here
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
 from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, input_errors
 from perfeds2.learning.merges import Merge, OfMean, Undrafted
 from perfeds2.learning.methods import parts_of
 from perfeds2.learning.methods.fedat import TierAverage
@@ -280,7 +280,8 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
         InputError: If the shares or the schedule are infeasible.
     """
     protocol, named = protocol_of(spec, "S2"), spec.protocol.schedule
-    try:
+    shares_text = spec.protocol.shares if isinstance(spec.protocol.shares, Named) else "given"
+    with input_errors(f"--schedule {named} --shares {shares_text}"):
         shares = make_shares(spec, cell, seed, samples, planned=named.value is not None)
         if named.value is None:
             if protocol.rests:
@@ -299,11 +300,6 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
                 f"expected rows of {protocol.quorum} UEs (--quorum), got {rows.dtype} of shape {rows.shape}."
             )
         schedules.check_schedule(rows, cell.ues, protocol.max_staleness, protocol.stale)
-    except InputError:
-        raise
-    except ValueError as error:
-        shares_text = spec.protocol.shares if isinstance(spec.protocol.shares, Named) else "given"
-        raise InputError(f"--schedule {named} --shares {shares_text}: {error}") from None
     return shares, skipping(named, protocol, cell, schedules.as_schedule(rows))
 
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, input_errors
 from perfeds2.files import write_text
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import Withholding
@@ -79,10 +79,8 @@ def upload_bits(spec: Spec, objective: Any = None) -> float:
 
 def _withheld(objective: Withholding, model: Model) -> list[Any]:
     """Return the shapes of the arrays that are not uploaded."""
-    try:
+    with input_errors(f"{type(objective).__name__} does not fit this model"):
         return jax.tree.leaves(jax.eval_shape(lambda: objective.withheld(model.init(jax.random.key(0)))))
-    except ValueError as error:
-        raise InputError(f"{type(objective).__name__} does not fit this model: {error}") from None
 
 
 # ---- radio and energy
@@ -166,12 +164,10 @@ def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Any) -> Cell:
         raise InputError(f"--cell {spec.cell.kind} has {file.ues} devices, but there are {spec.cell.ues} (--ues).")
     taken = inspect.signature(Cell).parameters.keys() | inspect.signature(Cell.draw).parameters.keys()
     drawn = Cell.draw(**{key: value for key, value in settings.items() if key in taken})
-    try:
+    with input_errors(f"--cell {spec.cell.kind}"):
         cell = file.cell(
             drawn, spec.learning.batch, spec.cell.trace_end or "repeat", keeps=spec.cell.on_leave == "keep"
         )
-    except ValueError as error:
-        raise InputError(f"--cell {spec.cell.kind}: {error}") from None
     if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
         raise InputError(
             f"--downlink {spec.radio.downlink} does not go with devices that have uplinks of their own ({spec.cell.kind}): how "

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import pydantic
 
-from perfeds2.errors import InputError, did_you_mean
+from perfeds2.errors import InputError, did_you_mean, input_errors
 from perfeds2.spec.fields import SECTIONS, LearningSpec, Section, Spec, own_settings, sections_of, settings, settings_of
 from perfeds2.spec.names import Named, method_name
 from perfeds2.spec.values import ALGORITHM, CELL, MERGE, RADIO, TASK, read_list
@@ -318,10 +318,8 @@ def _defaults_of(value: Any, name: Any, said: Mapping[str, Any]) -> Mapping[str,
     named = {key: str(each) if isinstance(each, Named) else each for key, each in said.items()}
     if not all(isinstance(each, str) for each in (*target, named.get("ue_column") or "")):
         return {}  # reported by the validation
-    try:
+    with input_errors(f"--task {name}"):
         return own(tuple(target), named.get("ue_column") or None, named)
-    except ValueError as error:
-        raise InputError(f"--task {name}: {error}") from None
 
 
 def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> None:

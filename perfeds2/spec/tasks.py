@@ -2,8 +2,6 @@
 
 import inspect
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, input_errors
 from perfeds2.learning.data import Divisible
 from perfeds2.learning.files.own_file import OwnFile, in_words
 from perfeds2.learning.losses import MEASURES
@@ -28,7 +26,7 @@ def make_task(spec: Spec, seed: int) -> Task:
     """Make the task of a seed: the data of each UE, and the model."""
     named, ues = spec.task.name, spec.cell.ues
     recipe, where = recipe_of(spec), (ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
-    with task_errors(named):
+    with input_errors(f"--task {named}"):
         if recipe is None:
             task = _own_task(named, *where, spec.task.split)
         else:
@@ -85,22 +83,11 @@ def _plain(name: str) -> str:
     return name if name.isidentifier() else "metric"  # a lambda has no usable name
 
 
-@contextmanager
-def task_errors(named: Named) -> Iterator[None]:
-    """Turn ValueErrors about data into InputErrors that name the task."""
-    try:
-        yield
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"--task {named}: {error}".replace("labels_per_ue", "--labels-per-ue")) from None
-
-
 def recipe_of(spec: Spec) -> Recipe | None:
     """Return the recipe of a built-in task or a data file; None for a user's own task in Python."""
     task, value = spec.task, spec.task.name.value
     if isinstance(value, OwnFile):
-        with task_errors(task.name):
+        with input_errors(f"--task {task.name}"):
             return Recipe.of_file(value, task.target or (), task.ue_column, _known_loss(task))
     for flag, given in (("--target", task.target), ("--ue-column", task.ue_column)):
         if given is not None:
@@ -114,7 +101,7 @@ def told_with_a_model(spec: Spec, seed: int) -> dict[str, str]:
     if not isinstance(file, OwnFile):
         return {}
     split = split_of(task.split) or ByLabel(task.labels_per_ue or 1)
-    with task_errors(task.name):
+    with input_errors(f"--task {task.name}"):
         return in_words(file.table(task.target or (), task.ue_column, _known_loss(task)), spec.cell.ues, split, seed)
 
 
@@ -153,7 +140,7 @@ def judged_as_told(spec: Spec, task: Recipe | Task, model: Model) -> Model:
         task_own if one is None else one.value if one.source else one.text
         for one, task_own in zip((loss, metric), usual, strict=True)
     ]
-    with task_errors(spec.task.name):
+    with input_errors(f"--task {spec.task.name}"):
         model = judged(model, target, *own)
     if isinstance(model, Judged):
         _check_judged(model, target, task.sample, f"--loss {loss}", f"--metric {metric}")
