@@ -30,7 +30,6 @@ def plan(
     least_share: float | None = flag(
         "--least-share", "Limit: smallest share of merges per UE. (default: above 0)", "SHARE"
     ),
-    theory: bool = flag("--theory", "Also report the paper's bounds, with measured constants.", default=False),
     as_json: bool = flag("--json", "Print the plan as JSON instead of a table.", default=False),
     **given: Any,
 ) -> None:
@@ -55,7 +54,7 @@ def plan(
             values = asked.values(DEFAULTS)
             spec = resolve(values)
             horizon_s = values["run"].get("horizon_s") if horizon_s is None else horizon_s
-            request = PlanRequest(keep, horizon_s, check, theory, within_s, joules, least_share)
+            request = PlanRequest(keep, horizon_s, check, within_s, joules, least_share)
             space = make_space(spec, parse_grid(search or [], "--search"))
         prepare_to_train()
         with asked.executing(f"plan-{space.spec.task.name.label}") as (path, execution):

@@ -20,8 +20,6 @@ from perfeds2.learning.models.model import Model, bare
 from perfeds2.learning.partition import ByLabel, Samples, Split
 from perfeds2.learning.target import Targets, judged
 
-SAMPLES_PER_UE = 32  # samples that stand for a UE's distribution in the theory's constants
-MOST_UES = 32  # evenly spaced UEs that stand for a larger population
 # Per sample. A median device then computes about as long as it sends (docs/explanation/design.md).
 CYCLES_PER_PARAMETER = 100
 
@@ -250,19 +248,3 @@ def payload_bits(model: Model) -> float:
 def cycles_per_sample(model: Model) -> float:
     """Return the CPU cycles per sample of one batch. The paper gives no value; this one is ours."""
     return float(CYCLES_PER_PARAMETER * parameters(model))
-
-
-def stacked_samples(task: Task, samples: int = SAMPLES_PER_UE) -> tuple[np.ndarray, np.ndarray]:
-    """Return evenly spaced training samples of each UE as x[n, m, …] and y[n, m, …].
-
-    At most 32 UEs are taken. A UE with fewer than ``samples`` repeats some.
-    """
-    chosen = np.unique(np.linspace(0, task.ues - 1, min(MOST_UES, task.ues)).round().astype(int))
-    xs, ys = [], []
-    for ue in chosen:
-        x, y, mask = (np.asarray(part) for part in task.data.train_part(jnp.asarray(ue), task.data.lengths()[0]))
-        size = int(mask.sum())
-        at = np.arange(samples) * size // samples if size >= samples else np.arange(samples) % size
-        xs.append(x[at])
-        ys.append(y[at])
-    return np.stack(xs), np.stack(ys)

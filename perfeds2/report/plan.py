@@ -15,10 +15,8 @@ from perfeds2.report.terminal import open_console
 from perfeds2.studies.plan_data import (
     LOOKS,
     NUMBERS,
-    BoundRounds,
     Candidate,
     Plan,
-    Theory,
     map_chart,
     maps_of,
     ranked_candidates,
@@ -93,8 +91,6 @@ def print_plan(plan: Plan) -> None:
     """Print the candidates, the notes, and finally the recommendation and the command that adopts it."""
     console = open_console()
     console.print(for_terminal(candidates_table(plan, SHOWN)))
-    for line in theory_lines(plan.theory):
-        console.print(line, markup=False)
     for line in plan.notes:
         console.print(f"Note: {line}", style="dim", markup=False)
     if plan.check is not None:
@@ -107,7 +103,7 @@ def print_plan(plan: Plan) -> None:
 def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
     seeds = counted(len(plan.seeds), "seed")
     facts = ["plan", plan.task, f"{plan.population} UEs", f"radio {plan.radio}", seeds, f"perfeds2 {plan.perfeds2}"]
-    about = [paragraph(said) for said in (plan.check, *theory_lines(plan.theory)) if said]
+    about = [] if plan.check is None else [paragraph(plan.check)]
     curves = [_curve_chart(plan, name, each) for name, each in _chosen(plan)]
     margins = [
         [name, str(one.choice), "fails" if one.fails else "stands", one.why]
@@ -162,37 +158,6 @@ def candidates_table(plan: Plan, most: int | None = None) -> Table:
     left = len(ranked) - len(rows)
     caption = f"and {left} more on the page" if left else None
     return Table([*columns, text_column("")], rows, "Choices", caption, kind="slim")
-
-
-# ---- the bounds
-
-
-def theory_lines(theory: Theory | None) -> list[str]:
-    """Describe what the convergence bounds give for the measured constants, and why if they give nothing."""
-    if theory is None:
-        return []
-    constants = ", ".join(f"{each.symbol} = {each.value:.3g}" for each in theory.constants)
-    said = [f"Until the target the mean of ‖∇F‖² is ε = {theory.epsilon:.3g}. Constants, largest seen: {constants}."]
-    if theory.smoothness is not None:
-        said.append(
-            f"So L_F = {theory.smoothness:.3g}, σ_F² = {theory.noise:.3g}, γ_F² = {theory.diversity:.3g}. The step is β = {theory.beta:g}; "
-            f"the largest admissible is {theory.largest_beta_printed:.2g} (printed), {theory.largest_beta_sharpened:.2g} "
-            f"(sharpened), {theory.largest_beta_proved:.2g} (proved)."
-        )
-    if theory.corrected_quorum is not None:
-        kept = "" if theory.meets_target else "; the second term of its bound exceeds ε even there"
-        printed = "unbounded" if theory.printed_quorum is None else f"{theory.printed_quorum:.3g}"
-        corrected = f"A* = {theory.corrected_quorum}, K* = {theory.rounds or 0:,}{kept}"
-        said.append(f"The paper's rule, corrected: {corrected}. As printed A* is {printed}.")
-    if theory.promises:
-        said.append(f"For the choice: {'; '.join(f'{name} {_promise(bound)}' for name, bound in theory.promises)}.")
-    return [*said, f"No A* from the paper's rule: {theory.obstacle}"] if theory.obstacle else said
-
-
-def _promise(bound: BoundRounds) -> str:
-    if bound.rounds is None:
-        return f"promises nothing ({bound.obstacle})"
-    return f"asks for {bound.rounds:,} rounds, {short_s(bound.seconds)} s"
 
 
 # ---- charts

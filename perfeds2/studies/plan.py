@@ -28,7 +28,7 @@ from perfeds2.spec.line import command_line
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, put, resolve
 from perfeds2.studies.execution import Execution, reading
-from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanTarget, Theory
+from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanTarget
 from perfeds2.studies.plan_search import PlanRequest, search_at_horizons
 from perfeds2.studies.plan_space import Space, algorithm_of, make_space
 from perfeds2.studies.plan_trials import Trials
@@ -50,7 +50,6 @@ def plan(
     within_s: float | None = None,
     joules: float | None = None,
     least_share: float | None = None,
-    theory: bool = False,
     reuse: Reuse = (),
     watch: Watch | None = None,
     track: Any = None,
@@ -70,7 +69,6 @@ def plan(
         within_s: Latest second by which every seed must keep the target.
         joules: Largest energy of all UEs until then.
         least_share: Smallest share of the merges that any UE may have.
-        theory: Add what the paper's bounds say.
         reuse: Folders of other studies whose results may be copied.
         watch: Called with a ``Progress`` while the search proceeds.
         track: Trackers that receive every evaluation, such as "tensorboard" (docs/how-to/live.md).
@@ -87,7 +85,7 @@ def plan(
         values = nested(settings)
         put(values, "run", "algorithms", values.get("run", {}).get("algorithms", ["PerFedS2"]))
         spec = resolve(values)
-    request = PlanRequest(keep, horizon_s, check, theory, within_s, joules, least_share)
+    request = PlanRequest(keep, horizon_s, check, within_s, joules, least_share)
     execution = Execution(Workers(), reuse, watch, followers=trackers(track, out))
     return run_plan(make_space(spec, search or {}), request, None if out is None else Path(out), execution)
 
@@ -141,11 +139,6 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
     candidates = tuple(searched.candidate(choice, best) for choice in listed)
     place = None if best is None else listed.index(best)
     chosen, asked = None if place is None else candidates[place], candidates[listed.index(space.asked)]
-    known: Theory | None = None
-    if request.theory and chosen is not None:
-        from perfeds2.studies.plan_theory import theory_of
-
-        known = theory_of(space.spec_of(chosen.choice, spec.run.seeds, target.horizon_s, trials.evaluations), chosen)
     command = None
     if chosen is not None and not spec.unwritten:  # objects given from Python cannot be typed
         command = command_line("run", adopted(trials, chosen.choice, target.horizon_s), ADOPTED_BY)
@@ -165,7 +158,6 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
         sentence=answer(chosen, candidates, target, spec.cell.ues),
         check=check_answer(asked, chosen, target) if request.check else None,
         command=command,
-        theory=known,
         trainings=len(trials.outcomes),
         notes=tuple(notes_of(space, chosen, asked, candidates, target, request.check)),
     )

@@ -211,48 +211,6 @@ def too_many_fail(trials: Sequence[SeedOutcome]) -> bool:
     return bool(trials) and 3 * sum(trial.fails for trial in trials) >= len(trials)
 
 
-@dataclass(frozen=True)
-class MeasuredConstant:
-    """One constant of the assumptions, with its uncertainty."""
-
-    name: str
-    symbol: str
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class BoundRounds:
-    """How many rounds a bound requires, or why it guarantees nothing."""
-
-    rounds: int | None
-    seconds: float | None
-    obstacle: str | None
-
-
-@dataclass(frozen=True)
-class Theory:
-    """What the lemmas and bounds yield for the recommended choice, from measured constants."""
-
-    epsilon: float  # mean over the rounds of ‖∇F(w_k)‖², in the choice's training until the target
-    constants: tuple[MeasuredConstant, ...]
-    obstacle: str | None  # why the rest is missing
-    smoothness: float | None = None  # L_F
-    noise: float | None = None  # σ_F²
-    diversity: float | None = None  # γ_F²
-    gap: float | None = None  # F(w_0) − F*
-    beta: float | None = None  # β, the spec's step size
-    largest_beta_printed: float | None = None
-    largest_beta_sharpened: float | None = None
-    largest_beta_proved: float | None = None
-    printed_quorum: float | None = None  # A* as printed; None if S or the shares allow none
-    corrected_quorum: int | None = None  # A*, corrected
-    rounds: int | None = None  # K* for the corrected A*
-    meets_target: bool | None = None  # whether the printed bound's second term stays within ε at the corrected A*
-    promises: tuple[tuple[str, BoundRounds], ...] = ()  # by the paper's rule, and by each bound
-
-
 @dataclass(frozen=True, repr=False)
 class Plan:
     """The choice that reaches the target soonest and keeps it, and how to adopt it."""
@@ -272,7 +230,6 @@ class Plan:
     sentence: str
     check: str | None  # whether the asked-for choice holds, and what is better
     command: str | None  # the command that adopts it; None if something was given from Python
-    theory: Theory | None
     trainings: int  # number of trainings
     notes: tuple[str, ...]
 

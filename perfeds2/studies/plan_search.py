@@ -50,7 +50,6 @@ class PlanRequest:
     keep: float = 0.9
     horizon_s: float | None = None
     check: bool = False
-    theory: bool = False
     within_s: float | None = None
     joules: float | None = None
     least_share: float | None = None

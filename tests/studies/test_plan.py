@@ -1,6 +1,5 @@
 """Is a plan made, shown, adopted and gone on with? One is trained here; the search itself is in test_plan_search."""
 
-import json
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from command_line import perfeds2, told
 
@@ -21,14 +19,11 @@ from perfeds2.report.on_paper import PAGE_IN, figure_of
 from perfeds2.report.plan import ACROSS, NUMBERS, map_charts, maps_of, print_plan, write_plan
 from perfeds2.runs import pool
 from perfeds2.runs.folder import alone
-from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
 from perfeds2.studies import plan as module
 from perfeds2.studies.plan_data import Plan
 from perfeds2.studies.plan_space import Space, make_space
-from perfeds2.studies.plan_theory import Scene, bound_facts, make_scene, promises
 from perfeds2.studies.plan_trials import Played, Trials
-from perfeds2.theory.constants import Constants
 
 SMALL: dict[str, Any] = {"ues": 6, "quorum": 3, "batch": 10, "target_accuracy": 0.5, "seeds": [0, 1]}
 SEARCH = {
@@ -58,7 +53,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plan(out: Path) -> Plan:
     """The one plan that is trained here, by the Python door."""
-    made = plan_from_python(out=out, theory=True, **ASKED, **SMALL)
+    made = plan_from_python(out=out, **ASKED, **SMALL)
     write_plan(made, out)
     return made
 
@@ -158,7 +153,6 @@ def test_a_plan_is_printed_with_its_sentence_last(plan: Plan, capsys: pytest.Cap
     assert said.rstrip().endswith(plan.command or "")
     assert plan.sentence in said
     assert "What you asked for, A = 3, S = 5" in said
-    assert "The paper's rule" in said
 
 
 def test_nothing_is_trained_twice(plan: Plan, out: Path, monkeypatch: pytest.MonkeyPatch):
@@ -166,11 +160,11 @@ def test_nothing_is_trained_twice(plan: Plan, out: Path, monkeypatch: pytest.Mon
         raise AssertionError("it was trained before")
 
     monkeypatch.setattr(pool, "serve", refuse)
-    again = plan_from_python(out=out, theory=True, **ASKED, **SMALL)
+    again = plan_from_python(out=out, **ASKED, **SMALL)
     assert again == plan
     monkeypatch.setattr(module, "make_plan", refuse)
     with pytest.raises(InputError, match="already holds a different plan"):
-        plan_from_python(out=out, theory=True, **ASKED | {"keep": 0.8}, **SMALL)
+        plan_from_python(out=out, **ASKED | {"keep": 0.8}, **SMALL)
     space, request = module.read_request(out)
     assert (request.check, request.horizon_s, space.axes["quorum"]) == (True, 4.0, (2, 3))
     assert space.spec.run.seeds == (0, 1)
@@ -235,50 +229,3 @@ def test_the_help_says_what_can_be_limited():
     _, said, _ = told("plan", "--help")
     for each in ("--within-s", "--joules", "--least-share", "--check", "--seeds", "--radio"):
         assert each in said
-
-
-# What the bounds say.
-
-GENTLE = Constants(1.0, 1e-3, 1e-3, 1e-4, 1e-4, 1e-4, 1e-4, 1.0)
-
-
-def small_spec(**protocol: Any) -> Spec:
-    run = {"algorithms": ["PerFedS2"], "seeds": [0], "horizon_s": 1.0}
-    return resolve({"cell": {"ues": 6}, "protocol": {"quorum": 6, **protocol}, "learning": {"batch": 10}, "run": run})
-
-
-@pytest.fixture(scope="module")
-def scene() -> Scene:
-    return make_scene(small_spec())
-
-
-def test_a_bound_that_promises_something_is_turned_into_seconds(scene: Scene):
-    said = promises(scene, GENTLE, epsilon=0.1)
-    pace = scene.timeline.end_s / scene.timeline.rounds
-    for bound in said.values():
-        assert bound.rounds is not None
-        assert bound.rounds >= np.ceil(2 / (0.07 * 0.1))  # 2Δ/(βε) with Δ = 1
-        assert bound.seconds == pytest.approx(bound.rounds * pace)
-
-
-def test_a_bound_that_promises_nothing_says_why(scene: Scene):
-    steep, noisy = Constants(10.0, 1, 1, 0, 0, 0, 0, 1), Constants(1.0, 1, 1, 5, 5, 5, 5, 1)
-    assert "above the largest admissible" in (promises(scene, steep, 0.1)["the proved bound"].obstacle or "")
-    assert "noise floor" in (promises(scene, noisy, 0.1)["the proved bound"].obstacle or "")
-    too_long = bound_facts(scene, Constants(100.0, 1, 1, 1, 1, 1, 1, 1), 0.1)
-    assert "lower alpha" in (too_long.obstacle or "")
-
-
-def test_a_star_is_what_c42_asks_for_when_the_noise_allows_less():
-    theory = bound_facts(make_scene(small_spec(quorum=2, max_staleness=3)), Constants(1.0, 1, 1, 1, 1, 1, 1, 1), 0.1)
-    assert theory.corrected_quorum == 2  # ⌈n/S⌉
-    assert theory.meets_target is False
-    assert theory.printed_quorum is not None
-    assert theory.printed_quorum < 1
-
-
-def test_constants_are_positive_and_lie_between_their_limits(plan: Plan):
-    assert plan.theory is not None
-    assert [c.symbol for c in plan.theory.constants] == ["L", "C", "ρ", "σ_G", "σ_H", "γ_G", "γ_H", "F(w_0) − F*"]
-    assert all(0 < each.low <= each.value <= each.high for each in plan.theory.constants)
-    assert json.loads(plan.to_json())["theory"]["epsilon"] > 0

@@ -45,7 +45,6 @@ PLAN = Plan(
     sentence=f"Take {CHOICE} {EVIL}.",
     check=None,
     command=f"perfeds2 run --task '{EVIL}'",
-    theory=None,
     trainings=9,
     notes=(),
 )
