@@ -33,8 +33,8 @@ from typing import Any
 from perfeds2.files import write_text
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.grid import parse_grid
-from perfeds2.studies.plan_data import Choice, Plan, median_s
-from perfeds2.studies.plan_search import PlanRequest, PlanSearch
+from perfeds2.studies.plan_data import Choice, Plan, PlanRequest, median_s
+from perfeds2.studies.plan_search import PlanSearch
 from perfeds2.studies.plan_space import Space, fits, make_space
 from perfeds2.studies.plan_trials import EVALUATIONS, Trials
 from perfeds2.studies.search import Rung

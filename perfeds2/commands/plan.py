@@ -44,7 +44,7 @@ def plan(
         from perfeds2.report.plan import print_plan, write_plan
         from perfeds2.studies.grid import parse_grid
         from perfeds2.studies.plan import read_request, run_plan
-        from perfeds2.studies.plan_search import PlanRequest
+        from perfeds2.studies.plan_data import PlanRequest
         from perfeds2.studies.plan_space import make_space
 
         asked.quiet |= as_json

@@ -28,8 +28,8 @@ from perfeds2.spec.line import command_line
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, put, resolve
 from perfeds2.studies.execution import Execution, reading
-from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanTarget
-from perfeds2.studies.plan_search import PlanRequest, search_at_horizons
+from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanRequest, PlanTarget
+from perfeds2.studies.plan_search import search_at_horizons
 from perfeds2.studies.plan_space import Space, algorithm_of, make_space
 from perfeds2.studies.plan_trials import Trials
 
@@ -150,11 +150,10 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
         algorithm=algorithm_of(spec),
         seeds=spec.run.seeds,
         target=target,
-        limits=request.limits,
+        request=request,
         candidates=candidates,
         choice=place,
         asked=listed.index(space.asked),
-        checked=request.check,
         sentence=answer(chosen, candidates, target, spec.cell.ues),
         check=check_answer(asked, chosen, target) if request.check else None,
         command=command,

@@ -11,6 +11,7 @@ import numpy as np
 import pydantic
 
 from perfeds2.chart import INK, NEUTRAL, Chart, ChartAxis, LineStyle, Series, draw
+from perfeds2.errors import InputError
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.runs.statistics import censored_median
 from perfeds2.shown import as_html, axes_for, in_a_line
@@ -95,12 +96,25 @@ class PlanTarget:
 
 
 @dataclass(frozen=True)
-class PlanLimits:
-    """Limits that a choice must respect in every seed."""
+class PlanRequest:
+    """What a plan is asked for, besides the spec and the values to search."""
 
-    within_s: float | None = None  # the target must be kept by then
-    joules: float | None = None  # of all UEs together until the target is kept
-    least_share: float | None = None  # share of the merges of any UE; None: every UE must be merged at least once
+    keep: float = 0.9  # share of later evaluations in which the target must be met
+    horizon_s: float | None = None  # how long every choice is trained; None derives it
+    check: bool = False  # whether the spec's own choice is checked, too
+    within_s: float | None = None  # limit, in every seed: the target must be kept by then
+    joules: float | None = None  # limit: energy of all UEs together until the target is kept
+    least_share: float | None = None  # limit: share of the merges of any UE; None: each is merged at least once
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.keep <= 1:
+            raise InputError(f"--keep must be from 0.5 to 1, a share of the later looks, got {self.keep:g}.")
+        for name in ("horizon_s", "within_s", "joules"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(f"--{name.replace('_', '-')} must be a finite number above 0, got {value:g}.")
+        if self.least_share is not None and not 0 <= self.least_share <= 1:
+            raise InputError(f"--least-share must be from 0 to 1, a share of the merges, got {self.least_share:g}.")
 
 
 @dataclass(frozen=True)
@@ -126,18 +140,6 @@ class SeedOutcome:
 
 
 @dataclass(frozen=True)
-class ClockFacts:
-    """What the clock shows about a choice without training, for the first seed."""
-
-    seconds_per_round: float
-    merges_per_s: float
-    staleness_mean: float
-    staleness_max: int
-    waiting_share: float
-    least_share: float
-
-
-@dataclass(frozen=True)
 class Neighbour:
     """A choice one step away, and whether it fails."""
 
@@ -154,7 +156,6 @@ class Candidate:
     choice: Choice
     verdict: Verdict
     why: str  # why it was not chosen, in words
-    clock: ClockFacts | None = None
     scouted_s: float | None = None  # when its first seed reached the target in a short training
     trials: tuple[SeedOutcome, ...] = ()  # trained for the whole horizon
     neighbours: tuple[Neighbour, ...] = ()  # those that were examined
@@ -222,11 +223,10 @@ class Plan:
     algorithm: str
     seeds: tuple[int, ...]
     target: PlanTarget
-    limits: PlanLimits
+    request: PlanRequest
     candidates: tuple[Candidate, ...]
     choice: int | None  # index of the choice among the candidates; None: nothing can be recommended
     asked: int  # index of the spec's own choice
-    checked: bool  # whether a check of it was requested
     sentence: str
     check: str | None  # whether the asked-for choice holds, and what is better
     command: str | None  # the command that adopts it; None if something was given from Python

@@ -22,7 +22,7 @@ from perfeds2.studies.plan_data import (
     Candidate,
     Choice,
     Neighbour,
-    PlanLimits,
+    PlanRequest,
     PlanTarget,
     SeedOutcome,
     Verdict,
@@ -41,32 +41,6 @@ BATCH = 4  # choices trained at a time: enough for the cores, and results rule o
 REFERENCE_DOUBLINGS = 3  # the first training gets up to 8 times the spec's horizon before the search gives up
 HORIZON_DOUBLINGS = 2  # and the search up to 4 times its own horizon
 VARIATIONS = 2  # rounds of varying the best; the second reaches choices two steps away
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """What a plan is asked for, besides the spec and the values to search."""
-
-    keep: float = 0.9
-    horizon_s: float | None = None
-    check: bool = False
-    within_s: float | None = None
-    joules: float | None = None
-    least_share: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0.5 <= self.keep <= 1:
-            raise InputError(f"--keep must be from 0.5 to 1, a share of the later looks, got {self.keep:g}.")
-        for name in ("horizon_s", "within_s", "joules"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"--{name.replace('_', '-')} must be a finite number above 0, got {value:g}.")
-        if self.least_share is not None and not 0 <= self.least_share <= 1:
-            raise InputError(f"--least-share must be from 0 to 1, a share of the merges, got {self.least_share:g}.")
-
-    @property
-    def limits(self) -> PlanLimits:
-        return PlanLimits(self.within_s, self.joules, self.least_share)
 
 
 @dataclass
@@ -133,7 +107,7 @@ class PlanSearch:
             if isinstance(played, str) or self.breach(choice) is not None:
                 continue
             alike = choice if choice.schedule == "first" else choice.with_(bandwidth="")
-            pace_s = played.facts.seconds_per_round
+            pace_s = played.seconds_per_round
             if alike not in fastest or pace_s < fastest[alike][0]:
                 fastest[alike] = pace_s, choice
         for choice in choices:
@@ -276,7 +250,7 @@ class PlanSearch:
             return out
         limits, trials, played = self.request, self.watched(choice), self.clocks(choice).get(self.seeds[0])
         shares = [trial.least_share for trial in trials]
-        shares += [played.facts.least_share] if isinstance(played, Played) else []
+        shares += [played.least_share] if isinstance(played, Played) else []
         if limits.least_share and shares and min(shares) < limits.least_share:
             return f"a UE has only {min(shares):.2%} of the merges (--least-share {limits.least_share:g})"
         late = max((trial.time_s for trial in trials if trial.time_s is not None), default=0.0)
@@ -306,12 +280,11 @@ class PlanSearch:
 
     def candidate(self, choice: Choice, best: Choice | None) -> Candidate:
         """Return everything that is known about a choice."""
-        played = self.play(choice)
+        self.play(choice)
         scout = self.trials.known(choice, self.seeds[:1], self.scout_s) if choice in self.scouted else []
         return Candidate(
             choice,
             *self.verdict(choice, best),
-            clock=played.facts if isinstance(played, Played) else None,
             scouted_s=scout[0].reached_s if scout else None,
             trials=tuple(self.watched(choice)),
             neighbours=self.beside.get(choice, ()),

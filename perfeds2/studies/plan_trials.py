@@ -25,7 +25,7 @@ from perfeds2.runs.store import Store
 from perfeds2.runs.training import Training
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
-from perfeds2.studies.plan_data import Choice, ClockFacts, SeedOutcome
+from perfeds2.studies.plan_data import Choice, SeedOutcome
 from perfeds2.studies.plan_space import Space
 from perfeds2.studies.search import Rung
 from perfeds2.timeline.record import Timeline
@@ -37,7 +37,8 @@ EVALUATIONS = 60  # per training
 class Played:
     """What the clock shows about a choice with one seed."""
 
-    facts: ClockFacts
+    seconds_per_round: float
+    least_share: float  # share of the merges of the UE with the fewest
     digest: str  # equal if the same UEs are merged at the same times and compute the same
     starved: tuple[int, ...]  # UEs that were never merged
 
@@ -78,7 +79,7 @@ class Trials:
         curves = self.run([(choice, seed, rung.horizon_s) for (_, seed, _), (choice, _) in missing.items()])
         accuracy = self.space.spec.run.target_accuracy
         for (key, (_, played)), rows in zip(missing.items(), curves, strict=True):
-            self.outcomes[key] = judge(key[1], rows, played.facts.least_share, accuracy, self.keep)
+            self.outcomes[key] = judge(key[1], rows, played.least_share, accuracy, self.keep)
 
     def run(self, wanted: Sequence[tuple[Choice, int, float]]) -> list[Sequence[Mapping[str, Any]]]:
         """Return the evaluations of a training for each choice, seed and horizon."""
@@ -115,15 +116,8 @@ def _until(timeline: Timeline, choice: Choice, horizon_s: float) -> Played | str
     digest = hashlib.sha256(f"{choice.local_steps} {choice.bits} {ues.shape}".encode())
     for column in (ues, staleness, time_s):
         digest.update(np.ascontiguousarray(column).tobytes())
-    facts = ClockFacts(
-        seconds_per_round=float(time_s[-1]) / rounds,
-        merges_per_s=ues.size / float(time_s[-1]),
-        staleness_mean=float(staleness.mean()),
-        staleness_max=int(staleness.max()),
-        waiting_share=timeline.waiting_share,
-        least_share=float(merges.min() / ues.size),
-    )
-    return Played(facts, digest.hexdigest(), tuple(map(int, np.flatnonzero(merges == 0))))
+    starved = tuple(map(int, np.flatnonzero(merges == 0)))
+    return Played(float(time_s[-1]) / rounds, float(merges.min() / ues.size), digest.hexdigest(), starved)
 
 
 def judge(seed: int, rows: Sequence[Mapping[str, Any]], least_share: float, target: float, keep: float) -> SeedOutcome:

@@ -9,30 +9,19 @@ too large.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jaxtyping import ArrayLike, PyTree
 
 from perfeds2.theory.constants import Constants
 
 Batch = tuple[jax.Array, jax.Array]
-Loss = Callable[[Any, Any], Any]  # loss(params, (x, y)): the mean loss over a batch
+Loss = Callable[[PyTree, Batch], jax.Array]  # loss(params, (x, y)): the mean loss over a batch
 Action = Callable[[jax.Array], jax.Array]  # v ↦ H·v
 RADIUS = 0.05  # distance between two compared Hessians
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much work a pilot spends."""
-
-    samples: int = 2  # per UE, for σ_H
-    ues: int = 8  # for γ_H
-    directions: int = 1  # random directions besides the gradient, for ρ
-    lanczos_steps: int = 8
-    descent_steps: int = 30  # of L-BFGS on F
 
 
 @dataclass(frozen=True)
@@ -46,18 +35,19 @@ class ConstantEstimate:
 
 def measure(
     loss: Loss,
-    params_points: Sequence[Any],
-    x: Any,
-    y: Any,
+    params_points: Sequence[PyTree],
+    x: ArrayLike,
+    y: ArrayLike,
     *,
     alpha: float,
     seed: int = 0,
-    effort: Effort = Effort(),  # noqa: B008 (frozen)
+    lanczos_steps: int = 8,
+    descent_steps: int = 30,
 ) -> dict[str, ConstantEstimate]:
     """Measure the constants of a task at a few models.
 
-    ρ is the largest ‖∇²f_i(w) − ∇²f_i(u)‖ / ‖w − u‖ over some directions. The gap is F(w_0); its ``low`` is the
-    decrease that a descent on F achieves.
+    ρ is the largest ‖∇²f_i(w) − ∇²f_i(u)‖ / ‖w − u‖ along the gradient and a random direction. The gap is F(w_0); its
+    ``low`` is the decrease that a descent on F achieves. Every sample of every UE is used, so pass only a few.
 
     Args:
         loss: ``loss(params, (x, y))``, the mean loss over a batch; must not be negative.
@@ -65,8 +55,9 @@ def measure(
         x: Inputs, shape (n, m, ...): m samples of each of n UEs, taken as the UE's distribution.
         y: Targets, shape (n, m, ...).
         alpha: α, the inner step size.
-        seed: Seed of the random directions, samples and UEs.
-        effort: How much work to spend.
+        seed: Seed of the random directions.
+        lanczos_steps: Hessian-vector products for a spectral norm.
+        descent_steps: Steps of L-BFGS on F.
 
     Returns:
         An estimate of each field of ``Constants``, in the units of the loss and the parameters.
@@ -86,63 +77,46 @@ def measure(
     def flat_loss(flat: jax.Array, batch: Batch) -> jax.Array:
         return loss(unravel(flat), batch)
 
-    gap = _gap(flat_loss, flat_points[0], data, alpha, effort.descent_steps)
-    probe = jax.jit(lambda flat, data, key: _probe(flat_loss, flat, data, key, effort))
+    gap = _gap(flat_loss, flat_points[0], data, alpha, descent_steps)
+    probe = jax.jit(lambda flat, data, key: _probe(flat_loss, flat, data, key, lanczos_steps))
     keys = jax.random.split(jax.random.key(seed), len(flat_points))
     probes = [probe(flat, data, key) for flat, key in zip(flat_points, keys, strict=True)]
     names = [field.name for field in fields(Constants) if field.name != "gap"]
     return {name: _summary([float(seen[name]) for seen in probes]) for name in names} | {"gap": gap}
 
 
-def _probe(loss: Loss, flat: jax.Array, data: Batch, key: jax.Array, effort: Effort) -> dict[str, jax.Array]:
+def _probe(loss: Loss, flat: jax.Array, data: Batch, key: jax.Array, lanczos_steps: int) -> dict[str, jax.Array]:
     """Return the constants at one point. UEs are processed one by one, so that samples × parameters fits in memory."""
-    start_key, direction_key, sample_key, ue_key = jax.random.split(key, 4)
-    start = jax.random.normal(start_key, flat.shape, flat.dtype)  # start vector of every Lanczos run
+    start, random = jax.random.normal(key, (2, flat.size), flat.dtype)  # of every Lanczos run; a direction
 
     def norm(action: Action) -> jax.Array:
-        return _spectral_norm(action, start, effort.lanczos_steps)
+        return _spectral_norm(action, start, lanczos_steps)
 
+    together = jax.tree.map(lambda values: values.reshape(-1, *values.shape[2:]), data)
+    average = _hessian(loss, flat, together)  # a plain mean, because all UEs have equally many samples
     gradients = jax.lax.map(lambda ue: jax.grad(loss)(flat, ue), data)
-    random = jax.random.normal(direction_key, (effort.directions, flat.size), flat.dtype)
 
     def look(ue_and_gradient: tuple[Batch, jax.Array]) -> tuple[jax.Array, ...]:
         ue, gradient = ue_and_gradient
         here = _hessian(loss, flat, ue)
-        towards = jnp.concatenate([random, gradient[None]])
-        steps = RADIUS * towards / jnp.maximum(jnp.linalg.norm(towards, axis=1, keepdims=True), _TINY)
 
-        def bend(step: jax.Array) -> jax.Array:
+        def bend(towards: jax.Array) -> jax.Array:
+            step = RADIUS * towards / jnp.maximum(jnp.linalg.norm(towards), _TINY)
             there = _hessian(loss, flat + step, ue)
             distance = jnp.linalg.norm(step)  # 0 if the gradient vanishes and gives no direction
             return jnp.where(distance > 0, norm(lambda v: there(v) - here(v)) / jnp.maximum(distance, _TINY), 0.0)
 
-        def gradient_deviation(sample: Batch) -> jax.Array:
-            return jnp.sum((jax.grad(loss)(flat, _batch_of_one(sample)) - gradient) ** 2)
+        def deviations(sample: Batch) -> tuple[jax.Array, jax.Array]:
+            alone = sample[0][None], sample[1][None]
+            own = _hessian(loss, flat, alone)
+            return jnp.sum((jax.grad(loss)(flat, alone) - gradient) ** 2), norm(lambda v: own(v) - here(v)) ** 2
 
-        def hessian_deviation(sample: Batch) -> jax.Array:
-            alone = _hessian(loss, flat, _batch_of_one(sample))
-            return norm(lambda v: alone(v) - here(v)) ** 2
+        gradient_noise, hessian_noise = jax.lax.map(deviations, ue, batch_size=_SAMPLES_AT_ONCE)
+        sharpest = jnp.maximum(bend(random), bend(gradient))
+        apart = norm(lambda v: here(v) - average(v)) ** 2
+        return norm(here), sharpest, gradient_noise.mean(), hessian_noise.mean(), apart
 
-        drawn = jax.random.choice(sample_key, ue[0].shape[0], (min(effort.samples, data[0].shape[1]),), replace=False)
-        few = jax.tree.map(lambda values: values[drawn], ue)
-        return (
-            norm(here),
-            jax.lax.map(bend, steps).max(),
-            jax.lax.map(gradient_deviation, ue, batch_size=_SAMPLES_AT_ONCE).mean(),
-            jax.lax.map(hessian_deviation, few).mean(),
-        )
-
-    sharpness, bends, gradient_noise, hessian_noise = jax.lax.map(look, (data, gradients))
-
-    together = jax.tree.map(lambda values: values.reshape(-1, *values.shape[2:]), data)
-    average = _hessian(loss, flat, together)  # a plain mean, because all UEs have equally many samples
-
-    def apart(ue: Batch) -> jax.Array:
-        own = _hessian(loss, flat, ue)
-        return norm(lambda v: own(v) - average(v)) ** 2
-
-    chosen = jax.random.choice(ue_key, data[0].shape[0], (min(effort.ues, data[0].shape[0]),), replace=False)
-    spread = jax.lax.map(apart, jax.tree.map(lambda values: values[chosen], data)).mean()
+    sharpness, bends, gradient_noise, hessian_noise, apart = jax.lax.map(look, (data, gradients))
     return {
         "smoothness": sharpness.max(),
         "gradient_bound": jnp.linalg.norm(gradients, axis=1).max(),
@@ -150,12 +124,8 @@ def _probe(loss: Loss, flat: jax.Array, data: Batch, key: jax.Array, effort: Eff
         "gradient_noise": jnp.sqrt(gradient_noise.max()),
         "hessian_noise": jnp.sqrt(hessian_noise.max()),
         "gradient_diversity": jnp.sqrt(jnp.sum((gradients - gradients.mean(0)) ** 2, axis=1).mean()),
-        "hessian_diversity": jnp.sqrt(spread),
+        "hessian_diversity": jnp.sqrt(apart.mean()),
     }
-
-
-def _batch_of_one(sample: Batch) -> Batch:
-    return sample[0][None], sample[1][None]
 
 
 def _hessian(loss: Loss, flat: jax.Array, batch: Batch) -> Action:
@@ -225,5 +195,5 @@ def _gap(loss: Loss, flat: jax.Array, data: Batch, alpha: float, steps: int) -> 
 
 
 _TINY = 1e-30  # avoids 0/0 in a branch that is not taken
-_SAMPLES_AT_ONCE = 64  # per-sample gradients held in memory at a time
+_SAMPLES_AT_ONCE = 8  # Lanczos runs held in memory at a time
 _MISS = 0.2  # probability that the upper limit is too low

@@ -3,8 +3,8 @@
 import pytest
 
 from perfeds2.spec.resolve import spec_from
-from perfeds2.studies.plan_data import Choice, PlanTarget
-from perfeds2.studies.plan_search import PlanRequest, PlanSearch
+from perfeds2.studies.plan_data import Choice, PlanRequest, PlanTarget
+from perfeds2.studies.plan_search import PlanSearch
 from perfeds2.studies.plan_space import make_space
 from perfeds2.studies.plan_trials import Trials
 

@@ -10,12 +10,10 @@ import pytest
 from perfeds2.errors import InputError
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.plan import make_plan
-from perfeds2.studies.plan_data import Choice, ClockFacts
-from perfeds2.studies.plan_search import PlanRequest
+from perfeds2.studies.plan_data import Choice, PlanRequest
 from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours
 from perfeds2.studies.plan_trials import EVALUATIONS, Played, Trials
 
-FACTS = ClockFacts(0.1, 10.0, 1.0, 2, 0.0, 0.01)
 Law = Callable[[Choice, int], tuple[float, float]]  # when the target is reached, and the share of looks that hold it
 
 
@@ -45,7 +43,7 @@ class MadeUp(Trials):
 
     def play(self, choice: Choice, seed: int, horizon_s: float) -> Played | str:
         starved = (3,) if self.starved(choice) else ()
-        found = "it cannot be" if self.impossible(choice) else Played(FACTS, str(choice), starved)
+        found = "it cannot be" if self.impossible(choice) else Played(0.1, 0.01, str(choice), starved)
         self.played[choice, seed, horizon_s] = found
         return found
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from perfeds2.studies.plan_data import LOOKS, Candidate, Choice, Plan, PlanLimits, PlanTarget, SeedOutcome
+from perfeds2.studies.plan_data import LOOKS, Candidate, Choice, Plan, PlanRequest, PlanTarget, SeedOutcome
 
 mpl.use("agg")
 EVIL = "<script>alert(1)</script>"
@@ -37,11 +37,10 @@ PLAN = Plan(
     algorithm="PerFedS2",
     seeds=(0, 1, 2),
     target=PlanTarget(0.9, "accuracy", 0.9, 26.0, 78.0, "given"),
-    limits=PlanLimits(),
+    request=PlanRequest(),
     candidates=(*OTHERS, ASKED, BEST),
     choice=4,
     asked=3,
-    checked=False,
     sentence=f"Take {CHOICE} {EVIL}.",
     check=None,
     command=f"perfeds2 run --task '{EVIL}'",

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfeds2.theory.pilot import ConstantEstimate, Effort, _spectral_norm, _summary, measure
+from perfeds2.theory.pilot import ConstantEstimate, _spectral_norm, _summary, measure
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,8 @@ def found(federation):
         x,
         y,
         alpha=ALPHA,
-        effort=Effort(samples=M, lanczos_steps=12, descent_steps=100),
+        lanczos_steps=12,
+        descent_steps=100,
     )
 
 
@@ -121,7 +122,7 @@ def test_a_cubic_bends_at_its_own_rate():
 
     x = np.array([[[3.0], [3.0]], [[1.5], [1.5]]], np.float32)
     points = [jnp.array([0.4]), jnp.array([-0.7])]
-    found = measure(cubic, points, x, np.zeros((2, 2), np.float32), alpha=0.1, effort=Effort(descent_steps=1))
+    found = measure(cubic, points, x, np.zeros((2, 2), np.float32), alpha=0.1, descent_steps=1)
     assert found["hessian_lipschitz"].value == pytest.approx(3.0, rel=0.05)
     assert found["smoothness"].value == pytest.approx(2.1, rel=0.05)  # 3·0.7
     assert found["gradient_noise"].value == pytest.approx(0.0, abs=1e-6)
@@ -138,7 +139,7 @@ def test_softmax_regression_stays_below_its_analytic_smoothness():
         return -jnp.take_along_axis(scores, batch[1][:, None], axis=1).mean()
 
     points = [jnp.asarray(rng.normal(size=(4, 3)), jnp.float32) for _ in range(2)]
-    found = measure(softmax, points, x, y, alpha=0.1, effort=Effort(samples=3, ues=2, descent_steps=20))
+    found = measure(softmax, points, x, y, alpha=0.1, descent_steps=20)
     assert 0 < found["smoothness"].value <= 0.5 * (x**2).sum(2).mean(1).max()
     assert found["hessian_lipschitz"].value > 0
     assert found["hessian_noise"].value > 0
