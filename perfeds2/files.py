@@ -51,15 +51,15 @@ def clear_unfinished(folder: Path) -> None:
     """Delete temporary files left by killed processes; those of running processes stay."""
     for path in folder.glob(".*"):
         match = UNFINISHED.fullmatch(path.name)
-        if match is not None and not _is_alive(int(match[1])):
+        # A predecessor in a container may have had the PID of this process.
+        if match is not None and (int(match[1]) == os.getpid() or not is_alive(int(match[1]))):
             path.unlink(missing_ok=True)
 
 
-def _is_alive(process: int) -> bool:
-    if os.name == "nt":  # on Windows os.kill(pid, 0) would terminate the process
+def is_alive(process: int) -> bool:
+    """Return whether a process with this PID exists on this machine; on Windows it is assumed to."""
+    if os.name == "nt":  # os.kill(pid, 0) would terminate the process
         return True
-    if process == os.getpid():  # a predecessor in a container had the same PID
-        return False
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

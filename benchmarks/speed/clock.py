@@ -1,5 +1,6 @@
 """Time the clock against a process-per-UE model, its NumPy twin, and the arithmetic of fading and rates alone."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -7,13 +8,14 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks.speed.timing import QUORUM, STALENESS, Announce, Measurement, measured, not_installed, take_turns
 from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.fast.loading import only
+from perfeds2.timeline.fast.loading import VARIABLE
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
@@ -82,7 +84,7 @@ def clock_group(
 def _play(
     which: Literal["numpy", "compiled"], cell: Cell, protocol: Protocol, rounds: int, bandwidth: Policy = equal_share
 ) -> Timeline:
-    with only(which):
+    with patch.dict(os.environ, {VARIABLE: which}):
         return simulate(cell, protocol, payload_bits=PAYLOAD, samples=SAMPLES, rounds=rounds, bandwidth=bandwidth)
 
 

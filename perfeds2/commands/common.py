@@ -51,7 +51,7 @@ def flag(name: str, help_: str, look: str = "", default: Any = None, **more: Any
 QUIET = flag("--quiet", "Print nothing.", default=False)
 JOBS = flag("--jobs", "Processes that train side by side. (default: by cores, memory and work)", "N", min=1)
 
-TRACK = flag("--track", "Send evaluations to tensorboard, wandb, trackio, mlflow or FILE.py:NAME. Repeatable.", "NAME")
+TRACK = flag("--track", "Send evaluations to tensorboard, wandb, mlflow or FILE.py:NAME. Repeatable.", "NAME")
 TRAINING: Flags = {"jobs": (int | None, JOBS), "track": (list[str] | None, TRACK)}
 PANEL = {"rich_help_panel": "Workers"}
 STUDY: Flags = {  # flags of arena, plan, sweep and tune

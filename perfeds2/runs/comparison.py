@@ -3,15 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from safetensors.numpy import load_file
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.folder import Folder
-from perfeds2.runs.store import Arrays, Result, Row, save_arrays, write_index
-from perfeds2.runs.table import csv_text
+from perfeds2.runs.store import Arrays, Result, Row, load_arrays, read_rows, save_arrays, write_index
+from perfeds2.runs.table import write_csv
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line, means_of
 from perfeds2.spec.fields import Spec
 from perfeds2.timeline.record import Timeline, load_timelines, save_timelines
@@ -119,8 +118,8 @@ def write_results(comparison: Comparison, folder: Folder, trained: Sequence[tupl
             for key, w in params.items()
         }
         save_arrays(folder.path / "model.safetensors", weights)
-        write_text(folder.path / "metrics.csv", csv_text(comparison.rows))
-        write_text(folder.path / "ue_metrics.csv", csv_text(comparison.ue_rows))
+        write_csv(folder.path / "metrics.csv", comparison.rows[0], comparison.rows)
+        write_csv(folder.path / "ue_metrics.csv", comparison.ue_rows[0], comparison.ue_rows)
     if trained:
         write_index(folder.path, trained)
     write_text(folder.path / "summary.json", json.dumps(comparison.summary, indent=1) + "\n")
@@ -130,18 +129,30 @@ def write_results(comparison: Comparison, folder: Folder, trained: Sequence[tupl
 
 def load_comparison(spec: Spec, folder: Folder) -> Comparison:
     """Load the results of a finished run from its folder."""
-    import pandas as pd
+    path = folder.path
+    summary, models = load_summary(path), load_models(spec, path)
+    rows, ue_rows = (
+        [row for own in read_rows(path / f"{name}.csv").values() for row in own] for name in ("metrics", "ue_metrics")
+    )
+    timelines = load_timelines(path)
+    found = {which: timelines[name] for which, name in _names(list(models)).items()}
+    return Comparison(spec, summary, found, rows, ue_rows, models)
 
-    summary = json.loads((folder.path / "summary.json").read_text(encoding="utf-8"))
-    names = _names([(row["algorithm"], seed) for row in summary["algorithms"] for seed in spec.run.seeds])
-    timelines, weights = load_timelines(folder.path), load_file(folder.path / "model.safetensors")
-    rows, ue_rows = (pd.read_csv(folder.path / f"{name}.csv").to_dict("records") for name in ("metrics", "ue_metrics"))
+
+def load_models(spec: Spec, path: Path) -> dict[Which, Arrays]:
+    """Return the final weights of each (algorithm, seed) in the folder of a finished run."""
+    weights, _ = load_arrays(path / "model.safetensors")
+    every = [(row["algorithm"], seed) for row in load_summary(path)["algorithms"] for seed in spec.run.seeds]
     models: dict[Which, Arrays] = {}
-    for which, name in names.items():
+    for which, name in _names(every).items():
         start = f"{name}/".lstrip("/")
         models[which] = {key.removeprefix(start): w for key, w in weights.items() if key.startswith(start)}
-    found = {which: timelines[name] for which, name in names.items()}
-    return Comparison(spec, summary, found, rows, ue_rows, models)  # type: ignore[arg-type]  # columns are texts
+    return models
+
+
+def load_summary(path: Path) -> dict[str, Any]:
+    """Return the content of a run's summary.json."""
+    return json.loads((path / "summary.json").read_text(encoding="utf-8"))
 
 
 def _names(every: Sequence[Which]) -> dict[Which, str]:

@@ -83,7 +83,7 @@ def bytes_needed(trainings: Sequence[Training]) -> int:
     return PROCESS_BYTES + max(_training_bytes(one) for one in every.values())
 
 
-def _group_bytes(group: Sequence[Training]) -> int:
+def group_bytes(group: Sequence[Training]) -> int:
     """Estimate the GPU memory in bytes of a group. The factor 2 covers evaluation, which batches many UEs."""
     return PROCESS_BYTES + 2 * len(group) * _training_bytes(group[0])
 
@@ -138,50 +138,36 @@ def count_gpus() -> int:
     return int(asked.stdout) if asked.returncode == 0 else 0
 
 
-def count_processes(trainings: Sequence[Training], asked: int | None) -> int:
-    """Return how many processes train on this machine's cores, including this one.
+def count_processes(groups: Sequence[Sequence[Training]], asked: int | None, *, together: bool = False) -> int:
+    """Return how many processes train groups of trainings; 1 means that this process trains them in turn.
 
     It is the number asked for, or else what cores, memory and the amount of work justify. Objects that are defined in
-    no file cannot be sent to another process, so they train in this one.
+    no file cannot be sent to another process, so they train in this one. With several GPUs this process trains each
+    group on all of them.
+
+    Args:
+        groups: The trainings of each job.
+        asked: The number asked for; None derives it.
+        together: Each group is trained in one batch, and above 1 the processes share a GPU and do not include this
+            one. They pay off because some compile while others train, and small models leave most of a GPU idle.
     """
-    if asked == 1 or len(trainings) < 2 or any(one.spec.unwritten for one in trainings):
+    trainings = [one for group in groups for one in group]
+    if len(groups) < 2 or any(one.spec.unwritten for one in trainings):
         return 1
-    if jax.default_backend() != "cpu" or jax.local_device_count() > 1:
-        return 1
-    if asked is not None:
-        return min(asked, len(trainings))
-    count = min(len(trainings), count_cores())
-    if count < 2 or (work_s := seconds_needed(trainings)[1]) < LEAST_WORK_S:
-        return 1
-    count = min(count, math.ceil(work_s / WORK_EACH_S))
-    free = free_bytes()
-    return count if free is None else max(1, min(count, free // bytes_needed(trainings)))
-
-
-def count_group_processes(groups: Sequence[Sequence[Training]], asked: int | None) -> int:
-    """Return how many processes share one GPU to train groups; 1 means this process trains them in turn.
-
-    Above 1, this process is not among them. Several processes pay off because some compile while others train, and
-    small models leave most of a GPU idle. With several GPUs this process trains each group on all of them.
-    """
-    if len(groups) < 2 or any(one.spec.unwritten for group in groups for one in group):
-        return 1
-    if jax.default_backend() not in ("cpu", "gpu") or jax.local_device_count() > 1:
+    if jax.default_backend() not in ("cpu", "gpu" if together else "cpu") or jax.local_device_count() > 1:
         return 1
     if asked is not None:
         return min(asked, len(groups))
-    needed = max(_group_bytes(group) for group in groups)
-    return side_by_side(len(groups), count_cores(), needed, free_gpu_bytes(), free_bytes())
-
-
-def side_by_side(groups: int, cores: int, needed: int, free_gpu: int | None, free: int | None) -> int:
-    """Return how many processes to run on one GPU.
-
-    Limited by the number of groups, by cores (for compiling), by GPU and host memory, and by ``MOST_ON_GPU``.
-    """
-    count = min(groups, cores, MOST_ON_GPU)
-    if free_gpu is not None:
-        count = min(count, free_gpu // needed)
-    if free is not None:
-        count = min(count, free // GPU_PROCESS_BYTES)
-    return max(1, count)
+    limits = [len(groups), count_cores()]
+    if together:
+        limits.append(MOST_ON_GPU)
+        free_gpu, each = free_gpu_bytes(), GPU_PROCESS_BYTES
+        if free_gpu is not None:
+            limits.append(free_gpu // max(map(group_bytes, groups)))
+    else:
+        if min(limits) < 2 or (work_s := seconds_needed(trainings)[1]) < LEAST_WORK_S:
+            return 1
+        limits.append(math.ceil(work_s / WORK_EACH_S))
+        each = bytes_needed(trainings)
+    free = free_bytes()
+    return max(1, min(limits if free is None else [*limits, free // each]))

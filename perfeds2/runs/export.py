@@ -1,7 +1,6 @@
 """Export the weights of a finished run to other programs' file formats."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +12,9 @@ from perfeds2 import __version__
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.files import write_atomically
 from perfeds2.learning.models.model import Model
+from perfeds2.runs.comparison import Which, load_models
 from perfeds2.runs.folder import read_run
-from perfeds2.runs.store import Arrays, load_arrays
+from perfeds2.runs.store import Arrays
 from perfeds2.spec.tasks import model_of, told_with_a_model
 
 Format = Literal["safetensors", "onnx"]
@@ -43,12 +43,9 @@ def export(
     if not (folder / "summary.json").exists() or not (folder / "model.safetensors").exists():
         raise InputError(f"{folder} holds no finished run with a model; expected the folder of a run that was trained.")
     spec = read_run(folder)
-    weights, _ = load_arrays(folder / "model.safetensors")
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    models = [(row["algorithm"], seed) for row in summary["algorithms"] for seed in spec.run.seeds]
-    name, number = choose(models, algorithm, seed)
-    prefix = f"{name}/{number}/" if len(models) > 1 else ""
-    params = {key.removeprefix(prefix): values for key, values in weights.items() if key.startswith(prefix)}
+    models = load_models(spec, folder)
+    name, number = choose(list(models), algorithm, seed)
+    params = models[name, number]
     about = {"perfeds2": __version__, "task": spec.task.name.text, "algorithm": name, "seed": str(number)}
     about |= told_with_a_model(spec, number)
     data = save(params, about) if what == "safetensors" else _onnx(model or (lambda: model_of(spec)), params, about)
@@ -57,7 +54,7 @@ def export(
     return f"{name}, seed {number}: {sum(array.size for array in params.values()):,} numbers, {len(data):,} bytes"
 
 
-def choose(models: list[tuple[str, int]], algorithm: str | None, seed: int | None) -> tuple[str, int]:
+def choose(models: Sequence[Which], algorithm: str | None, seed: int | None) -> Which:
     """Return the one (algorithm, seed) that fits the choice; raise InputError if there is none or several."""
     names, seeds = list(dict.fromkeys(name for name, _ in models)), sorted({seed for _, seed in models})
     if algorithm is not None and algorithm not in names:

@@ -38,7 +38,6 @@ from perfeds2.spec.tasks import check_model, recipe_of
 HERE = "here"
 PROCESSES = "processes"
 
-Kept = Callable[[Training, Result], None]
 Log = Callable[[str], None]
 
 
@@ -121,7 +120,6 @@ def run_all(
     reporter: Reporter | None = None,
     *,
     strict: bool = False,
-    kept: Kept | None = None,
     log: Log | None = None,
 ) -> Results:
     """Train what a store lacks.
@@ -132,7 +130,6 @@ def run_all(
         workers: Which workers train.
         reporter: Receives the progress.
         strict: Raise if a training fails for good, instead of continuing with the others.
-        kept: Called in this thread with every training and its result, as results arrive.
         log: Called with a sentence for every training that ends or fails.
 
     Returns:
@@ -146,22 +143,23 @@ def run_all(
     wanted = list({one.key: one for one in trainings}.values())
     missing = [one for one in wanted if store.get(one.key) is None]
     found, reused = len(wanted) - len(missing), 0
-    run = _Run(store, workers, reporter or Reporter(), strict, kept, log or (lambda _: None))
+    run = _Run(store, workers, reporter or Reporter(), strict, log or (lambda _: None))
     jobs: list[Job] = []
     engine = Engine()
     if missing:
         engine = find_workers(wanted, workers)
-        groups = groups_of(wanted) if engine.together else [[one] for one in wanted]
+        groups = _groups(wanted, together=engine.together)
         jobs, reused = _jobs(groups, {one.key for one in missing}, store, together=engine.together)
     run.reporter.asked(len(wanted), len(wanted) - sum(len(job.trainings) for job in jobs))
-    for one in wanted if kept is not None else ():
-        if (result := store.get(one.key)) is not None:
-            assert kept is not None
-            kept(one, result)
     with closing(engine):
         if jobs:
             run.do(jobs, engine)
     return Results(store, run.failures(found + reused), found, reused)
+
+
+def _groups(wanted: Sequence[Training], *, together: bool) -> list[list[Training]]:
+    """Return the trainings of each job."""
+    return groups_of(wanted) if together else [[one] for one in wanted]
 
 
 def _jobs(
@@ -270,13 +268,10 @@ def find_workers(wanted: Sequence[Training], workers: Workers) -> Engine:
         together = on_gpu.is_there() if workers.together is None else workers.together
         if unwritten:
             return Engine(together=together)
-        if together:
-            count = estimate.count_group_processes(groups_of(wanted), workers.count)
-            shared = share_gpu() if count > 1 else {}
-            return Engine(count, count == 1, together, count > 1, lambda _: shared)
-        count = estimate.count_processes(wanted, workers.count)
-        as_this = as_this_process() if count > 1 else {}
-        return Engine(count, environment=lambda _: as_this)
+        count = estimate.count_processes(_groups(wanted, together=together), workers.count, together=together)
+        shares_gpu = together and count > 1
+        environment = share_gpu() if shares_gpu else as_this_process() if count > 1 else {}
+        return Engine(count, not shares_gpu, together, shares_gpu, lambda _: environment)
     if workers.on == PROCESSES:
         gpus = estimate.count_gpus()
         count = workers.count or gpus or estimate.count_cores()
@@ -288,11 +283,8 @@ def find_workers(wanted: Sequence[Training], workers: Workers) -> Engine:
 class _Run:
     """The loop over worker events: it keeps results and retries failures."""
 
-    def __init__(
-        self, store: Store, workers: Workers, reporter: Reporter, strict: bool, kept: Kept | None, log: Log
-    ) -> None:
-        self.store, self.workers, self.reporter = store, workers, reporter
-        self.strict, self.kept, self.log = strict, kept, log
+    def __init__(self, store: Store, workers: Workers, reporter: Reporter, strict: bool, log: Log) -> None:
+        self.store, self.workers, self.reporter, self.strict, self.log = store, workers, reporter, strict, log
         self._attempts = Counter[int]()
         self._failed: list[tuple[Job, Failure, bool]] = []  # the flag: whether a retry could have helped
         self._done = 0
@@ -349,8 +341,6 @@ class _Run:
                 raise RuntimeError(f"{one.title} left no result.")
             facts = result.facts
             self.log(f"{one.title}: {facts['rounds']} rounds, {facts['end_s']:.6g} simulated seconds")
-            if self.kept is not None:
-                self.kept(one, result)
 
     def _fail(self, event: Event, *, alone: bool) -> bool:
         """Count a failed attempt and return whether to retry the job."""

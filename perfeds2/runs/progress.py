@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from perfeds2.files import is_alive
+
 LIVE = "live.jsonl"
 DONE = "done"
 INTERRUPTED = "interrupted"
@@ -314,9 +316,8 @@ class Board:
             training.score.append(score)
             return training, number, row
         if "training" in line:
-            known = {key: line[key] for key in ("label", "algorithm", "seed", "of")}
-            more = {key: line[key] for key in ("metric", "target", "config") if key in line}
-            self.trainings.setdefault(line["training"], LiveTraining(line["training"], **known, **more))
+            name = line.pop("training")
+            self.trainings.setdefault(name, LiveTraining(name, **line))
         elif "share" in line:
             self.heard_s, share = float(line["at"]), float(line["share"])
             first, _, since_s = self.shares or (share, share, self.heard_s)
@@ -364,12 +365,8 @@ def born(process: int) -> str:
 
     If the system does not report start times, return a constant.
     """
-    try:
-        os.kill(process, 0) if os.name != "nt" else None  # on Windows this would terminate the process
-    except (ProcessLookupError, OverflowError):
+    if not is_alive(process):
         return ""
-    except PermissionError:  # it exists but belongs to another user
-        pass
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
         state, *rest = stat.rpartition(")")[2].split()

@@ -143,7 +143,7 @@ def write_index(folder: Path, results: Sequence[tuple[str, Result]]) -> None:
 def read_finished(folder: Path) -> dict[str, Result]:
     """Return a finished run's results by key, from its index and tables."""
     try:
-        rows, ue_rows = (_by_training(folder / f"{name}.csv") for name in ("metrics", "ue_metrics"))
+        rows, ue_rows = (read_rows(folder / f"{name}.csv") for name in ("metrics", "ue_metrics"))
         found: dict[str, Result] = {}
         for one in json.loads((folder / INDEX).read_text(encoding="utf-8")):
             which = one["facts"]["algorithm"], one["facts"]["seed"]
@@ -153,7 +153,8 @@ def read_finished(folder: Path) -> dict[str, Result]:
         raise InputError(f"--reuse {folder} cannot be read ({type(error).__name__}: {error}).") from None
 
 
-def _by_training(path: Path) -> dict[tuple[str, int], list[Row]]:
+def read_rows(path: Path) -> dict[tuple[str, int], list[Row]]:
+    """Return the rows of a run's metrics.csv or ue_metrics.csv by (algorithm, seed)."""
     found: dict[tuple[str, int], list[Row]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for read in csv.DictReader(file):

@@ -146,22 +146,14 @@ def _interval(name: str, values: Sequence[float | None]) -> dict[str, Any]:
 # ---- files
 
 
-def csv_text(rows: Sequence[Row]) -> str:
-    """Return rows as CSV, with floats in the shortest form that round-trips."""
-    if not rows:
-        return ""
-    lines = [",".join(rows[0])]
-    lines += [
-        ",".join(repr(value) if isinstance(value, float) else str(value) for value in row.values()) for row in rows
-    ]
-    return "\n".join(lines) + "\n"
+def write_csv(path: Path, heads: Iterable[str], rows: Iterable[Row]) -> None:
+    """Write a table row by row, with floats in the shortest form that round-trips.
 
-
-def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table row by row, ignoring keys that are not in ``heads``."""
+    Keys that are not in ``heads`` are ignored.
+    """
     with write_atomically(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-        table = csv.DictWriter(text, heads, lineterminator="\n", extrasaction="ignore")
+        table = csv.DictWriter(text, list(heads), lineterminator="\n", extrasaction="ignore")
         table.writeheader()
         table.writerows(rows)
         text.detach()

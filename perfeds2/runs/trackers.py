@@ -6,15 +6,13 @@ records which points it has received, so that a resumed run sends only new ones.
 user has configured the tracker to send it.
 """
 
-import contextvars
 import hashlib
 import importlib.util
-import io
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -131,28 +129,6 @@ class WandB:
         self._run.finish(exit_code=0 if done else 1)
 
 
-class Trackio(WandB):
-    """Trackio's local store (TRACKIO_DIR, or the user's cache), shown by ``trackio show``. Steps are evaluations."""
-
-    package = "trackio"
-
-    def __init__(self, training: Tracked) -> None:
-        _unless_set(HF_HUB_DISABLE_TELEMETRY="1")
-        import trackio  # pyright: ignore[reportMissingImports]
-
-        self._at = training.told
-        config = {"algorithm": training.algorithm, "seed": training.seed, **training.config}
-        how = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
-        new = contextvars.Context()  # an empty context: trackio.init would finish the run it finds in the current one
-        with redirect_stdout(io.StringIO()):  # it prints a lot
-            group = training.label or None
-            self._run = new.run(trackio.init, training.project, training.name, group=group, config=config, **how)
-
-    def close(self, done: bool) -> None:  # noqa: ARG002 (it knows no failed ones)
-        with redirect_stdout(io.StringIO()):
-            self._run.finish()
-
-
 class MLflow:
     """A store in DIR/mlflow unless MLFLOW_TRACKING_URI is set. Steps are rounds; times are simulated milliseconds."""
 
@@ -195,7 +171,6 @@ class MLflow:
 TRACKERS: dict[str, Callable[[Tracked], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WandB,
-    "trackio": Trackio,
     "mlflow": MLflow,
 }
 TRACKER = Kind("tracker", "perfeds2.runs.trackers:TRACKERS")

@@ -13,10 +13,9 @@ from jaxtyping import Float
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
+from perfeds2.network.link import PerUe
 from perfeds2.timeline.jobs import MERGED, Jobs
 from perfeds2.timeline.record import Timeline
-
-PerUe = Float[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,16 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from perfeds2.allocation.bandwidth import Policy, Uplink, equal_share
+from perfeds2.allocation.bandwidth import Mask, Policy, Uplink, equal_share
 from perfeds2.network.availability import Availability
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
+from perfeds2.network.link import PerUe
 from perfeds2.timeline.jobs import OPEN, Jobs
 from perfeds2.timeline.protocol import IDLE, Closing, HandOut, Planned, Protocol, Server, oldest_version
 
-PerUe = Float[np.ndarray, " n"]
-Mask = Bool[np.ndarray, " n"]
 Ues = Int[np.ndarray, " _"]
 WorkLeft = tuple[PerUe, PerUe, PerUe]  # compute_s, bits and arrived_s, as in ``Clock``
 # Maps a round number to the UEs that close the round, or to groups of UEs: the first complete one closes it.

@@ -108,7 +108,7 @@ def test_what_is_in_the_store_is_not_trained_again(tmp_path, monkeypatch):
 
 
 def test_how_many_processes_there_are(monkeypatch):
-    many = trainings_of(spec_of(algorithms=("FedAvgS2", "PerFedS2"), seeds=range(5)))
+    many = [[one] for one in trainings_of(spec_of(algorithms=("FedAvgS2", "PerFedS2"), seeds=range(5)))]
     monkeypatch.setattr(estimate, "count_cores", lambda: 4)
     monkeypatch.setattr(estimate, "free_bytes", lambda: None)
     assert estimate.count_processes(many, None) == 1  # half a simulated second: less than a process takes to start
@@ -117,11 +117,12 @@ def test_how_many_processes_there_are(monkeypatch):
     assert estimate.count_processes(many, 1) == 1
     assert estimate.count_processes(many[:1], 8) == 1
     long = trainings_of(spec_of(algorithms=("FedAvgS2", "PerFedS2"), seeds=range(5), horizon_s=1e4))
-    assert estimate.count_processes(long, None) == 4
+    each = [[one] for one in long]
+    assert estimate.count_processes(each, None) == 4
     monkeypatch.setattr(estimate, "free_bytes", lambda: int(2.5 * estimate.bytes_needed(long)))
-    assert estimate.count_processes(long, None) == 2
+    assert estimate.count_processes(each, None) == 2
     monkeypatch.setattr(estimate, "free_bytes", lambda: 0)
-    assert estimate.count_processes(long, None) == 1
+    assert estimate.count_processes(each, None) == 1
     with pytest.raises(InputError, match="--jobs must be at least 1, got 0"):
         Workers(0).check()
 

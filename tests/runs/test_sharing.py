@@ -44,17 +44,21 @@ def same_files(one: Path, other: Path) -> None:
     [
         ({}, 4),
         ({"groups": 3}, 3),
-        ({"cores": 2}, 2),
-        ({"free_gpu": 25}, 2),  # for 10 each
-        ({"free_gpu": 0}, 1),  # JAX took all of it at once
-        ({"free": 3 * estimate.GPU_PROCESS_BYTES}, 3),
-        ({"free": 0}, 1),
-        ({"free_gpu": None, "free": None}, 4),
+        ({"count_cores": 2}, 2),
+        ({"free_gpu_bytes": 25}, 2),  # for 10 each
+        ({"free_gpu_bytes": 0}, 1),  # JAX took all of it at once
+        ({"free_bytes": 3 * estimate.GPU_PROCESS_BYTES}, 3),
+        ({"free_bytes": 0}, 1),
+        ({"free_gpu_bytes": None, "free_bytes": None}, 4),
     ],
 )
-def test_there_are_as_many_as_groups_cores_and_memory_allow_and_a_few_at_most(given, count):
-    plenty = {"groups": 6, "cores": 16, "needed": 10, "free_gpu": 1000, "free": 1 << 40}
-    assert estimate.side_by_side(**{**plenty, **given}) == count
+def test_there_are_as_many_as_groups_cores_and_memory_allow_and_a_few_at_most(given, count, monkeypatch):
+    plenty = {"groups": 6, "count_cores": 16, "free_gpu_bytes": 1000, "free_bytes": 1 << 40} | given
+    groups = [made_groups()[0]] * plenty.pop("groups")
+    monkeypatch.setattr(estimate, "group_bytes", lambda _: 10)
+    for name, value in plenty.items():
+        monkeypatch.setattr(estimate, name, lambda value=value: value)
+    assert estimate.count_processes(groups, None, together=True) == count
 
 
 def made_groups(**settings):
@@ -72,8 +76,12 @@ def test_how_many_processes_share_a_gpu(monkeypatch):
     monkeypatch.setattr(estimate, "count_cores", lambda: 2)
     monkeypatch.setattr(estimate, "free_bytes", lambda: None)
     monkeypatch.setattr(estimate.jax, "default_backend", lambda: "gpu")
-    assert [estimate.count_group_processes(groups, asked) for asked in (None, 1, 3, 99)] == [2, 1, 3, 3]
-    assert estimate.count_group_processes(groups[:1], None) == estimate.count_group_processes(groups[:1], 8) == 1
+    assert [estimate.count_processes(groups, asked, together=True) for asked in (None, 1, 3, 99)] == [2, 1, 3, 3]
+    assert (
+        estimate.count_processes(groups[:1], None, together=True)
+        == estimate.count_processes(groups[:1], 8, together=True)
+        == 1
+    )
     with pytest.raises(InputError, match="--jobs must be at least 1, got 0"):
         Workers(0).check()
 
@@ -81,14 +89,14 @@ def test_how_many_processes_share_a_gpu(monkeypatch):
         pass
 
     assert (
-        estimate.count_group_processes(made_groups(algorithms=["FedAvgS2", Mine()], quorum=2), 3) == 1
+        estimate.count_processes(made_groups(algorithms=["FedAvgS2", Mine()], quorum=2), 3, together=True) == 1
     )  # nobody can be told of it
     with monkeypatch.context() as patch:
         patch.setattr(estimate.jax, "local_device_count", lambda: 2)  # which share the seeds
-        assert estimate.count_group_processes(groups, 3) == 1
+        assert estimate.count_processes(groups, 3, together=True) == 1
     with monkeypatch.context() as patch:
         patch.setattr(estimate.jax, "default_backend", lambda: "tpu")  # one process's alone
-        assert estimate.count_group_processes(groups, 3) == 1
+        assert estimate.count_processes(groups, 3, together=True) == 1
 
 
 def test_what_jax_has_taken_of_a_gpu_is_not_free(monkeypatch):

@@ -249,17 +249,6 @@ def test_mlflow_keeps_its_store_in_the_folder_unless_it_was_set_up_otherwise(tmp
     assert [given for name, given, _ in calls if name == "mlflow.MlflowClient"][1] == ("http://tracking.example",)
 
 
-def test_trackio_is_asked_for_a_local_run_with_the_spec(tmp_path, asked):
-    calls = asked("trackio")
-    tracker = TRACKERS["trackio"](one_training(tmp_path, told=1))
-    tracker.log(rows_to(1)[0])
-    made, given = next((more, given) for name, given, more in calls if name == "trackio.init")
-    assert given == ("study", "A, seed 0")
-    assert "space_id" not in made
-    assert (made["resume"], made["auto_log_gpu"], made["config"]["protocol.quorum"]) == ("allow", False, 2)
-    assert [more["step"] for name, _, more in calls if name == "trackio.init().log"] == [1]
-
-
 # ---- the packages themselves, where they are installed
 
 

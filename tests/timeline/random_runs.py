@@ -1,7 +1,10 @@
 """Random cells, protocols, schedules and bandwidth policies for the properties of a timeline."""
 
+import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import strategies as st
@@ -9,12 +12,18 @@ from hypothesis import strategies as st
 from perfeds2.allocation.bandwidth import Policy, Uplink, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import bandwidth_for_rate
+from perfeds2.timeline.fast.loading import VARIABLE
 from perfeds2.timeline.protocol import Protocol, Stale
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 from perfeds2.timeline.state import Conditions, Schedule
 
 STALE: tuple[Stale, ...] = ("restart", "wait", "ignore")
+
+
+def only(which: str) -> AbstractContextManager[object]:
+    """Force one clock: numpy or compiled."""
+    return patch.dict(os.environ, {VARIABLE: which})
 
 
 @dataclass(frozen=True)

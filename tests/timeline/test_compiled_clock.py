@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from random_runs import STALE, Run, assert_same, drawn_by_lot, round_robin, runs, uneven_share
+from random_runs import STALE, Run, assert_same, drawn_by_lot, only, round_robin, runs, uneven_share
 from test_agrees_with_processes import assert_agrees
 
 from perfeds2.allocation import bandwidth
@@ -25,7 +25,6 @@ from perfeds2.timeline import simulate as module
 from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.fast import loading
 from perfeds2.timeline.fast import play as compiled
-from perfeds2.timeline.fast.loading import only
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import play
 from perfeds2.timeline.state import Conditions

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_runs import assert_same
+from random_runs import assert_same, only
 
 from perfeds2.network import blocks
 from perfeds2.network.blocks import each_block
@@ -17,7 +17,6 @@ from perfeds2.network.radios import RADIOS
 from perfeds2.timeline import simulate as clock
 from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.fast import play as compiled
-from perfeds2.timeline.fast.loading import only
 from perfeds2.timeline.fast.play import play_crowd, split_crowd
 from perfeds2.timeline.jobs import LOST
 from perfeds2.timeline.protocol import Protocol, _smallest

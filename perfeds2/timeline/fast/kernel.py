@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfeds2.timeline.fast.numbers import apply, compiled, compiled_with_memory, entrance
+from perfeds2.timeline.fast.numbers import apply, compiled, entrance
 
 IDLE = -1  # version of a UE without a job
 DONE, LATE, FULL, LOST_HOPE, ASK = range(5)  # why the loop stopped; ASK: the NumPy clock must play this round
@@ -19,6 +19,7 @@ EQUAL_SHARE, PLANNED_SHARE, EQUAL_FINISH = range(3)
 LN2 = float(np.log(2))
 LEAST_LEFT = float(np.finfo(float).eps)  # fraction of the payload that a job keeps until it has arrived
 MANY_LOST = 256  # above this many jobs lost at once, consecutive UEs that lost the same job share a row
+SEARCH_ROWS = 13  # scratch arrays of ``search``
 MARGIN = 1e-12  # safety margin of the proof that no other UE arrives
 
 
@@ -79,19 +80,20 @@ class Scratch(NamedTuple):
     order: np.ndarray
     lost: np.ndarray
     serve: np.ndarray
-    call: np.ndarray
+    call: np.ndarray  # the arguments of a call of NumPy
+    search: np.ndarray  # rows for the search for bandwidths
 
 
 # ---- Rounds
 
 
 @entrance
-def play_rounds(loops, rules, followed, signals, rows, round_, time_s, hope, record):
+def play_rounds(loops, rules, followed, signals, rows, round_, time_s, hope, record, scratch):
     """Play rounds with equal bandwidths until the signals are used up or there is a reason to stop.
 
     Returns (reason, rounds played, rows of lost jobs, time reached in seconds).
     """
-    scratch, lost_rows = new_scratch(followed.ues.size), 0
+    lost_rows = 0
     for played in range(signals.shape[0]):
         who_is_served(rules, followed, rows, played, scratch.serve)
         _equal_parts(rules, scratch)
@@ -122,7 +124,8 @@ def play_one_round(play, draw, loops, searching):
     rules = Rules(1, 1, RESTART, policy, False, 2, 1.0, 1e6, np.inf, np.inf, 0, 0.0, 0.0)
     state = (np.ones(2), np.ones(2), np.full(2, np.inf), np.zeros(2, np.int64), np.full(2, -1))
     followed = Followed(np.arange(2), two, *state)
-    play(loops, rules, followed, np.ones((1, 2)), np.empty((1, 0), np.int64), 0, 0.0, np.zeros(2), new_buffers(1, 1, 8))
+    buffers = new_buffers(1, 1, 8), new_scratch(2, searching)
+    play(loops, rules, followed, np.ones((1, 2)), np.empty((1, 0), np.int64), 0, 0.0, np.zeros(2), *buffers)
 
 
 def new_buffers(rounds, quorum, lost_rows):
@@ -135,21 +138,10 @@ def new_buffers(rounds, quorum, lost_rows):
     )
 
 
-@compiled_with_memory
-def new_scratch(n):
-    return Scratch(
-        np.empty(n),
-        np.empty(n),
-        np.empty(n),
-        np.empty(n),
-        np.empty(n),
-        np.empty(n),
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
-        np.zeros(n, np.bool_),
-        np.empty(n, np.bool_),
-        np.empty(7, np.int64),
-    )
+def new_scratch(n, searching):
+    """Return scratch arrays for ``n`` followed UEs; a search for bandwidths needs more of them."""
+    values, whole, masks = np.empty((6, n)), np.empty((2, n), np.int64), np.zeros((2, n), np.bool_)
+    return Scratch(*values, *whole, *masks, np.empty(7, np.int64), np.empty((SEARCH_ROWS if searching else 0, n)))
 
 
 @compiled

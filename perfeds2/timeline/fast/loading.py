@@ -11,15 +11,14 @@ import platform
 import subprocess  # starts only this Python
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 VARIABLE, FOLDER = "PERFEDS2_CLOCK", "PERFEDS2_COMPILE_CACHE"
 LOAD_S, COMPILE_S = 1.0, 20.0  # time to load and to compile; for less work the NumPy clock is faster
@@ -44,19 +43,6 @@ class Loaded:
     broken = False  # loading failed; use the NumPy clock
     spent_s = 0.0  # estimated time the NumPy clock spent on rounds that the compiled loops support
     compiling: "ClassVar[subprocess.Popen[bytes] | None]" = None
-
-
-@contextmanager
-def only(which: Literal["numpy", "compiled"]) -> Iterator[None]:
-    """Force one clock implementation."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = which
-    try:
-        yield
-    finally:
-        os.environ.pop(VARIABLE)
-        if before is not None:
-            os.environ[VARIABLE] = before
 
 
 def allowed() -> bool:

@@ -27,11 +27,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return inside(inspect.unwrap(function))
 
 
-def compiled_with_memory(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that only compiled functions call and that allocates memory."""
-    return NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(inspect.unwrap(function))
-
-
 # ---- NumPy's logarithms and sums
 
 

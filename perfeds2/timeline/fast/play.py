@@ -53,6 +53,7 @@ KNOWN_CELL = [
     "most_bits_per_s_hz",
     "angle_rad",
 ]
+KNOWN_METHODS = ["signal_hz", "signal_at", "changes_s", "signal_of_amplitude"]
 POLICIES: list[policies.Policy] = [
     policies.equal_share,
     policies.planned_share,
@@ -66,15 +67,11 @@ def knows(conditions: Conditions) -> bool:
     if not loading.allowed():
         return False
     cell, schedule = conditions.cell, conditions.schedule
-    own = type(cell)
     return (
         _nothing_else(conditions, KNOWN_CONDITIONS)
         and _nothing_else(conditions.protocol, KNOWN_RULES)
         and _nothing_else(cell, KNOWN_CELL)
-        and own.signal_hz is Cell.signal_hz
-        and own.signal_at is Cell.signal_at
-        and own.changes_s is Cell.changes_s
-        and own.signal_of_amplitude is Cell.signal_of_amplitude
+        and all(getattr(type(cell), method) is getattr(Cell, method) for method in KNOWN_METHODS)
         and any(conditions.bandwidth is policy for policy in POLICIES)
         and (schedule is None or not conditions.looks)
         and bool(1e-200 < cell.mean_signal_hz.min() <= cell.mean_signal_hz.max() < 1e200)  # none is 0 or infinite
@@ -192,6 +189,7 @@ def _play(
 ) -> tuple[int, float] | None:
     """Play rounds in blocks; return the open round and when it opened, or None if an unfollowed UE might arrive."""
     hope = np.array([0.0, rules.others_s])
+    scratch = kernel.names.new_scratch(followed.ues.size, rules.policy == kernel.names.EQUAL_FINISH)
     loops, most, rounds, lost_rows = kernel.loops, max(AT_A_TIME // followed.ues.size, 1), FEW_ROUNDS, LOST_ROWS
     while last is None or round_ < last:
         rounds = min(rounds, most, most if last is None else last - round_)
@@ -201,7 +199,7 @@ def _play(
         while at < signals.shape[0]:
             written = kernel.names.new_buffers(signals.shape[0] - at, rules.quorum, lost_rows)
             why, played, lost, time_s = kernel.play(
-                loops, rules, followed, signals[at:], rows[at:], round_, time_s, hope, written
+                loops, rules, followed, signals[at:], rows[at:], round_, time_s, hope, written, scratch
             )
             record.add_rounds([field[:played] for field in written[:4]], [field[:lost].copy() for field in written[4:]])
             at, round_ = at + played, round_ + played

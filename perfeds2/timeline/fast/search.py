@@ -9,21 +9,23 @@ import math
 
 import numpy as np
 
-from perfeds2.timeline.fast.kernel import ASK, DONE, LN2, new_scratch, settle, who_is_served
+from perfeds2.timeline.fast.kernel import ASK, DONE, LN2, SEARCH_ROWS, settle, who_is_served
 from perfeds2.timeline.fast.numbers import add_up, apply, compiled, entrance
 
 MOST_STEPS, STRETCH, NO_BITS = 200, 32_768, 1e-100  # iterations, UEs per block, lower limit on bits
-# Rows of ``work``, with one value per served UE:
-SIGNAL, NATS, COMPUTE_S, GIVEN, LIMIT_S, SPARE_S, EFFICIENCY, FALL, LOAD, SENDING_S, CLOSER, SPARE, TOTAL = range(13)
+# Rows of ``scratch.search``, with one value per served UE:
+SIGNAL, NATS, COMPUTE_S, GIVEN, LIMIT_S, SPARE_S, EFFICIENCY, FALL, LOAD, SENDING_S, CLOSER, SPARE, TOTAL = range(
+    SEARCH_ROWS
+)
 
 
 @entrance
-def play_searching(loops, rules, followed, signals, rows, round_, time_s, hope, record):
+def play_searching(loops, rules, followed, signals, rows, round_, time_s, hope, record, scratch):
     """Play rounds as ``play_rounds`` does, with the policy ``equal_finish``."""
-    scratch, work, lost_rows = new_scratch(followed.ues.size), np.empty((TOTAL + 1, followed.ues.size)), 0
+    lost_rows = 0
     for played in range(signals.shape[0]):
         who_is_served(rules, followed, rows, played, scratch.serve)
-        if not _share_band(loops, rules, followed, signals[played], scratch, work):
+        if not _share_band(loops, rules, followed, signals[played], scratch):
             return ASK, played, lost_rows, time_s
         why, lost_rows, time_s = settle(
             loops,
@@ -45,9 +47,9 @@ def play_searching(loops, rules, followed, signals, rows, round_, time_s, hope, 
 
 
 @compiled
-def _share_band(loops, rules, followed, signal, scratch, work):
+def _share_band(loops, rules, followed, signal, scratch):
     """Compute every UE's bandwidth; return False if the result is NaN or exceeds the band."""
-    count = 0
+    work, count = scratch.search, 0
     for i in range(signal.size):
         if scratch.serve[i]:
             work[SIGNAL, count], work[NATS, count] = signal[i], max(followed.bits[i], NO_BITS) * LN2
