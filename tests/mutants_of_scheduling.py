@@ -57,7 +57,7 @@ SCHEDULING: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
     (
         "timeline/fast/play.py",
         "timeline/test_compiled_clock.py",
-        ('KNOWN_METHODS = ["signal_hz", ', "KNOWN_METHODS = [", "test_what_is_unknown_is_not_played"),
+        ("and own.signal_hz is Cell.signal_hz", "and own is not None", "test_what_is_unknown_is_not_played"),
         (
             "return rows if good.all() else rows[: int(good.argmin())]",
             "return rows",

@@ -53,7 +53,6 @@ KNOWN_CELL = [
     "most_bits_per_s_hz",
     "angle_rad",
 ]
-KNOWN_METHODS = ["signal_hz", "signal_at", "changes_s", "signal_of_amplitude"]
 POLICIES: list[policies.Policy] = [
     policies.equal_share,
     policies.planned_share,
@@ -67,11 +66,15 @@ def knows(conditions: Conditions) -> bool:
     if not loading.allowed():
         return False
     cell, schedule = conditions.cell, conditions.schedule
+    own = type(cell)
     return (
         _nothing_else(conditions, KNOWN_CONDITIONS)
         and _nothing_else(conditions.protocol, KNOWN_RULES)
         and _nothing_else(cell, KNOWN_CELL)
-        and all(getattr(type(cell), method) is getattr(Cell, method) for method in KNOWN_METHODS)
+        and own.signal_hz is Cell.signal_hz
+        and own.signal_at is Cell.signal_at
+        and own.changes_s is Cell.changes_s
+        and own.signal_of_amplitude is Cell.signal_of_amplitude
         and any(conditions.bandwidth is policy for policy in POLICIES)
         and (schedule is None or not conditions.looks)
         and bool(1e-200 < cell.mean_signal_hz.min() <= cell.mean_signal_hz.max() < 1e200)  # none is 0 or infinite
