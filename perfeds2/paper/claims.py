@@ -1,20 +1,20 @@
 """Judge the claims of Section VI by the reproduced curves; the report prints the rule below.
 
-The rule. A curve is summed up, per seed, by its mean over the horizon of the personalised test accuracy: whoever learns
-faster, or ends higher, has more, and a run that never reaches a target needs no special treatment. "Better" compares two
-curves seed by seed (same data, cell, fading and initial weights); the 95 % Student-t interval of the paired difference
-decides: above 0 *holds*, below 0 *fails*, otherwise *undecided*. A claim of several comparisons holds if all do, fails if
-any does. A run that diverges is not left out: from then on its accuracy is 0. Fewer than five seeds decide nothing. Times
-to a target are shown beside it, never used for a verdict.
+The rule. Each curve is summarised, per seed, by the mean of its personalised test accuracy over the horizon. An algorithm
+that learns faster or ends higher has a higher mean, and a run that never reaches a target needs no special treatment.
+"Better" compares two curves seed by seed (same data, cell, fading and initial weights). The 95 % Student-t interval of the
+paired difference decides: above 0 *holds*, below 0 *fails*, otherwise *undecided*. A claim of several comparisons holds if
+all of them hold, and fails if any fails. A run that diverges counts with an accuracy of 0 from then on. With fewer than
+five seeds every comparison is undecided. Times to a target are shown, but never decide a verdict.
 
-A verdict is marked where it depends on how strictly one reads. *Not after Holm*: so many comparisons come out by luck now
-and then; with the p-values of the paired t-tests adjusted by Holm's method over all comparisons of the ledger, and 0.05 to
-decide, it would be undecided. Comparisons of the same numbers (claims share runs) are one test and count once, whichever
-way round they are asserted. *Below 0.5 points*: it would be undecided if smaller mean differences did not count. *Nothing
-learned*: neither curve of a comparison gets 2 points above its start and above what the most frequent label alone would
-give. Two other measures have verdicts of their own, by the same intervals: the accuracy if FedAvg and FedProx get no
-personal step in the evaluation, and the personalised training loss, where lower is better. A run that diverges has no mean
-loss: then the loss decides nothing, and how many seeds diverged is shown instead.
+A verdict is marked where it depends on how strictly one reads. *Not after Holm*: with this many comparisons some pass by
+chance, and this one would be undecided at 0.05 if the p-values of the paired t-tests were adjusted by Holm's method over all
+comparisons of the ledger. Comparisons of the same numbers (claims share runs) count as one test, in either direction.
+*Below 0.5 points*: it would be undecided if smaller mean differences did not count. *Nothing learned*: neither curve of a
+comparison rises 2 points above its start and above the share of the most frequent label. Two other measures have their own
+verdicts, by the same intervals: the accuracy if FedAvg and FedProx are evaluated without a personal step, and the
+personalised training loss, where lower is better. A run that diverges has no mean loss, so the loss decides nothing there;
+the number of diverged seeds is shown instead.
 """
 
 import math

@@ -464,7 +464,7 @@ def test_report_shows_two_reproductions_with_both_ledgers_and_all_figures(reprod
 
 def test_the_rule_is_the_one_that_judges():
     assert rule().startswith("A curve is summed up")
-    assert "Fewer than five seeds decide nothing" in rule()
+    assert "With fewer than five seeds every comparison is undecided" in rule()
     assert "one test and count once" in rule()
     assert f"Below {100 * SMALLEST_OF_NOTE:g} points" in rule()
     assert f"{100 * LEAST_LEARNED:g} points above its start" in rule()

@@ -1,7 +1,7 @@
-"""Where does the paper contradict itself, and by how much?
+"""Show where the paper contradicts itself, and by how much.
 
-What is wrong is said in ``errata.toml``; the functions beside it compute its numbers here and now. ``docs/reports/errata.md`` is
-what ``errata_markdown`` returns, and ``perfeds2 errata N`` prints one of them.
+``errata.toml`` describes the errors; the functions in this folder compute their numbers. ``errata_markdown`` writes
+``docs/reports/errata.md``, and ``perfeds2 errata N`` prints one erratum.
 """
 
 import textwrap
@@ -16,7 +16,7 @@ FIRST_NEW = 16
 
 
 def errata_text(numbers: Sequence[int] | None = None) -> str:
-    """For the terminal: these errata in full, or, without a choice, the numbers of all of them."""
+    """Return the given errata in full, or the numbers of all of them, for the terminal."""
     if numbers is None:
         blocks = [f"{item.number}. {item.where}\n" + _aligned(item.show()) for item in ERRATA]
         return "\n\n".join([*blocks, "In full: perfeds2 errata N"])
@@ -24,13 +24,13 @@ def errata_text(numbers: Sequence[int] | None = None) -> str:
 
 
 def errata_table(numbers: Sequence[int] | None = None) -> str:
-    """The bare numbers, one a line: erratum, what is measured, value, separated by tabs."""
+    """Return one line per number: erratum, label and value, separated by tabs."""
     items = ERRATA if numbers is None else chosen(numbers)
     return "\n".join(f"{item.number}\t{label}\t{value}" for item in items for label, value in item.show())
 
 
 def errata_markdown() -> str:
-    """docs/reports/errata.md."""
+    """Return the text of docs/reports/errata.md."""
     listed = [_markdown_section(item) for item in ERRATA]
     first_new = next(at for at, item in enumerate(ERRATA) if item.number == FIRST_NEW)
     parts = [
@@ -45,7 +45,7 @@ def errata_markdown() -> str:
 
 
 def chosen(numbers: Sequence[int]) -> list[Erratum]:
-    """The errata with these numbers."""
+    """Return the errata with these numbers."""
     known = {item.number: item for item in ERRATA}
     for number in numbers:
         if number not in known:
@@ -66,7 +66,7 @@ def _in_full(item: Erratum) -> str:
 
 def _aligned(numbers: Numbers) -> str:
     if not numbers:
-        return "  (a matter of names: no number)"
+        return "  (concerns names only: no number)"
     width = max(len(label) for label, _ in numbers)
     return "\n".join(f"  {label:<{width}}  {_written(value)}" for label, value in numbers)
 
@@ -102,7 +102,7 @@ def _escaped(text: str) -> str:
 
 
 def _written(value: int | float | str) -> str:
-    """Three significant digits: what any machine computes the same."""
+    """Return a value with three significant digits, which are the same on every machine."""
     if isinstance(value, str):
         return value
     if isinstance(value, int):

@@ -25,7 +25,7 @@ class Erratum:
 
 
 def load_errata(shown: Mapping[int, Show]) -> tuple[dict[str, str], tuple[Erratum, ...]]:
-    """The texts around the errata, and the errata in order. One that nothing is shown for is a matter of names."""
+    """Return the surrounding texts, and the errata in order. An erratum without a function concerns names only."""
     read: dict[str, Any] = tomllib.loads(Path(__file__).with_name("errata.toml").read_text(encoding="utf-8"))
     prose = {name: text.strip() for name, text in read.items() if isinstance(text, str)}
     errata = []

@@ -1,4 +1,4 @@
-"""What do the errata of the radio, the band, schedules and rounds show, in numbers?"""
+"""Compute the numbers of the errata on radio, bandwidth, schedules and rounds."""
 
 import math
 from collections.abc import Callable
@@ -126,12 +126,12 @@ def _planned(
 
 
 def _usual_signal(cell: Cell) -> Float[np.ndarray, " n"]:
-    """At the mean of the Rayleigh fading."""
+    """Return the signal at the mean of the Rayleigh fading."""
     return cell.mean_signal_hz * cell.fading_scale * math.sqrt(math.pi / 2)
 
 
 def _ends_s(uplink: Uplink, bandwidth_hz: Float[np.ndarray, " n"]) -> Float[np.ndarray, " s"]:
-    """When those the round waits for are done."""
+    """Return when the UEs that the round waits for finish."""
     serve = np.ones(uplink.bits.size, bool) if uplink.planned is None else uplink.planned
     return uplink.compute_s[serve] + uplink.bits[serve] / rate_bps(bandwidth_hz[serve], uplink.signal_hz[serve])
 
@@ -145,7 +145,7 @@ def _percent(slow: float, fast: float) -> float:
 
 
 def _below(value: float, limit: float) -> str:
-    """An error that rounding makes, and each machine differently."""
+    """Return a bound on a rounding error, which differs between machines."""
     return f"below {limit:g}" if value < limit else f"{value:.1e}"
 
 
@@ -191,7 +191,7 @@ def one_round_late() -> Numbers:
     bound, rounds = 3, 400
     job_s = Cell.draw(20, seed=1).compute_s(200.0)
     by_print = _printed_refresh(job_s, 5, bound, rounds)
-    # One bit on a loud link takes no time worth mentioning: jobs last job_s.
+    # Sending one bit over a strong link takes almost no time, so a job takes job_s.
     cell = Cell(np.ones(20), 1e9 / job_s, cycles_per_sample=1e9)
     ours = simulate(cell, Protocol(5, bound), payload_bits=1.0, samples=1.0, rounds=rounds).staleness
     return [
@@ -206,7 +206,7 @@ def one_round_late() -> Numbers:
 
 
 def _printed_refresh(job_s: Float[np.ndarray, " n"], quorum: int, bound: int, rounds: int) -> list[int]:
-    """The staleness of every merge where w_{k+1} goes to the merged and to those with τ_k > S, as printed."""
+    """Return the staleness of every merge if w_{k+1} goes to merged UEs and to those with τ_k > S, as printed."""
     version, end_s, merges = np.zeros(job_s.size, int), job_s.copy(), []
     for k in range(rounds):
         first = np.lexsort((np.arange(job_s.size), end_s))[:quorum]

@@ -1,4 +1,4 @@
-"""What do the errata of the theorems, lemmas and proofs show, in numbers?"""
+"""Compute the numbers of the errata on theorems, lemmas and proofs."""
 
 import math
 from dataclasses import replace
@@ -132,7 +132,7 @@ def unequal_participation() -> Numbers:
     )
     setting = bounds.Premises(smoothness(constants, alpha), 0.0, diversity(constants, alpha), 0.0, beta, staleness=4)
     w, models = 0.0, []
-    for _ in range(rounds // 4):  # four rounds at once: it moves by 1e-5 within them
+    for _ in range(rounds // 4):  # four rounds at a time, in which w moves by 1e-5
         models.append(w)
         w -= beta * merged(w)
     settled = root_scalar(merged, bracket=(0.0, 1.0)).root
