@@ -463,9 +463,9 @@ def test_report_shows_two_reproductions_with_both_ledgers_and_all_figures(reprod
 
 
 def test_the_rule_is_the_one_that_judges():
-    assert rule().startswith("A curve is summed up")
+    assert rule().startswith("Each curve is summarised")
     assert "With fewer than five seeds every comparison is undecided" in rule()
-    assert "one test and count once" in rule()
+    assert "count as one test" in rule()
     assert f"Below {100 * SMALLEST_OF_NOTE:g} points" in rule()
     assert f"{100 * LEAST_LEARNED:g} points above its start" in rule()
     assert counts([]) == "Of 0 claims, none can be judged."
