@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from perfeds2.deployment.calibrate import read_laps
 from perfeds2.deployment.mqtt.runs import run_locally
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.setup import Setup
@@ -48,15 +49,14 @@ def measure(case: str, rounds: int) -> dict[str, Any]:
 
         run_locally(setup, path, show=show)
         took_s = np.diff(Timeline.load(path / "timeline.npz").time_s, prepend=0.0)[WARM:]
-        summary = json.loads((path / "summary.json").read_text())
+        laps = read_laps(path)
         return {
             "task": task,
             "devices": int(devices),
             "quorum": int(quorum),
             "rounds": rounds,
             "round_s": quantiles(took_s),
-            "job_overhead_s": summary["overhead"].get("job_s"),
-            "turn_s": summary["overhead"].get("round_s"),
+            "job_overhead_s": quantiles((laps.took_s - laps.compute_s).to_numpy()),
             "first_round_after_s": round(first[0], 1) if first else None,
             "load_average": round(os.getloadavg()[0], 1),
             "replay_relative_difference": replay_run(path).relative,

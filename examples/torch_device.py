@@ -90,7 +90,7 @@ def connect(me, server, folder, inbox):
 
     def before(_, mine):
         mine["session"] = uuid.uuid4().hex
-        client.will_set(f"perfeds2/here/{me}", json.dumps({"here": False, **mine}), qos=1, retain=True)
+        client.will_set(f"perfeds2/here/{me}", json.dumps({"here": False, **mine}), qos=1)
 
     client.on_pre_connect = before
     client.on_connect = lambda *_: client.subscribe([("perfeds2/run", 1), (f"perfeds2/job/{me}", 1)])
@@ -113,7 +113,7 @@ def work(client, me, inbox, data):
             here = {"here": True, "session": session, "run": run}
             if not settings["algorithm"].startswith(("FedAvg", "PerFed")) or any("." in name for name in settings):
                 here["error"] = "this device knows FedAvg and PerFed without settings of their own"
-            client.publish(f"perfeds2/here/{me}", json.dumps(here), qos=1, retain=True)
+            client.publish(f"perfeds2/here/{me}", json.dumps(here), qos=1)
         elif topic == f"perfeds2/job/{me}" and told and told["run"] == run:
             if told["ticket"] == answer[0]:
                 send(client, me, *answer)
@@ -135,7 +135,7 @@ def work(client, me, inbox, data):
 def send(client, me, ticket, head, update):
     """Publish a head that gives the size, then the update in chunks."""
     parts = [update[start : start + CHUNK_BYTES] for start in range(0, len(update), CHUNK_BYTES)]
-    size = {"chunks": len(parts), "bytes": len(update), "sha256": hashlib.sha256(update).hexdigest()}
+    size = {"bytes": len(update), "sha256": hashlib.sha256(update).hexdigest()}
     for name, part in (("head", json.dumps(head | size).encode()), *enumerate(parts)):
         client.publish(f"perfeds2/reply/{me}/{ticket}/{name}", part, qos=1)
 

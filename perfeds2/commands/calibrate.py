@@ -22,24 +22,13 @@ def calibrate(
         made = fit_devices(run, path, rounds)
         first, last = made.checked
         real_s, predicted_s = made.seconds
-        for name, column, spread, scale, unit in (
-            ("computing", "compute_s", "compute_spread", 1, "s a job"),
-            ("uplink", "rate_bps", "rate_spread", 1e-3, "kbit/s"),
-        ):
-            low, middle, high = made.devices[column].quantile([0.0, 0.5, 1.0]) * scale
-            within = made.devices[spread].median()
-            say(
-                quiet,
-                f"{len(made.devices)} devices, {name}: {low:.3g} to {high:.3g} {unit}, median {middle:.3g}; a job's is within ±{within:.1%} of its device's",
-            )
+        count, job_s, kbps = len(made.devices), made.devices.compute_s, made.devices.rate_bps / 1000
+        lines = [
+            f"{count} devices compute {job_s.min():.3g} to {job_s.max():.3g} s per job, median {job_s.median():.3g}; jobs of one device vary by {made.devices.compute_spread.median():.1%}.",
+            f"They send {kbps.min():.3g} to {kbps.max():.3g} kbit/s, median {kbps.median():.3g}; jobs of one device vary by {made.devices.rate_spread.median():.1%}.",
+            f"Rounds {first} to {last - 1} took {real_s:.3g} s; the simulator predicts {predicted_s:.3g} s for this fleet ({made.gap:+.1%}).",
+            f"Fleet: {path}    Try: perfeds2 simulate --spec {run / 'spec.toml'} --cell {path} --ues {count}",
+        ]
         if made.missing:
-            many = ", ".join(map(str, made.missing[:10])) + (", …" if len(made.missing) > 10 else "")
-            say(quiet, f"Left out, because they answered no job: device {many}.")
-        say(
-            quiet,
-            f"Rounds {first} to {last - 1} took {real_s:.3g} s; on this fleet the simulator's clock says {predicted_s:.3g} s ({made.gap:+.1%}).",
-        )
-        say(
-            quiet,
-            f"Fleet: {path}    Try: perfeds2 simulate --spec {run / 'spec.toml'} --cell {path} --ues {len(made.devices)}",
-        )
+            lines.insert(2, f"Left out, because they answered no job: devices {', '.join(map(str, made.missing))}.")
+        say(quiet, "\n".join(lines))

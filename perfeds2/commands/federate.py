@@ -1,6 +1,6 @@
 """perfeds2 federate: run the protocol on real devices, over MQTT.
 
-``local`` runs a whole federation on this machine. ``credentials``, ``rotate``, ``revoke`` and ``unregister`` manage certificates.
+``local`` runs a whole federation on this machine. ``credentials``, ``rotate`` and ``revoke`` manage certificates.
 ``server`` and ``device`` run on the machines of a federation. ``submit``, ``resume``, ``watch`` and ``stop`` manage its runs.
 """
 
@@ -28,11 +28,7 @@ if TYPE_CHECKING:
     from perfeds2.deployment.mqtt.runs import Queue
     from perfeds2.deployment.setup import Setup
 
-EXTRA = {
-    "paho": "paho-mqtt",
-    "cryptography": "cryptography",
-    "prometheus_client": "prometheus-client",
-}  # package in the extra [mqtt], by module
+EXTRA = ("paho", "cryptography", "prometheus_client")  # modules of the extra [mqtt]
 COPY_LIST = (
     "If this is not the server's own folder, copy revoked.crl there. The server applies it at once; "
     "restart a broker that you started yourself."
@@ -41,9 +37,7 @@ RUN = typer.Argument(help="Run folder on the server.", metavar="DIR")
 NUMBER = flag("--number", "Device number.", "N", ..., min=0)
 CREDENTIALS = flag("--credentials", "Folder with ca.crt and this machine's keys.", "DIR", Path("credentials"))
 STATE = flag("--state", "Folder with the server's own files.", "DIR", Path("mqtt"))
-REPEATABLE = ("slow", "uplink_bps")
 FLAGS = setting_flags(FOLLOWED)
-FLAGS |= {name: (list[str] | None, FLAGS[name][1]) for name in REPEATABLE}
 FLAGS["set_"] = (list[str] | None, flag("--set", "A method's setting: Method.key=value. Repeatable.", "KEY=VALUE"))
 OWN_DEFAULTS = {each.keyword: [each.default] for each in FOLLOWED if (each.section, each.key) in RENAMED}
 
@@ -61,7 +55,6 @@ def make_setup(given: dict[str, Any]) -> "Setup":
     from perfeds2.spec.tasks import check_model
 
     given = given | {name: str(Path(given[name]).resolve()) for name in ("data_dir", "app_module") if given[name]}
-    given |= {name: ",".join(given[name] or []) for name in REPEATABLE}
     if given["model"] and given["app_module"]:
         raise InputError(
             f"--model {given['model']} and --app-module were both given; the module has a model of its own."
@@ -74,10 +67,9 @@ def make_setup(given: dict[str, Any]) -> "Setup":
 
 
 def need_extra() -> None:
-    missing = [package for module, package in EXTRA.items() if importlib.util.find_spec(module) is None]
-    if missing:
+    if not all(map(importlib.util.find_spec, EXTRA)):
         python = Path(sys.executable).name
-        raise InputError(f"a federation needs {', '.join(missing)}: {python} -m pip install 'perfeds2[mqtt]'.")
+        raise InputError(f"a federation needs more packages: {python} -m pip install 'perfeds2[mqtt]'.")
 
 
 def open_credentials(folder: Path) -> "Credentials":
@@ -171,12 +163,6 @@ def revoke(number: int = NUMBER, credentials: Path = CREDENTIALS, quiet: bool = 
     """Revoke a device's certificate. The command rotate lets it in again."""
     open_credentials(credentials).revoke(number)
     say(quiet, f"device {number} is revoked. {COPY_LIST}")
-
-
-def unregister(number: int = NUMBER, credentials: Path = CREDENTIALS, quiet: bool = QUIET) -> None:
-    """Revoke a device's certificate and free its number for another device."""
-    open_credentials(credentials).unregister(number)
-    say(quiet, f"device {number} may no longer take part. {COPY_LIST}")
 
 
 # ---- machines
@@ -292,7 +278,7 @@ federate_app = typer.Typer(
     help="Run the protocol on real devices over MQTT, with TLS and a certificate each. Start with: perfeds2 federate local"
 )
 federate_app.command(cls=FederationCommand)(with_flags(local, FLAGS))
-for command in (credentials, rotate, revoke, unregister, server, device):
+for command in (credentials, rotate, revoke, server, device):
     federate_app.command()(reporting_errors(command))
 federate_app.command(cls=FederationCommand)(reporting_errors(with_flags(submit, FLAGS)))
 for command in (resume, stop):

@@ -72,8 +72,8 @@ class Calibration:
 
 
 def write_laps(folder: Path, laps: Sequence[Lap]) -> None:
-    table = pd.DataFrame(laps, columns=pd.Index(Lap._fields))[list(COLUMNS)]
-    write_text(folder / LAPS, table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    lines = [f"{lap.ue},{lap.version},{lap.took_s:.6g},{lap.compute_s:.6g}" for lap in laps]
+    write_text(folder / LAPS, "\n".join([",".join(COLUMNS), *lines, ""]))
 
 
 def read_laps(folder: Path) -> pd.DataFrame:
@@ -163,16 +163,12 @@ def _spread(values: pd.Series) -> float:
 def fleet_text(devices: pd.DataFrame, samples: int) -> str:
     """Return a fleet file. Speeds are in samples per second, so larger batches and more steps take longer."""
     spreads = devices[["compute_spread", "rate_spread"]].clip(upper=MOST_SPREAD)
-    table = pd.DataFrame(
-        {
-            "name": [f"device {ue}" for ue in devices.index],
-            "samples_per_s": [f"{samples / seconds:.6g}" for seconds in devices.compute_s],
-            "compute_spread": [f"{spread:.3g}" for spread in spreads.compute_spread],
-            "rate_bps": [f"{rate:.6g}" for rate in devices.rate_bps],
-            "rate_spread": [f"{spread:.3g}" for spread in spreads.rate_spread],
-        }
-    )
-    return table.to_csv(index=False, lineterminator="\n")
+    columns = devices.index, samples / devices.compute_s, spreads.compute_spread, devices.rate_bps, spreads.rate_spread
+    rows = [
+        f"device {ue},{speed:.6g},{compute_spread:.3g},{rate_bps:.6g},{rate_spread:.3g}"
+        for ue, speed, compute_spread, rate_bps, rate_spread in zip(*columns, strict=True)
+    ]
+    return "\n".join(["name,samples_per_s,compute_spread,rate_bps,rate_spread", *rows, ""])
 
 
 def play_on(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timeline:

@@ -14,12 +14,9 @@ import json
 import os
 from typing import Any
 
-import jax
-import numpy as np
-
 from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.transport import Arrays
-from perfeds2.deployment.validate import Norms, form_of
+from perfeds2.deployment.leaves import from_leaves, named_leaves
+from perfeds2.deployment.validate import Norms
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import Folder
 
@@ -39,9 +36,6 @@ class Checkpoints:
 
     def save(self, federation: Federation, started_unix: float) -> None:
         self._append(federation)
-        arrays = {f"params/{name}": values for name, values in federation.params.items()}
-        leaves = jax.tree.leaves(federation.merging)
-        arrays |= {f"optimiser/{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
         facts = {
             "round": federation.round,
             "opened_s": federation.opened_s,
@@ -51,7 +45,7 @@ class Checkpoints:
             "started_unix": started_unix,
             "journal": {"bytes": self._bytes, "sha256": self._digest.hexdigest()},
         }
-        self.folder.save_part(NAME, arrays, facts)
+        self.folder.save_part(NAME, named_leaves(NAME, (federation.params, federation.merging)), facts)
 
     def _append(self, federation: Federation) -> None:
         """Append a line with the new rows of the record and the devices that changed."""
@@ -83,16 +77,14 @@ class Checkpoints:
         if part is None:
             return None
         arrays, facts = part
-        params = _under("params/", arrays)
-        leaves, structure = jax.tree.flatten(federation.merging)
-        saved = [values for _, values in sorted(_under("optimiser/", arrays).items())]
-        ours = form_of(federation.params), len(leaves), federation.ues
-        if (form_of(params), len(saved), facts["ues"]) != ours:
+        saved = from_leaves(NAME, arrays, (federation.params, federation.merging))
+        if saved is None or facts["ues"] != federation.ues:
             raise InputError(
                 f"checkpoint {self.folder.parts / NAME}.safetensors does not fit this federation; "
                 f"delete {self.folder.parts} to begin anew."
             )
-        federation.take_up(params, structure.unflatten(saved), facts["round"], facts["opened_s"])
+        federation.round, federation.opened_s = facts["round"], facts["opened_s"]
+        federation.become(*saved)
         federation.next_ticket = facts["next_ticket"] + TICKETS_AHEAD
         federation.norms = Norms(federation.ues, ((ue, norm) for ue, norm in facts["norms"]))
         for line in self._lines(**facts["journal"]):
@@ -116,7 +108,3 @@ class Checkpoints:
             )
         self._bytes, self._digest = bytes, digest
         return [json.loads(line) for line in text.splitlines()]
-
-
-def _under(prefix: str, arrays: Arrays) -> dict[str, Any]:
-    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}

@@ -94,12 +94,6 @@ class Credentials:
             new = x509.RevokedCertificateBuilder(serial, now).build()
             _write_revocations(self, [*_read_revocations(self), new])
 
-    def unregister(self, device: int) -> None:
-        """Revoke a device's certificate and free its number for another device."""
-        self.revoke(device)
-        for suffix in ("crt", "key", "pub"):
-            self.file(device, suffix).unlink(missing_ok=True)
-
 
 def name_of(device: int | None) -> str:
     """Return the name in the certificate of a device, or of the server (None)."""

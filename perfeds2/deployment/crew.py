@@ -33,7 +33,7 @@ class Device:
     set_aside_s: float | None = None  # when it was set aside; None: it takes part
     seen_s: float | None = None
     evaluated: int = -1  # newest version it has evaluated
-    accuracy: float = np.nan  # personal accuracy it reported for that version
+    accuracy: float | None = None  # personal accuracy it reported for that version, if finite
 
     @property
     def set_aside(self) -> bool:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from perfeds2.deployment.leaves import from_leaves, named_leaves
 from perfeds2.deployment.merging import Handed, uploaded
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Reply, Request
@@ -138,7 +139,7 @@ class Memory:
 
     def keep(self, merged: int | None, before: Any, ticket: int, left: Any) -> None:
         """Store the state that a job left next to the state before it, and delete the files of the oldest runs."""
-        arrays = {**_named("left", left), **({} if merged is NOTHING else _named("before", before))}
+        arrays = named_leaves("left", left) | ({} if merged is NOTHING else named_leaves("before", before))
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         clear_unfinished(self.folder)
         save_arrays(self.file, arrays, {"left": ticket, "before": merged})
@@ -150,12 +151,11 @@ class Memory:
 
     def _read(self) -> dict[int, Any]:
         """Return the stored states by ticket; empty if there is no file."""
-        leaves, structure = jax.tree.flatten(self.first)
         try:
             size = self.file.stat().st_size
         except OSError:
             return {}
-        if size > 2 * sum(np.asarray(leaf).nbytes for leaf in leaves) + SLACK_BYTES:
+        if size > 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(self.first)) + SLACK_BYTES:
             raise InputError(
                 f"{self.file} has {size:,} bytes, more than this device can have kept; put the right one back."
             )
@@ -165,19 +165,10 @@ class Memory:
             ticket = facts.get(name)
             if ticket is NOTHING:
                 continue
-            came = [arrays.get(f"{name}/{number:04d}") for number in range(len(leaves))]
-            if type(ticket) is not int or not all(map(_is_like, came, leaves)):
+            kept = from_leaves(name, arrays, self.first)
+            if type(ticket) is not int or kept is None:
                 raise InputError(
                     f"{self.file} holds something else than this run's devices keep; put the right one back."
                 )
-            known[ticket] = structure.unflatten(came)
+            known[ticket] = kept
         return known
-
-
-def _named(name: str, kept: Any) -> Arrays:
-    return {f"{name}/{number:04d}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(kept))}
-
-
-def _is_like(came: Any, first: Any) -> bool:
-    first = np.asarray(first)
-    return isinstance(came, np.ndarray) and (came.shape, came.dtype) == (first.shape, first.dtype)

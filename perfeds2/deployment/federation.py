@@ -66,8 +66,6 @@ class Federation:
     outgoing: Handed = field(init=False)  # w_k and what the merge sends along
     shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
     length: float = field(init=False)  # ‖w_k‖
-    _keeps: bool = field(init=False)  # whether devices keep state between jobs
-    _looks_back: bool = field(init=False)  # whether the merge needs what updates started from
     troubles: dict[int | None, str] = field(default_factory=dict)  # by UE, or None for the network
     _troubled: Counter[int | None] = field(default_factory=Counter)  # how often each had a problem
     _sent: deque[tuple[float, int, int]] = field(default_factory=deque)  # (time, UE, ticket), oldest first
@@ -82,7 +80,6 @@ class Federation:
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
         self.outgoing = handed_out(self.params, self.learner, self.merging)
-        self._keeps, self._looks_back = isinstance(self.learner.objective, Stateful), needs_past(self.learner)
 
     @property
     def devices(self) -> list[Device]:
@@ -100,7 +97,6 @@ class Federation:
         self._go_on()
 
     def _go_on(self) -> None:
-        before = self.round
         self.look()
         self._give_up()
         while self.round < self.rounds and self._close():
@@ -109,8 +105,6 @@ class Federation:
             self._readmit()
             self._hand_to_the_free()
             self._count_hands()
-            if self.round > before:
-                self.record.turns_s.append(self.time_s - self.opened_s)
 
     def look(self) -> None:
         """Update which devices are reachable. A device that leaves with an unanswered job loses it."""
@@ -149,12 +143,9 @@ class Federation:
                 return
             self._sent.popleft()
             if outstanding:
-                self._overdue(device, ticket)
-
-    def _overdue(self, device: Device, ticket: int) -> None:
-        self.log(f"given up: UE {device.ue} did not answer ticket {ticket} within {self.own.job_s:g} s (--job-s)")
-        device.overdue = ticket
-        self._fail(device, self.time_s)
+                self.log(f"given up: UE {ue} did not answer ticket {ticket} within {self.own.job_s:g} s (--job-s)")
+                device.overdue = ticket
+                self._fail(device, self.time_s)
 
     # ---- replies
 
@@ -194,8 +185,8 @@ class Federation:
     @property
     def norm_bound(self) -> float:
         """Largest norm that an update may have now."""
-        bound = self.norms.bound(self.own.norm_factor, self.length, self.learner.beta)
-        return bound if self.own.norm_bound is None else min(self.own.norm_bound, bound)
+        usual = self.norms.bound(self.own.norm_factor, self.length, self.learner.beta)
+        return min(usual, self.own.norm_bound or math.inf)
 
     def _refuse(self, device: Device, why: str) -> None:
         device.refused += 1
@@ -208,13 +199,12 @@ class Federation:
         """Record a failed job, and set its device aside after too many in a row."""
         self._drop(device)
         device.failures += 1
-        is_new = device.failures >= self.own.set_aside_after and not device.set_aside
-        if is_new:
+        if device.failures >= self.own.set_aside_after and not device.set_aside:
             device.set_aside_s = time_s
             self.log(f"set aside: UE {device.ue} after {device.failures} failures in a row")
-        self.crew.file(device)
-        if is_new:
+            self.crew.file(device)
             self.save(self)  # a crash before the next round would lose it
+        self.crew.file(device)
 
     def _drop(self, device: Device) -> None:
         """Take a device's job away, so that it can be handed another."""
@@ -238,10 +228,11 @@ class Federation:
     def _hear(self, seen: Evaluation) -> None:
         """Replace a device's previous accuracy by its latest one in the running mean."""
         device, (total, count) = self.crew[seen.ue], self._accuracy
-        for accuracy, sign in ((device.accuracy, -1), (seen.values[PERSONAL], 1)):
-            if math.isfinite(accuracy):
+        latest = seen.values[PERSONAL] if math.isfinite(seen.values[PERSONAL]) else None
+        for accuracy, sign in ((device.accuracy, -1), (latest, 1)):
+            if accuracy is not None:
                 total, count = total + sign * accuracy, count + sign
-        device.evaluated, device.accuracy = seen.version, seen.values[PERSONAL]
+        device.evaluated, device.accuracy = seen.version, latest
         self._accuracy = total, count
 
     @property
@@ -295,9 +286,8 @@ class Federation:
             device.held, device.held_arrived_s = IDLE, np.inf
             device.merged_in, device.merges, device.merged_ticket = self.round, device.merges + 1, merges[-1].ticket
         senders = [(m.ue, self.round - m.version) for m in merges]
-        handed = [self.shelf[m.version] for m in merges] if self._looks_back else []
-        new, merging = merged(self.params, updates, self.learner, self.merging, senders, handed)
-        self._become(new, merging)
+        handed = [self.shelf[m.version] for m in merges] if needs_past(self.learner) else []
+        self.become(*merged(self.params, updates, self.learner, self.merging, senders, handed))
         self.record.merges += merges
         self.record.closed_s.append(time_s)
         self.record.accuracies.append(self.accuracy)
@@ -331,7 +321,7 @@ class Federation:
             idle = sorted(self.crew.states["idle"])
         for ue in idle:
             device = self.crew[ue]
-            self.shelf.lend(self.round, ue, self.outgoing if self._looks_back else None)
+            self.shelf.lend(self.round, ue, self.outgoing if needs_past(self.learner) else None)
             if device.held not in (IDLE, self.round):
                 self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
             device.version = device.held = self.round
@@ -339,7 +329,7 @@ class Federation:
             self._dispatch(device, "train")
 
     def _dispatch(self, device: Device, kind: Kind) -> None:
-        known = device.merged_ticket if self._keeps else None
+        known = device.merged_ticket if isinstance(self.learner.objective, Stateful) else None
         device.job, device.sent_s = Request(self.next_ticket, device.ue, self.round, kind, known), self.time_s
         self.next_ticket += 1
         self.jobs += 1
@@ -381,7 +371,7 @@ class Federation:
         for ue in sorted(self.crew.states["idle"].keys() - asked):
             self._dispatch(self.crew[ue], "evaluate")
             asked.add(ue)
-        return any(self.crew.states[state] for state in ("working", "finishing"))
+        return self.crew.count("working", "finishing") > 0
 
     def timeline(self) -> Timeline:
         """Return the timeline of the rounds so far."""
@@ -391,13 +381,8 @@ class Federation:
 
     # ---- checkpoints and status
 
-    def take_up(self, params: dict[str, np.ndarray], merging: Any, round_: int, opened_s: float) -> None:
-        """Restore the model, the state of the merge and the open round from a checkpoint."""
-        self.round, self.opened_s = round_, opened_s
-        self._become(params, merging)
-
-    def _become(self, params: dict[str, np.ndarray], merging: Any) -> None:
-        """Replace the model and everything derived from it."""
+    def become(self, params: dict[str, np.ndarray], merging: Any) -> None:
+        """Replace the model, the state of the merge, and what is derived from them."""
         self.params, self.merging, self.length = params, merging, norm_of(params)
         self.outgoing = handed_out(params, self.learner, merging)
 
@@ -426,8 +411,8 @@ class Federation:
             time_s=self.time_s,
             quorum=self.protocol.quorum,
             ues=self.ues,
-            states={state: len(crew.states[state]) for state in STATES},
-            devices=[self._device_status(self.crew[ue]) for ue in shown],
+            states={state: crew.count(state) for state in STATES},
+            devices=[DeviceStatus.model_validate(crew[ue]) for ue in shown],
             recent=[self._closed_round(number) for number in range(max(self.round - RECENT, 0), self.round)],
             jobs=self.jobs,
             refused=self.refused,
@@ -445,18 +430,6 @@ class Federation:
             took_s=time_s - (record.closed_s[number - 1] if number else 0.0),
             ues=[merge.ue for merge in record.merges[number * quorum : (number + 1) * quorum]],
             accuracy=record.accuracies[number],
-        )
-
-    def _device_status(self, device: Device) -> DeviceStatus:
-        return DeviceStatus(
-            ue=device.ue,
-            state=device.state,
-            version=None if device.version == IDLE else device.version,
-            staleness=None if device.version == IDLE else self.round - device.version,
-            seen_s=device.seen_s,
-            merges=device.merges,
-            refused=device.refused,
-            accuracy=device.accuracy if math.isfinite(device.accuracy) else None,
         )
 
 

@@ -45,8 +45,8 @@ class DeploymentSpec(Section, title="Federation"):
     """Settings that only a federation on real machines has."""
 
     app_module: Path | None = setting(None, "FILE", "File with your model and load_data (docs/how-to/deploy.md).")
-    slow: Slow = setting(dict, "D=S", "Seconds a device sleeps in every job. Repeatable.")
-    uplink_bps: Rates = setting(dict, "D=BPS", "Uplink rate to imitate on a device, bit/s. Repeatable.")
+    slow: Slow = setting(dict, "D=S", "Seconds that devices sleep in every job, such as 5=20,2=3.5.")
+    uplink_bps: Rates = setting(dict, "D=BPS", "Uplink rates to imitate, in bit/s, such as 5=2e4.")
     gather_s: Seconds = setting(60.0, "SECONDS", "Time for all devices to arrive before round 0.")
     evaluate_s: Seconds = setting(120.0, "SECONDS", "Time for the last evaluation.")
     norm_bound: Positive | None = setting(None, "NORM", "Largest norm of an accepted update.")

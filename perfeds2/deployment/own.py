@@ -9,41 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
-from perfeds2.learning.data import Batch, Data, Part, Shards
+from perfeds2.learning.data import Data, Shards
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.partition import Partition
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class OwnSamples:
-    """The samples of one device, whatever its UE number is."""
-
-    shard: Shards
-
-    @property
-    def ues(self) -> int:
-        return 1
-
-    @property
-    def train_count(self) -> Int[Array, " 1"]:
-        return self.shard.train_count
-
-    def lengths(self) -> tuple[int, int]:
-        return self.shard.lengths()
-
-    def batches(self, key: Key[Array, ""], ue: Int[Array, ""], shape: tuple[int, ...]) -> Batch:  # noqa: ARG002 (the interface)
-        return self.shard.batches(key, jnp.int32(0), shape)
-
-    def train_part(self, ue: Int[Array, ""], length: int) -> Part:  # noqa: ARG002 (the interface)
-        return self.shard.train_part(jnp.int32(0), length)
-
-    def test_part(self, ue: Int[Array, ""], length: int) -> Part:  # noqa: ARG002 (the interface)
-        return self.shard.test_part(jnp.int32(0), length)
 
 
 def own_samples(x: np.ndarray, y: np.ndarray, *, test_share: float = 0.25, seed: int = 0) -> Data:
@@ -65,8 +36,9 @@ def own_samples(x: np.ndarray, y: np.ndarray, *, test_share: float = 0.25, seed:
         raise ValueError(f"own_samples needs a label for each of at least 2 samples, got {len(x)} and {len(y)}.")
     test = min(max(round(len(x) * test_share), 1), len(x) - 1)
     order = np.random.default_rng(seed).permutation(len(x))
+    # There is one part, and JAX clips indices that are too large: every UE number finds it.
     parts = Partition(order, np.array([0]), np.array([len(x) - test]), np.array([test]))
-    return OwnSamples(Shards.of(np.asarray(x, np.float32), np.asarray(y), parts))
+    return Shards.of(np.asarray(x, np.float32), np.asarray(y), parts)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,6 @@ class Record:
     laps: list[Lap] = field(default_factory=list)
     closed_s: list[float] = field(default_factory=list)  # when each round closed
     accuracies: list[float | None] = field(default_factory=list)  # mean of the latest personal accuracies by then
-    turns_s: list[float] = field(default_factory=list)  # from closing a round to having handed out the new model
 
     def lengths(self) -> dict[str, int]:
         return {name: len(rows) for name, rows in vars(self).items()}
@@ -99,15 +98,6 @@ class Record:
         for lap in self.laps:
             own[lap.ue].append(lap.compute_s)
         return np.array([float(np.median(own[ue])) if ue in own else 0.0 for ue in range(ues)])
-
-    def overhead(self) -> dict[str, dict[str, float]]:
-        """Return the time in seconds that jobs and rounds take beyond computing: median and 90th percentile."""
-        parts = {"job_s": [lap.took_s - lap.compute_s for lap in self.laps], "round_s": self.turns_s}
-        return {
-            name: dict(zip(("median", "p90"), np.quantile(values, (0.5, 0.9)).tolist(), strict=True))
-            for name, values in parts.items()
-            if values
-        }
 
     def metric_rows(self, algorithm: str, seed: int) -> list[Row]:
         """Return a row of metrics per model: the mean over devices of each one's latest evaluation by that version.

@@ -128,7 +128,6 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     facts = {which: facts_of(setup.spec, algorithm, timelines[which], setup.seed, None)}
     summary = summarise(setup.spec, "federate", facts, {which: rows}, radio=False)
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
-    summary["overhead"] = record.overhead()
     summary["clocks"] = both_clocks(setup, record)
     write_laps(folder.path, record.laps)
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)

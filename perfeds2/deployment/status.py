@@ -12,6 +12,7 @@ from rich.text import Text
 
 from perfeds2.files import write_text
 from perfeds2.report.terminal import live
+from perfeds2.timeline.protocol import IDLE
 
 DeviceState = Literal["set aside", "away", "finishing", "arrived", "working", "idle"]
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
@@ -28,13 +29,12 @@ COLOURS: dict[str, str] = {
 }
 
 
-class DeviceStatus(BaseModel):
+class DeviceStatus(BaseModel, from_attributes=True):
     """A row of the table of devices."""
 
     ue: int
     state: DeviceState
-    version: int | None
-    staleness: int | None
+    version: int  # of the model it works from; IDLE if it has none
     seen_s: float | None
     merges: int
     refused: int
@@ -108,9 +108,9 @@ def draw(status: Status) -> Group:
     devices = Table("device", "state", "version", "staleness", "last seen", "merges", "refused", "accuracy", box=None)
     for line in status.devices:
         seen = "never" if line.seen_s is None else f"{max(status.time_s - line.seen_s, 0.0):.0f} s ago"
-        version, staleness = ("–" if value is None else str(value) for value in (line.version, line.staleness))
+        version, staleness = (line.version, status.round - line.version) if line.version != IDLE else ("–", "–")
         state = Text(line.state, COLOURS[line.state])
-        numbers = (version, staleness, seen, str(line.merges), str(line.refused), _share(line.accuracy))
+        numbers = (str(version), str(staleness), seen, str(line.merges), str(line.refused), _share(line.accuracy))
         devices.add_row(str(line.ue), state, *numbers)
     rounds = Table("round", "closed at", "took", "accuracy", "devices", box=None)
     for closed in status.recent[::-1]:

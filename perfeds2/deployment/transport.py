@@ -6,8 +6,6 @@ first if you want to add another transport.
 
 import heapq
 import itertools
-import queue
-import threading
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -56,44 +54,29 @@ class Changes(typing.NamedTuple):
 
 
 class Presence:
-    """Tracks which UEs are reachable. Thread-safe; ``changes`` costs only as much as has changed."""
+    """Tracks which UEs are reachable. ``changes`` costs only as much as has changed. Not thread-safe."""
 
     def __init__(self, here: Iterable[int] = ()) -> None:
-        self._lock = threading.Lock()
         self.here = set(here)
         self._went, self._came = set[int](), set(self.here)
 
     def add(self, ue: int) -> None:
         """Mark a UE as reachable. Does nothing if it already is."""
-        with self._lock:
-            if ue not in self.here:
-                self.here.add(ue)
-                self._came.add(ue)
+        if ue not in self.here:
+            self.here.add(ue)
+            self._came.add(ue)
 
     def discard(self, ue: int) -> None:
         """Mark a UE as gone, with its unfinished job. For a UE that restarted, call ``discard``, then ``add``."""
-        with self._lock:
-            if ue in self.here:
-                self.here.discard(ue)
-                self._came.discard(ue)
-                self._went.add(ue)
+        if ue in self.here:
+            self.here.discard(ue)
+            self._came.discard(ue)
+            self._went.add(ue)
 
     def changes(self) -> Changes:
         """Return the changes since the last call. The first call reports every reachable UE as joined."""
-        with self._lock:
-            changes, self._went, self._came = Changes(self._went, self._came), set(), set()
+        changes, self._went, self._came = Changes(self._went, self._came), set(), set()
         return changes
-
-
-def waited_for(replies: "queue.SimpleQueue[Reply]", wait_s: float) -> list[Reply]:
-    """Return all queued replies, after waiting at most ``wait_s`` seconds for the first."""
-    found = []
-    try:
-        found.append(replies.get(timeout=wait_s))
-        while True:
-            found.append(replies.get_nowait())
-    except queue.Empty:
-        return found
 
 
 @typing.runtime_checkable

@@ -444,9 +444,9 @@ class Cell:
         return gain_hz * self.downlink.power_w * 10 ** (-noise_db / 10)
 
     def __repr__(self) -> str:
-        near, far, slow, fast = (each for ue in (self.distance_m, self.cpu_hz) for each in (ue.min(), ue.max()))
-        where = f"{near:.3g} to {far:.3g} m", f"{slow / 1e9:.3g} to {fast / 1e9:.3g} GHz"
-        return in_a_line(self, f"{self.ues} UEs", *where, f"{self.bandwidth_hz / 1e6:g} MHz", f"seed {self.seed}")
+        where = f"{self.distance_m.min():.3g} to {self.distance_m.max():.3g} m"
+        speed = f"{self.cpu_hz.min() / 1e9:.3g} to {self.cpu_hz.max() / 1e9:.3g} GHz"
+        return in_a_line(self, f"{self.ues} UEs", where, speed, f"{self.bandwidth_hz / 1e6:g} MHz", f"seed {self.seed}")
 
     def _repr_html_(self) -> str:
         return as_html(repr(self), self.frame(), self.plot, (4, 3.4))

@@ -10,7 +10,7 @@ import io
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,13 @@ class Row:
 class FleetFile:
     """The contents of a fleet file and its traces, all read on opening; the files are not needed afterwards."""
 
-    path: Path
+    path: Path = field(compare=False)
     digest: str  # of the file and its traces
-    rows: tuple[Row, ...]
-    traces: Mapping[str, Trace]
-    texts: Mapping[str, bytes]  # contents by path relative to the fleet file, which itself has the empty name
+    rows: tuple[Row, ...] = field(compare=False)
+    traces: Mapping[str, Trace] = field(compare=False)
+    texts: Mapping[str, bytes] = field(
+        compare=False
+    )  # contents by path relative to the fleet file, which itself has the empty name
 
     @classmethod
     def open(cls, path: Path | str, kept: Mapping[str, bytes] | None = None) -> "FleetFile":
@@ -84,12 +86,6 @@ class FleetFile:
             digest.update(f"{name}\n{len(texts[name])}\n".encode() + texts[name])
         return cls(path, digest.hexdigest(), rows, traces, texts)
 
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FleetFile) and other.digest == self.digest
-
     @property
     def ues(self) -> int:
         return len(self.rows)
@@ -98,10 +94,6 @@ class FleetFile:
     def names(self) -> list[str]:
         """Names of the devices; "UE i" for those without one."""
         return [row.name or f"UE {ue}" for ue, row in enumerate(self.rows)]
-
-    @property
-    def has_traces(self) -> bool:
-        return bool(self.traces)
 
     @property
     def has_hours(self) -> bool:

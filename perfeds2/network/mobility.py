@@ -51,7 +51,7 @@ class Waypoints:
 
     def __init__(self, moves: Moves, x_m: PerUe, y_m: PerUe, seed: int) -> None:
         self._moves, self._seed = moves, seed
-        self._places = (x_m[None], y_m[None])  # waypoints, one row each
+        self._places = np.stack([x_m, y_m])[:, None]  # waypoints: (2, number, n)
         self._turns_s = np.zeros((1, x_m.size))  # when each UE reaches them
 
     def at(self, time_s: float) -> tuple[PerUe, PerUe]:
@@ -68,10 +68,10 @@ class Waypoints:
         turn, n = self._turns_s.shape
         away, angle = (np.random.default_rng([self._seed, WAY, turn, axis]).random(n) for axis in (0, 1))
         away = self._moves.radius_m * np.sqrt(away)
-        x, y = away * np.cos(2 * np.pi * angle), away * np.sin(2 * np.pi * angle)
-        way_m = np.maximum(np.hypot(x - self._places[0][-1], y - self._places[1][-1]), 1e-6)
+        place = away * np.stack([np.cos(2 * np.pi * angle), np.sin(2 * np.pi * angle)])
+        way_m = np.maximum(np.hypot(*(place - self._places[:, -1])), 1e-6)
         self._turns_s = np.vstack([self._turns_s, self._turns_s[-1] + way_m / self._moves.speed_mps])
-        self._places = (np.vstack([self._places[0], x]), np.vstack([self._places[1], y]))
+        self._places = np.concatenate([self._places, place[:, None]], axis=1)
 
 
 class GaussMarkov:

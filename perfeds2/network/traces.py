@@ -16,6 +16,8 @@ from jaxtyping import Float, Int
 TraceEnd = Literal["repeat", "hold"]
 MOST_BPS = 1e18
 PerUe = Float[np.ndarray, " m"]
+Steps = Int[np.ndarray, " m"]  # of each trace, as indices into the joined arrays
+Joined = Float[np.ndarray, " j"]  # values of all traces, one after the other
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Traces:
             more = np.maximum(more, 0.0)
             wanted = np.maximum(wanted - more * self._period_bits, 0.0)
             periods = periods + more
-        place = self._reaching(wanted)
+        place = self._last_below(np.less, self._bits, self._key_bits, wanted, self._period_bits)
         with np.errstate(divide="ignore", invalid="ignore"):
             rest_s = np.where(wanted > self._bits[place], (wanted - self._bits[place]) / self._bps[place], 0.0)
         return np.maximum(periods * self._period_s + (self._at_s[place] + rest_s), since_s)
@@ -109,19 +111,15 @@ class Traces:
         place = self._place(phase_s)
         return self._bits[place] + self._bps[place] * (phase_s - self._at_s[place])
 
-    def _place(self, phase_s: PerUe) -> Int[np.ndarray, " m"]:
+    def _place(self, phase_s: PerUe) -> Steps:
         """Return the step of each trace that contains a time: the last one that begins by then."""
-        place = np.searchsorted(self._key_s, self._number + phase_s / self._period_s, side="right") - 1
-        place = np.clip(place, self._first, self._last)
-        place -= self._at_s[place] > phase_s  # correct the rounding of the keys
-        return place + ((place < self._last) & (self._at_s[np.minimum(place + 1, self._last)] <= phase_s))
+        return self._last_below(np.less_equal, self._at_s, self._key_s, phase_s, self._period_s)
 
-    def _reaching(self, bits: PerUe) -> Int[np.ndarray, " m"]:
-        """Return the step of each trace in which this many bits are reached: the last one that begins with fewer."""
-        place = np.searchsorted(self._key_bits, self._number + bits / self._period_bits, side="left") - 1
-        place = np.clip(place, self._first, self._last)
-        while (more := (place < self._last) & (self._bits[np.minimum(place + 1, self._last)] < bits)).any():
+    def _last_below(self, below: np.ufunc, starts: Joined, keys: Joined, value: PerUe, period: PerUe) -> Steps:
+        """Return the last step of each trace whose start is below a value: a search, then a correction of its rounding."""
+        place = np.clip(np.searchsorted(keys, self._number + value / period) - 1, self._first, self._last)
+        while (more := (place < self._last) & below(starts[np.minimum(place + 1, self._last)], value)).any():
             place = place + more
-        while (less := (place > self._first) & (self._bits[place] >= bits)).any():
+        while (less := (place > self._first) & ~below(starts[place], value)).any():
             place = place - less
         return place

@@ -200,7 +200,7 @@ def refuse_without_a_fleet(spec: Spec) -> None:
         return
     fleet = _fleet_of(spec)
     for flag, given, has, needs in (
-        ("--trace-end", spec.cell.trace_end, fleet and fleet.has_traces, "traces (uplink_trace)"),
+        ("--trace-end", spec.cell.trace_end, fleet and fleet.traces, "traces (uplink_trace)"),
         ("--on-leave", spec.cell.on_leave, fleet and fleet.has_hours, "hours (available)"),
     ):
         if given is not None and not has:

@@ -3,6 +3,8 @@
 from collections import deque
 from typing import Any
 
+from perfeds2.deployment.mqtt.link import Link
+
 
 class FakeBroker:
     """Takes what is published; ``pump`` delivers it."""
@@ -49,8 +51,8 @@ class FakeBroker:
             link.connect()
 
 
-class FakeLink:
-    """What a ``Link`` is to those who use it."""
+class FakeLink(Link):
+    """A connection in memory."""
 
     def __init__(self, broker):
         self.broker, self.is_up, self.topics, self.unsent = broker, False, set(), []
@@ -103,7 +105,7 @@ class FakeLink:
         if self.is_up:
             self.is_up = False
             if self.will is not None:
-                self.broker.take(*self.will, True)
+                self.broker.take(*self.will, False)
 
     def kill(self):
         """The process dies: it never comes back."""

@@ -21,7 +21,8 @@ class SlowFederation(Federation):
     def _give_up(self):
         for ue, device in sorted(enumerate(self.devices), key=lambda each: (each[1].sent_s, each[0])):
             if device.job is not None and self.time_s - device.sent_s > self.own.job_s:
-                self._overdue(self.crew[ue], device.job.ticket)
+                device.overdue = device.job.ticket
+                self._fail(self.crew[ue], self.time_s)
 
     def refile(self):
         for device in self.devices:

@@ -231,20 +231,19 @@ def test_a_second_connection_with_the_same_certificate_takes_over(broker, made):
 
 
 def test_a_will_is_read_when_somebody_dies_and_not_when_they_leave(broker, made):
-    will = Message("perfeds2/here/device-0", b"gone", 1, retain=True)
+    will = Message("perfeds2/here/device-0", b"gone", 1, retain=False)
     with Client(broker, made, "server") as server:
+        server.subscribe("perfeds2/here/#")
         Client(broker, made, 0, will=will).leave()
-        foul = Message("perfeds2/here/device-3", b"foul", 1, retain=True)
+        foul = Message("perfeds2/here/device-3", b"foul", 1, retain=False)
         with contextlib.suppress(ConnectionRefusedError), Client(broker, made, 2, will=foul):
             pass
-        with Client(broker, made, 1, will=Message("perfeds2/here/device-1", b"gone", 1, retain=True)):
+        with Client(broker, made, 1, will=Message("perfeds2/here/device-1", b"gone", 1, retain=False)):
             pass
-        time.sleep(0.3)
-        server.subscribe("perfeds2/here/#")
         assert server.hears("perfeds2/here/device-1").payload == b"gone"
+        time.sleep(0.3)
         server.ping()
         assert server.topics() == ["perfeds2/here/device-1"]
-        server.publish("perfeds2/here/device-1", b"", retain=True)
 
 
 def test_who_says_nothing_is_given_up(broker, made):

@@ -131,16 +131,6 @@ def test_after_rotate_the_old_certificate_is_on_the_list_and_the_new_one_is_not(
     assert revocations.next_update_utc == read(made.authority).not_valid_after_utc
 
 
-def test_an_unregistered_number_is_free_again(made):
-    serial = read(made.file(1, "crt")).serial_number
-    made.unregister(1)
-    assert made.devices() == [0, 2]
-    assert not made.file(1, "key").exists()
-    assert made.revoked() == {serial}
-    make_credentials(made.folder, 3, ["10.0.0.7"])
-    assert made.devices() == [0, 1, 2]
-
-
 def test_without_the_authoritys_key_what_needs_it_says_so_and_changes_nothing(made):
     made.authority_key.unlink()
     before = contents(made.folder)
@@ -149,7 +139,6 @@ def test_without_the_authoritys_key_what_needs_it_says_so_and_changes_nothing(ma
         lambda: made.rotate(1),
         lambda: made.rotate(None),
         lambda: made.revoke(1),
-        lambda: made.unregister(1),
         lambda: make_credentials(made.folder, 4, ["10.0.0.7"]),
         lambda: make_credentials(made.folder, 3, ["elsewhere"]),
     ):

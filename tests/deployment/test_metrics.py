@@ -62,7 +62,7 @@ def parse(text):
 
 def status(states=STATES, closed=(1.0, 4.0), phase="training", time_s=6.0, quorum=2):
     rows = [
-        {"ue": ue, "state": state, "version": 0, "staleness": 0, "seen_s": 1.0, "merges": 1, "refused": 1}
+        {"ue": ue, "state": state, "version": 0, "seen_s": 1.0, "merges": 1, "refused": 1}
         for ue, state in enumerate(states)
     ]
     recent = [ClosedRound(round=k, time_s=at, took_s=1.0, ues=[0, 1]) for k, at in enumerate(closed)]

@@ -22,7 +22,7 @@ from perfeds2.deployment.device import Memory, do_job, kept_at_first
 from perfeds2.deployment.fields import SETTINGS
 from perfeds2.deployment.merging import handed_out, unpacked
 from perfeds2.deployment.mqtt import wire
-from perfeds2.deployment.mqtt.link import Connection
+from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run
 from perfeds2.deployment.setup import Setup, settings_in
 from perfeds2.deployment.transport import Arrays, Request
@@ -59,11 +59,10 @@ class DeviceClient:
     """A device's connection. The worker's thread calls ``wants``, ``ready``, ``refuse`` and ``send``."""
 
     number: int
-    link: Connection
+    link: Link
     work: "queue.SimpleQueue[tuple[DeviceClient, Run | JobMessage, Assembly | None]]"
     say: Callable[[str], None] = print
-    _process: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    _connections: int = 0
+    _session: str = ""  # another one for every connection
     _run: Run | None = None  # the newest announcement
     _ready: Ready | None = None
     _error: str | None = None
@@ -78,12 +77,13 @@ class DeviceClient:
         self.link.close(self._here(False))
 
     def last_will(self) -> tuple[str, bytes]:
-        self._connections += 1
+        self._session = uuid.uuid4().hex
         return self._here(False)
 
     def _here(self, here: bool) -> tuple[str, bytes]:
-        run, session = "" if self._ready is None else self._ready.run, f"{self._process}-{self._connections}"
-        return wire.here_topic(self.number), Here(here=here, session=session, run=run, error=self._error).to_bytes()
+        run = "" if self._ready is None else self._ready.run
+        said = Here(here=here, session=self._session, run=run, error=self._error)
+        return wire.here_topic(self.number), said.to_bytes()
 
     def up(self) -> None:
         self.link.subscribe(wire.job_topic(self.number))
@@ -93,7 +93,7 @@ class DeviceClient:
         self.link.subscribe(wire.RUN)
 
     def _say_here(self) -> None:
-        self.link.publish(*self._here(True), retain=True)
+        self.link.publish(*self._here(True))
 
     def message(self, topic: str, data: bytes, retained: bool) -> None:  # noqa: ARG002 (the interface)
         parts = topic.split("/")
@@ -184,11 +184,7 @@ class DeviceClient:
             self.link.publish(topic, data)
 
 
-Turn = Callable[[int], AbstractContextManager[object]]  # context in which the device with this number prepares
-
-
-def in_any_order(_: int) -> AbstractContextManager[object]:
-    return nullcontext()
+Turn = Callable[[], AbstractContextManager[object]]  # makes the context in which a device prepares
 
 
 @dataclass
@@ -196,7 +192,7 @@ class Worker:
     """Computes for one device, or for many in turn."""
 
     owner: Callable[[int], Owner]  # by device number
-    turn: Turn = in_any_order
+    turn: Turn = nullcontext
     work: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
     _prepared: dict[tuple[str, int | None], Ready] = field(default_factory=dict)  # built-in data are shared
 
@@ -211,7 +207,7 @@ class Worker:
             return
         if isinstance(what, Run):
             try:
-                with self.turn(device.number):
+                with self.turn():
                     ready = self._prepare(device.number, what)
                 device.ready(what, ready)
             except InputError as error:

@@ -2,9 +2,9 @@
 
 It reads the two files that ``broker.py`` writes for Mosquitto and follows them: TLS with client certificates, the
 certificate's name as the sender, the same access list and the same limits. It implements only what our clients use:
-retained messages, last wills and wildcards. It accepts QoS 0 and 1 and delivers with QoS 0, because TCP does not lose
-messages and our tickets repeat what a broken connection loses. Only retained messages outlive a connection, and they
-end with the process.
+retained messages of the server, last wills and wildcards. It accepts QoS 0 and 1 and delivers with QoS 0, because TCP
+does not lose messages and our tickets repeat what a broken connection loses. Only retained messages outlive a
+connection, and they end with the process.
 
 It has one thread. A connection is a TLS object between a socket and a stream of packets. An error closes the
 connection in which it occurs and no other, and nothing that an unauthenticated client sends takes memory or has any
@@ -15,7 +15,6 @@ import asyncio
 import ssl
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ CLOSES_WITHIN_S = 0.5  # for a client to read why it was disconnected
 SERVER = "server"  # common name in the server's certificate
 MOST_FILTERS = 100  # subscriptions per connection
 MOST_LEVELS = 200  # per topic
-RETAINED_PACKETS = 4  # full packets that a device may retain; the server may use the memory limit
 UNSENT_BYTES = 8 * 2**20  # to one connection; beyond this, reading from it pauses until it catches up
 REFUSED = 0x80  # return code of a refused subscription
 
@@ -61,11 +59,6 @@ class Message:
     payload: bytes
     qos: int
     retain: bool
-
-    @property
-    def cost(self) -> int:
-        """Bytes that it takes to retain the message."""
-        return len(self.payload) + len(self.topic) + 200
 
     def packet(self, retained: bool) -> bytes:
         topic = self.topic.encode()
@@ -196,14 +189,12 @@ def read_access(path: Path) -> list[Rule]:
     rules, user = list[Rule](), None
     for line in path.read_text(encoding="utf-8").splitlines():
         match line.split():
-            case [] | ["#", *_]:
-                pass
             case ["user", name]:
                 user = name
-            case [("topic" | "pattern") as whose, ("read" | "write" | "readwrite") as verb, filter_]:
-                rules.append((user if whose == "topic" else None, verb, filter_))
-            case _:
-                raise ValueError(f"{path}: cannot follow {line!r}")
+            case ["topic", verb, filter_]:
+                rules.append((user, verb, filter_))
+            case ["pattern", verb, filter_]:
+                rules.append((None, verb, filter_))
     return rules
 
 
@@ -215,13 +206,10 @@ class EmbeddedBroker:
         self.packet_bytes = int(settings["max_packet_size"])
         self.most_unsent = int(settings["max_queued_bytes"])
         self.most_connections = int(settings["max_connections"])
-        self.most_retained = int(settings["memory_limit"])
         self.context = make_context(settings)
         self.connections: set[ClientConnection] = set()
         self.named: dict[str, ClientConnection] = {}  # clients that sent CONNECT
-        self.listeners: dict[str, set[ClientConnection]] = {}  # by filter
-        self.retained: dict[str, tuple[str, Message]] = {}  # by topic: writer and message
-        self.retained_bytes: Counter[str] = Counter()  # by writer
+        self.retained: dict[str, Message] = {}  # of the server, by topic; a device could fill the memory
 
     def allows(self, name: str, verb: str, topic: str) -> bool:
         return any(
@@ -229,35 +217,18 @@ class EmbeddedBroker:
             for user, may, what in self.rules
         )
 
-    def unsubscribe(self, connection: "ClientConnection", filter_: str) -> None:
-        connection.filters.discard(filter_)
-        listeners = self.listeners.get(filter_, set())
-        listeners.discard(connection)
-        if not listeners:
-            self.listeners.pop(filter_, None)
-
     def publish(self, name: str, message: Message) -> None:
         """Deliver a client's message to its subscribers, if the client may publish it."""
         if not self.allows(name, "write", message.topic):
             say(f"{name} may not write {message.topic!r}")
             return
-        if message.retain:
-            self.retain(name, message)
-        hearing = [self.listeners[filter_] for filter_ in self.listeners if matches(filter_, message.topic)]
-        for connection in set().union(*hearing):
-            self.deliver(connection, message, retained=False)
-
-    def retain(self, name: str, message: Message) -> None:
-        writer, old = self.retained.pop(message.topic, (name, None))
-        self.retained_bytes[writer] -= 0 if old is None else old.cost
-        if not message.payload:
-            return
-        most_bytes = self.most_retained if name == SERVER else RETAINED_PACKETS * self.packet_bytes
-        if self.retained_bytes[name] + message.cost > most_bytes:
-            say(f"no room to retain what {name} wrote to {message.topic!r}")
-            return
-        self.retained[message.topic] = name, message
-        self.retained_bytes[name] += message.cost
+        if message.retain and name == SERVER:
+            self.retained[message.topic] = message
+            if not message.payload:
+                del self.retained[message.topic]
+        for connection in self.named.values():
+            if any(matches(filter_, message.topic) for filter_ in connection.filters):
+                self.deliver(connection, message, retained=False)
 
     def deliver(self, connection: "ClientConnection", message: Message, retained: bool) -> None:
         """Send a message to a client that may read it. Drop it if too much waits for that client already."""
@@ -363,7 +334,7 @@ class ClientConnection(asyncio.Protocol):
         elif kind == Type.UNSUBSCRIBE:
             number = fields.take(2)
             while fields.more():
-                self.broker.unsubscribe(self, fields.filter())
+                self.filters.discard(fields.filter())
             self.send(packet(Type.UNSUBACK, number))
         elif kind == Type.PINGREQ:
             self.send(packet(Type.PINGRESP))
@@ -406,8 +377,7 @@ class ClientConnection(asyncio.Protocol):
         self.send(packet(Type.SUBACK, number + bytes(0 if place < room else REFUSED for place in range(len(wanted)))))
         for filter_ in wanted[:room]:
             self.filters.add(filter_)
-            self.broker.listeners.setdefault(filter_, set()).add(self)
-            for topic, (_, message) in self.broker.retained.items():
+            for topic, message in self.broker.retained.items():
                 if matches(filter_, topic):
                     self.broker.deliver(self, message, retained=True)
 
@@ -442,8 +412,6 @@ class ClientConnection(asyncio.Protocol):
         self.transport.pause_reading()
         self.transport.write_eof()  # closing at once would lose the alert
         asyncio.get_running_loop().call_later(CLOSES_WITHIN_S, self.transport.abort)
-        for filter_ in list(self.filters):
-            self.broker.unsubscribe(self, filter_)
         if self.greeted:
             del self.broker.named[self.name]
         if self.will is not None:

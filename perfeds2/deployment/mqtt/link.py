@@ -108,21 +108,8 @@ class Listener(typing.Protocol):
     def message(self, topic: str, data: bytes, retained: bool) -> None: ...
 
     def last_will(self) -> tuple[str, bytes] | None:
-        """Return a retained message to publish if the connection breaks. Called before every connection."""
+        """Return a message to publish if the connection breaks. Called before every connection."""
         ...
-
-
-@typing.runtime_checkable
-class Connection(typing.Protocol):
-    """What a server and a device need: a ``Link``, or a connection in memory in tests."""
-
-    is_up: bool
-
-    def start(self, listener: Listener) -> None: ...
-    def publish(self, topic: str, data: bytes, retain: bool = False) -> None: ...
-    def subscribe(self, topic: str) -> None: ...
-    def unsubscribe(self, topic: str) -> None: ...
-    def close(self, last: tuple[str, bytes]) -> None: ...
 
 
 class Link:
@@ -134,7 +121,6 @@ class Link:
 
         self._site, self._number, self._name = site, number, name_of(number)
         self._said, self._failure, self._short, self._since_s = "", "", 0, 0.0
-        self._listener: Listener | None = None
         self.is_up = False
         client = self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=self._name, clean_session=True)
         client.tls_set_context(site.tls(number))
@@ -146,7 +132,7 @@ class Link:
         client.on_socket_open = _send_at_once
 
     def start(self, listener: Listener) -> None:
-        self._listener = listener
+        self._listener = listener  # all callbacks come later
         self._client.connect_async(self._site.host, self._site.port, keepalive=KEEPALIVE_S)
         self._client.loop_start()
 
@@ -168,8 +154,8 @@ class Link:
         self._client.loop_stop()
 
     def _before(self, client: Any, _: Any) -> None:
-        if self._listener is not None and (will := self._listener.last_will()) is not None:
-            client.will_set(*will, qos=1, retain=True)
+        if (will := self._listener.last_will()) is not None:
+            client.will_set(*will, qos=1)
 
     def _connected(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
@@ -178,9 +164,8 @@ class Link:
         self.is_up, self._since_s = True, time.monotonic()
         self._failure = ""
         self._tell(f"connected to {self._site.address}")
-        if self._listener is not None:
-            with _going_on():
-                self._listener.up()
+        with _going_on():
+            self._listener.up()
 
     def _disconnected(self, client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         was_up, self.is_up = self.is_up, False
@@ -206,9 +191,8 @@ class Link:
             self._tell(text)
 
     def _message(self, _client: Any, _data: Any, message: Any) -> None:
-        if self._listener is not None:
-            with _going_on():
-                self._listener.message(message.topic, message.payload, message.retain)
+        with _going_on():
+            self._listener.message(message.topic, message.payload, message.retain)
 
     def _tell(self, text: str) -> None:
         """Print a message, unless it repeats the previous one."""

@@ -6,13 +6,15 @@ and compute in turn.
 """
 
 import contextlib
+import functools
 import os
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import IO
 
-from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Turn, Worker, in_any_order
+from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Turn, Worker
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.processes import die_with_parent
 from perfeds2.errors import InputError
@@ -20,7 +22,9 @@ from perfeds2.errors import InputError
 AGAIN_AFTER_S = 1.0  # delay before a dead device is restarted
 
 
-def run_together(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner], turn: Turn = in_any_order) -> None:
+def run_together(
+    site: Site, numbers: Sequence[int], owner: Callable[[int], Owner], turn: Turn = contextlib.nullcontext
+) -> None:
     """Run devices in this process, forever."""
     from perfeds2.learning.compiled import keep_compiled
 
@@ -42,32 +46,30 @@ def run_apart(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner])
 
     for number in numbers:
         site.tls(number)  # report a missing file before anything is started
-    turn = _turns(os.cpu_count() or 1)
-    running = {_fork(site, number, owner, turn): number for number in numbers}
+    locks = [tempfile.TemporaryFile() for _ in range(os.cpu_count() or 1)]  # noqa: SIM115 (kept open)
+
+    def start(number: int) -> int:
+        return _fork(site, number, owner, functools.partial(_locked, locks[number % len(locks)]))
+
+    running = {start(number): number for number in numbers}
     while True:
         pid, _ = os.wait()
         if (number := running.pop(pid, None)) is not None:
             print(f"device-{number}: died; starting it again", flush=True)
             time.sleep(AGAIN_AFTER_S)
-            running[_fork(site, number, owner, turn)] = number
+            running[start(number)] = number
 
 
-def _turns(at_once: int) -> Turn:
-    """Let ``at_once`` devices prepare at a time, so later ones hit the compilation cache. Locks die with a process."""
+@contextlib.contextmanager
+def _locked(file: IO[bytes]) -> Iterator[None]:
+    """Let one device per core prepare at a time, so later ones hit the compilation cache. Locks die with a process."""
     import fcntl
 
-    files = [tempfile.TemporaryFile() for _ in range(at_once)]  # noqa: SIM115 (kept open)
-
-    @contextlib.contextmanager
-    def turn(number: int) -> Iterator[None]:
-        file = files[number % at_once]
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(file, fcntl.LOCK_UN)
-
-    return turn
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN)
 
 
 def _fork(site: Site, number: int, owner: Callable[[int], Owner], turn: Turn) -> int:

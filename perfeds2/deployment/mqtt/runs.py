@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,11 +186,9 @@ class Queue:
     def runs(self) -> dict[Path, Path]:
         """Return run folders by their file in the queue, oldest first."""
         found = {}
-        for file in sorted(self.folder.glob("*.json")):
-            try:
-                found[file] = Path(json.loads(file.read_text(encoding="utf-8"))["folder"])
-            except (OSError, ValueError, KeyError, TypeError):  # removed meanwhile, or not a queue file
-                continue
+        for file in sorted(self.folder.glob("*.run")):
+            with suppress(OSError, ValueError):  # removed meanwhile, or not a queue file
+                found[file] = Path(file.read_text(encoding="utf-8"))
         return found
 
     def put(self, run: Path) -> int:
@@ -200,7 +198,7 @@ class Queue:
         before = list(self.runs().values())
         self.check_new(run)
         with alone(run, otherwise=already_runs(run)):  # fails if another server runs it
-            write_text(self.folder / f"{time.time_ns()}.json", json.dumps({"folder": str(run)}))
+            write_text(self.folder / f"{time.time_ns()}.run", str(run))
         return len(before)
 
     def check_new(self, run: Path) -> None:

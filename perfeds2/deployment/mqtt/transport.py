@@ -15,17 +15,16 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from perfeds2.deployment.mqtt import wire
-from perfeds2.deployment.mqtt.link import Connection
+from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run
-from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles, waited_for
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles
 from perfeds2.deployment.validate import in_words
 
 CONFIRM_WITHIN_S = 10.0  # after a broker outage, devices have this long to report before they count as gone
-DOUBLE = "is two processes with one certificate, which chase each other away; end one of them"
-DOUBLE_FOR_S = 60.0  # how long this is reported after it was seen
 AWAY_AFTER_S = 3.0  # shorter outages of the broker are not reported
 AGAIN_AFTER_S = 1.0  # least time between two arrivals of a device, and between two reports of its stray replies
 NEVER_S = -math.inf
@@ -50,9 +49,6 @@ class Peer:
     answered: int = -1  # last ticket it answered
     stray_s: float = NEVER_S  # when its last stray reply was reported
     session: str | None = None  # while it is present
-    process: str = ""  # its latest
-    process_before: str = ""
-    double_s: float = NEVER_S  # when two processes were last seen
     came_s: float = NEVER_S
 
 
@@ -60,7 +56,7 @@ class Peer:
 class MqttTransport:
     """The server's end of the transport."""
 
-    link: Connection
+    link: Link
     run: Run
     ues: int
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -114,7 +110,12 @@ class MqttTransport:
                 self._clear(version)
 
     def poll(self, wait_s: float) -> list[Reply]:
-        return waited_for(self._replies, wait_s)
+        found = []
+        with suppress(queue.Empty):
+            found.append(self._replies.get(timeout=wait_s))
+            while True:
+                found.append(self._replies.get_nowait())
+        return found
 
     def changes(self) -> Changes:
         """Return which UEs became ready for this run and which left. While the broker is away, none leave."""
@@ -197,9 +198,9 @@ class MqttTransport:
         if said.error is not None:
             self._troubles[ue] = in_words(said.error)
         elif said.here:
-            self._troubles[ue] = DOUBLE if self._is_double(ue, said.session.rpartition("-")[0]) else None
+            self._troubles[ue] = None
         peer = self._peers[ue]
-        if said.here and said.error is None and said.run in (None, self.run.run):
+        if said.here and said.error is None and said.run == self.run.run:
             peer.session = said.session
             self._unconfirmed.discard(ue)
             self._coming[ue] = peer.came_s + AGAIN_AFTER_S
@@ -207,19 +208,6 @@ class MqttTransport:
                 self._come(ue)
         elif said.here or said.session == peer.session:
             self._leave(ue)  # or it must prepare first; the last will of an earlier connection is ignored
-
-    def _is_double(self, ue: int, process: str) -> bool:
-        """Return whether two processes were recently seen to use one certificate.
-
-        The broker admits only the latest connection of a certificate, so the two take turns: a process that another
-        had replaced is back.
-        """
-        peer = self._peers[ue]
-        if process != peer.process:
-            if process and process == peer.process_before:
-                peer.double_s = self.now()
-            peer.process, peer.process_before = process, peer.process
-        return self.now() - peer.double_s < DOUBLE_FOR_S
 
     def _come(self, ue: int) -> None:
         """Mark a device as present, and send its job again.
@@ -267,7 +255,7 @@ class MqttTransport:
         if head.bytes and head.error is None:
             job.update = Assembly.announced(head, job.most_bytes)
             if job.update is None:
-                return f"announces {head.bytes} bytes in {head.chunks} chunks; at most {job.most_bytes} are expected"
+                return f"announces {head.bytes} bytes; at most {job.most_bytes} are expected"
         job.head = head
         return None
 

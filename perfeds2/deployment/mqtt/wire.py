@@ -3,7 +3,7 @@
     perfeds2/run                          server, retained   Run: the current run and its settings
     perfeds2/model/VERSION/CHUNK          server, retained   a model, while any device works on it
     perfeds2/job/device-N                 server             JobMessage: a job, and which model it needs
-    perfeds2/here/device-N                device, retained   Here; also the last will of a device that dies
+    perfeds2/here/device-N                device             Here; also the last will of a device that dies
     perfeds2/reply/device-N/TICKET/head   device             Head: the reply, and how many chunks follow
     perfeds2/reply/device-N/TICKET/CHUNK  device             the update
 
@@ -12,14 +12,13 @@ dropped before any memory is allocated for them.
 """
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypedDict, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from safetensors.numpy import load, save
 
 from perfeds2.deployment.transport import Arrays, Kind
@@ -84,7 +83,6 @@ class Announcement(Text):
 
     run: Name
     version: Number
-    chunks: Number = 0
     bytes: Number = 0
     sha256: Digest = "0" * 64
 
@@ -102,7 +100,7 @@ class Here(Text):
 
     here: bool
     session: Name = ""
-    run: Name | None = None  # the run it is ready for; "": none; None: any
+    run: Name = ""  # the run it is ready for
     error: Words | None = None  # why it cannot take part in the run
 
 
@@ -114,17 +112,24 @@ class Head(Announcement):
     error: Words | None = None
 
 
-Any_ = TypeVar("Any_", bound=Text)
+AnyText = TypeVar("AnyText", bound=Text)
 
 
-def read(kind: type[Any_], data: bytes) -> Any_ | None:
+def read(kind: type[AnyText], data: bytes) -> AnyText | None:
     """Parse a JSON message; None if it is invalid."""
     if len(data) > 2 * TEXT_BYTES:
         return None
     try:
         return kind.model_validate_json(data)
-    except (ValidationError, ValueError):
+    except ValueError:
         return None
+
+
+class Size(TypedDict):
+    """The fields of an announcement that describe the bytes to follow."""
+
+    bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -142,14 +147,8 @@ class Parcel:
         return [self.data[start : start + CHUNK_BYTES] for start in range(0, len(self.data), CHUNK_BYTES)]
 
     @cached_property
-    def announced(self) -> dict[str, Any]:
-        """The fields of the announcement."""
-        size = len(self.data)
-        return {"chunks": chunks_of(size), "bytes": size, "sha256": hashlib.sha256(self.data).hexdigest()}
-
-
-def chunks_of(size: int) -> int:
-    return math.ceil(size / CHUNK_BYTES)
+    def announced(self) -> Size:
+        return {"bytes": len(self.data), "sha256": hashlib.sha256(self.data).hexdigest()}
 
 
 @dataclass
@@ -162,20 +161,19 @@ class Assembly:
 
     @classmethod
     def announced(cls, said: Announcement, most: int) -> "Assembly | None":
-        """Return an empty assembly; None if the announcement exceeds ``most`` bytes or is inconsistent."""
-        fits = 0 < said.bytes <= most and said.chunks == chunks_of(said.bytes)
-        return cls(said.bytes, said.sha256) if fits else None
+        """Return an empty assembly; None if nothing or more than ``most`` bytes are announced."""
+        return cls(said.bytes, said.sha256) if 0 < said.bytes <= most else None
 
     def put(self, chunk: int, data: bytes) -> bool:
         """Store a chunk, and return whether it was announced."""
-        if not (0 <= chunk < chunks_of(self.size) and len(data) == min(CHUNK_BYTES, self.size - chunk * CHUNK_BYTES)):
+        if chunk < 0 or not 0 < len(data) == min(CHUNK_BYTES, self.size - chunk * CHUNK_BYTES):
             return False
         self.parts[chunk] = data
         return True
 
     @property
     def complete(self) -> bool:
-        return len(self.parts) == chunks_of(self.size)
+        return sum(map(len, self.parts.values())) == self.size
 
     @property
     def data(self) -> bytes | None:
