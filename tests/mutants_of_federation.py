@@ -55,13 +55,8 @@ FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         "deployment/validate.py",
         "deployment/test_attacks.py",
         (
-            "            self._take_out(ue)\n",
-            "",
-            "test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_nobody_out",
-        ),
-        (
-            "max(self.median, HARMLESS * whole)",
-            "self.median",
+            "max(median, HARMLESS * whole)",
+            "median",
             "test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_nobody_out",
         ),
         (

@@ -208,6 +208,13 @@ class Study:
 
         refuse_unused(self.flags.get("tiers"), self.assignments, *methods, **where)
 
+    def warn(self, spec: "Spec") -> None:
+        """Print what looks wrong in a fleet file before anything is trained."""
+        from perfeds2.spec.cells import unit_warnings  # imports JAX
+
+        for line in unit_warnings(spec):
+            say(self.quiet, f"Warning: {line}")
+
     def folder(self, name: str) -> Path:
         """Return the folder to write to; without --out it gets this name and a number."""
         self.place.append(self.resume or new_folder(self.given["out"], name))

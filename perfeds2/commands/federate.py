@@ -69,11 +69,12 @@ def make_setup(given: dict[str, Any]) -> "Setup":
 def need_extra() -> None:
     if not all(map(importlib.util.find_spec, EXTRA)):
         python = Path(sys.executable).name
-        raise InputError(f"a federation needs more packages: {python} -m pip install 'perfeds2[mqtt]'.")
+        raise InputError(
+            f"a federation needs packages that are not installed: {python} -m pip install 'perfeds2[mqtt]'."
+        )
 
 
 def open_credentials(folder: Path) -> "Credentials":
-    need_extra()
     from perfeds2.deployment.credentials import Credentials
 
     if not (folder / "ca.crt").exists():
@@ -139,7 +140,6 @@ def credentials(
     quiet: bool = QUIET,
 ) -> None:
     """Make a certificate authority, a server certificate, and a key and certificate for each device."""
-    need_extra()
     from perfeds2.deployment.credentials import LOOPBACK, make_credentials
 
     made = make_credentials(folder, devices, [*host, *LOOPBACK])
@@ -242,7 +242,6 @@ def resume(folder: Path = RUN, credentials: Path = CREDENTIALS, state: Path = ST
 
 
 def enqueue(folder: Path, credentials: Path, state: Path, quiet: bool) -> None:
-    need_extra()
     from perfeds2.deployment.credentials import keep_apart
     from perfeds2.runs.folder import Folder
 
@@ -269,6 +268,7 @@ def reporting_errors(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def called(**given: Any) -> None:
         with guarded(f"federate {command.__name__}", []):
+            need_extra()
             command(**given)
 
     return called

@@ -53,6 +53,7 @@ def plan(
         else:
             values = asked.values(DEFAULTS)
             spec = resolve(values)
+            asked.warn(spec)
             horizon_s = values["run"].get("horizon_s") if horizon_s is None else horizon_s
             request = PlanRequest(keep, horizon_s, check, within_s, joules, least_share)
             space = make_space(spec, parse_grid(search or [], "--search"))

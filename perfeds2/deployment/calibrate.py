@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +31,7 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 
 LAPS = "laps.csv"  # in a run's folder: one row per answered job
-COLUMNS: dict[str, Any] = {"ue": int, "version": int, "took_s": float, "compute_s": float}
+COLUMNS = {"ue": int, "version": int, "took_s": float, "compute_s": float}
 LEAST_S = 1e-9
 DIGITS = 6  # significant digits of a time
 PATIENT = DeploymentSpec(job_s=0)  # no timeout: on a virtual clock every device answers
@@ -185,7 +184,7 @@ def play_on(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timeline:
 # ---- compare the simulator's clock with the real one
 
 
-def both_clocks(setup: Setup, record: Record) -> dict[str, Any]:
+def both_clocks(setup: Setup, record: Record) -> dict[str, object]:
     """Return when each round closed, in reality and in a simulation with the measured job durations.
 
     In the simulation, a device's jobs take the measured durations in order; these repeat if the device is handed more
@@ -220,5 +219,5 @@ def play(setup: Setup, job_s: Callable[[Request], float], here: Iterable[int], r
     return federation.timeline()
 
 
-def _rounded(times_s: Any) -> list[float]:
+def _rounded(times_s: Iterable[float]) -> list[float]:
     return [float(f"{time_s:.{DIGITS}g}") for time_s in times_s]

@@ -11,10 +11,10 @@ The authority's private key is needed only to sign; keep it offline otherwise.
 import datetime
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -32,6 +32,8 @@ YESTERDAY = datetime.timedelta(days=1)  # tolerance for clocks that differ
 LOOPBACK = ("127.0.0.1", "localhost")
 RESULTS = (("spec.toml", "sweep.toml", "tune.toml"), ("parts", "summary.json", "report.html"))  # one of each: results
 HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*", re.I)
+
+Parsed = TypeVar("Parsed")
 
 
 class Credentials:
@@ -321,7 +323,7 @@ def _read_private(path: Path) -> ec.EllipticCurvePrivateKey:
     return _read(path, lambda text: serialization.load_pem_private_key(text, None), "private key")
 
 
-def _read(path: Path, read: Any, what: str) -> Any:
+def _read(path: Path, read: Callable[[bytes], Parsed], what: str) -> Parsed:
     try:
         return read(path.read_bytes())
     except ValueError:

@@ -10,11 +10,11 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from perfeds2.deployment.leaves import from_leaves, named_leaves
 from perfeds2.deployment.merging import Handed, uploaded
@@ -34,7 +34,9 @@ SLACK_BYTES = 64 * 1024  # by how much a file may exceed its arrays
 NOTHING = None  # ticket of the state before the first job
 
 
-def do_job(setup: Setup, task: Task, request: Request, handed: Handed, kept: Any = None) -> tuple[Reply, Any]:
+def do_job(
+    setup: Setup, task: Task, request: Request, handed: Handed, kept: PyTree | None = None
+) -> tuple[Reply, PyTree | None]:
     """Execute a job and return the reply, and the device's state if the update is merged.
 
     Args:
@@ -61,8 +63,8 @@ def do_job(setup: Setup, task: Task, request: Request, handed: Handed, kept: Any
 
 
 def compute_job(
-    setup: Setup, task: Task, handed: Handed, ue: int, version: int, kept: Any = None
-) -> tuple[Arrays, Any]:
+    setup: Setup, task: Task, handed: Handed, ue: int, version: int, kept: PyTree | None = None
+) -> tuple[Arrays, PyTree | None]:
     """Return the update and the new state that the simulator would compute for the same UE and version.
 
     The update lacks the arrays that the device keeps to itself.
@@ -75,7 +77,7 @@ def compute_job(
     return sent, jax.tree.map(np.asarray, left)
 
 
-def kept_at_first(learner: Learner, first_params: Arrays) -> Any:
+def kept_at_first(learner: Learner, first_params: Arrays) -> PyTree | None:
     """Return a device's state before its first job; None if the objective keeps none."""
     if not isinstance(learner.objective, Stateful):
         return None
@@ -83,7 +85,7 @@ def kept_at_first(learner: Learner, first_params: Arrays) -> Any:
     return jax.tree.map(np.asarray, learner.objective.first(_on_device(first_params)))
 
 
-def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: Any = None) -> dict[str, float]:
+def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: PyTree | None = None) -> dict[str, float]:
     """Return the metrics of a model on one device, before and after personalisation.
 
     The personal model is the device's own if its objective makes one, otherwise the model after its personal steps.
@@ -115,13 +117,13 @@ class Memory:
 
     folder: Path  # this device's own
     run: str
-    first: Any  # state before the first job, as arrays
+    first: PyTree  # state before the first job, as arrays
 
     @property
     def file(self) -> Path:
         return self.folder / f"{self.run}.safetensors"
 
-    def after(self, ticket: int | None) -> Any:
+    def after(self, ticket: int | None) -> PyTree:
         """Return the state after the job with this ticket, the last one merged; None means that none was merged.
 
         Raises:
@@ -137,7 +139,7 @@ class Memory:
             )
         return known[ticket]
 
-    def keep(self, merged: int | None, before: Any, ticket: int, left: Any) -> None:
+    def keep(self, merged: int | None, before: PyTree, ticket: int, left: PyTree) -> None:
         """Store the state that a job left next to the state before it, and delete the files of the oldest runs."""
         arrays = named_leaves("left", left) | ({} if merged is NOTHING else named_leaves("before", before))
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -149,7 +151,7 @@ class Memory:
             with suppress(OSError):
                 file.unlink()
 
-    def _read(self) -> dict[int, Any]:
+    def _read(self) -> dict[int, PyTree]:
         """Return the stored states by ticket; empty if there is no file."""
         try:
             size = self.file.stat().st_size

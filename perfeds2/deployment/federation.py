@@ -15,9 +15,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 
 from perfeds2.deployment.crew import Crew, Device
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
@@ -52,7 +52,7 @@ class Federation:
     log: Callable[[str], None] = lambda _: None
     save: Callable[["Federation"], None] = lambda _: None  # called after a round or set-aside, before anything is sent
     origin_s: float = 0.0  # when round 0 opened, on the transport's clock
-    merging: Any = None  # state of the merge
+    merging: PyTree | None = None  # state of the merge
     round: int = 0  # the open round; also the number of closed ones
     opened_s: float = 0.0
     next_ticket: int = 0
@@ -381,7 +381,7 @@ class Federation:
 
     # ---- checkpoints and status
 
-    def become(self, params: dict[str, np.ndarray], merging: Any) -> None:
+    def become(self, params: dict[str, np.ndarray], merging: PyTree | None) -> None:
         """Replace the model, the state of the merge, and what is derived from them."""
         self.params, self.merging, self.length = params, merging, norm_of(params)
         self.outgoing = handed_out(params, self.learner, merging)

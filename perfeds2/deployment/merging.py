@@ -6,10 +6,11 @@ merge needs what each update started from, so ``Shelf`` keeps a version while a 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import input_errors
@@ -33,7 +34,7 @@ class Handed(NamedTuple):
         )
 
 
-def handed_out(params: Arrays, learner: Learner, merging: Any) -> Handed:
+def handed_out(params: Arrays, learner: Learner, merging: PyTree) -> Handed:
     """Return a model together with the arrays that its merge sends along."""
     if not isinstance(learner.merge, Telling):
         return Handed(params)
@@ -105,10 +106,10 @@ def merged(
     params: Arrays,
     updates: list[Arrays],
     learner: Learner,
-    merging: Any = None,
+    merging: PyTree | None = None,
     senders: Sequence[tuple[int, int]] = (),
     handed: Sequence[Handed] = (),
-) -> tuple[dict[str, np.ndarray], Any]:
+) -> tuple[dict[str, np.ndarray], PyTree | None]:
     """Merge updates into the next model, in float32 and in the order of ``learning/replay.py``.
 
     Args:
@@ -124,7 +125,6 @@ def merged(
     """
     updates = [update if len(update) == len(params) else _with_nothing(update, params) for update in updates]
     merge, beta = learner.merge, np.float32(learner.beta)
-    new: Any
     if isinstance(merge, OfMean):
         mean = {name: sum(update[name] for update in updates) / np.float32(len(updates)) for name in params}
         new, merging = merge.step(dict(params), mean, beta, merging)

@@ -6,10 +6,10 @@ never leave it. See docs/how-to/deploy.md for a 20-line example.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import PyTreeDef
 from jaxtyping import Array, Float, Key
 
 from perfeds2.learning.data import Data, Shards
@@ -45,14 +45,14 @@ def own_samples(x: np.ndarray, y: np.ndarray, *, test_share: float = 0.25, seed:
 class EquinoxModel:
     """A model from an Equinox module, or any other callable JAX pytree, that maps one sample to its logits."""
 
-    make: Callable[[Any], Callable[[Any], Any]]  # makes a module from a key
+    make: Callable[[Key[Array, ""]], Callable[[Array], Array]]  # makes a module from a key
     sample_rank: int = 1  # number of axes of one sample
 
     def init(self, key: Key[Array, ""]) -> Params:
         names, leaves, _ = self._leaves(key)
         return {name: leaf for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, jax.Array)}
 
-    def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
+    def __call__(self, params: Params, x: Array) -> Float[Array, "*s c"]:
         # Tracing makes the module again only for its structure; its own arrays are unused and cost nothing.
         names, leaves, structure = self._leaves(jax.random.key(0))
         module = structure.unflatten([params.get(name, leaf) for name, leaf in zip(names, leaves, strict=True)])
@@ -60,6 +60,6 @@ class EquinoxModel:
         logits = jax.vmap(module)(x.reshape(-1, *x.shape[len(many) :]))
         return logits.reshape(*many, -1)
 
-    def _leaves(self, key: Key[Array, ""]) -> tuple[list[str], list[Any], Any]:
+    def _leaves(self, key: Key[Array, ""]) -> tuple[list[str], list[object], PyTreeDef]:
         leaves, structure = jax.tree_util.tree_flatten_with_path(self.make(key))
         return [jax.tree_util.keystr(path).lstrip(".") for path, _ in leaves], [leaf for _, leaf in leaves], structure

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,11 +65,11 @@ class Record:
     def lengths(self) -> dict[str, int]:
         return {name: len(rows) for name, rows in vars(self).items()}
 
-    def since(self, lengths: Mapping[str, int]) -> dict[str, list[Any]]:
+    def since(self, lengths: Mapping[str, int]) -> dict[str, list]:
         """Return the rows added since the lists had these lengths."""
         return {name: rows[lengths.get(name, 0) :] for name, rows in vars(self).items()}
 
-    def extend(self, added: Mapping[str, list[Any]]) -> None:
+    def extend(self, added: Mapping[str, list]) -> None:
         """Append rows returned by ``since``, after a round trip through JSON."""
         for name, rows in vars(self).items():
             kind = KINDS.get(name)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -65,7 +64,7 @@ def _job_by_job(setup: Setup, timeline: Timeline, data_folders: str) -> Arrays:
     """Compute every job as its device did. Keeps every version of the model in memory."""
     tasks = [setup.task(ue, Path(data_folders.format(ue))) for ue in range(timeline.population)]
     learner, first = setup.algorithm.learner, dict(setup.first_params())
-    merging: Any = learner.merge.init(first, timeline.population)
+    merging = learner.merge.init(first, timeline.population)
     models = [handed_out(first, learner, merging)]
     kept = dict.fromkeys(range(timeline.population), kept_at_first(learner, first))
     for number, (ues, versions) in enumerate(zip(timeline.ues.tolist(), timeline.versions.tolist(), strict=True)):

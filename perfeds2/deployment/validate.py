@@ -1,9 +1,8 @@
 """Validate replies. Nothing from the network is trusted."""
 
-import bisect
 import math
+import statistics
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ def form_of(params: Arrays) -> Form:
     return {name: (values.shape, values.dtype) for name, values in params.items()}
 
 
-def in_words(said: Any) -> str:
+def in_words(said: object) -> str:
     """Return what a device said as one line of bounded length that is safe to log."""
     text = said if isinstance(said, str) else repr(said)
     line = "".join(letter if letter.isprintable() else " " for letter in text[:WORDS])
@@ -85,7 +84,7 @@ def wrong_update(update: Arrays, form: Form) -> str | None:
     return None
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, float | int) and not isinstance(value, bool)
 
 
@@ -117,30 +116,21 @@ class Norms:
     def __init__(self, ues: int, votes: Iterable[tuple[int, float]] = ()) -> None:
         self.enough = min(ues, max(3, min(math.ceil(ues / 2), VOTES // 2)))
         self.votes: dict[int, float] = {}  # norm by device, oldest vote first
-        self._sorted: list[float] = []
         for ue, norm in votes:
             self.add(ue, norm)
 
     def add(self, ue: int, norm: float) -> None:
         """Count the norm of an accepted update as its device's vote. A zero update is not a vote."""
         if norm > 0:
-            self._take_out(ue)
+            self.votes.pop(ue, None)
             self.votes[ue] = norm
-            bisect.insort(self._sorted, norm)
             if len(self.votes) > VOTES:
-                self._take_out(next(iter(self.votes)))
-
-    def _take_out(self, ue: int) -> None:
-        if (norm := self.votes.pop(ue, None)) is not None:
-            del self._sorted[bisect.bisect_left(self._sorted, norm)]
+                del self.votes[next(iter(self.votes))]
 
     @property
     def median(self) -> float | None:
         """Median of the votes; None while there are too few."""
-        count = len(self._sorted)
-        if count < self.enough:
-            return None
-        return (self._sorted[(count - 1) // 2] + self._sorted[count // 2]) / 2
+        return None if len(self.votes) < self.enough else statistics.median(self.votes.values())
 
     def bound(self, factor: float, length: float, step: float) -> float:
         """Return the largest norm that is accepted.
@@ -153,5 +143,6 @@ class Norms:
         if factor == 0:
             return LARGEST
         whole = max(length, 1.0) / step
-        usual = STANDS_IN * whole if self.median is None else max(self.median, HARMLESS * whole)
+        median = self.median
+        usual = STANDS_IN * whole if median is None else max(median, HARMLESS * whole)
         return min(factor * usual, LARGEST)

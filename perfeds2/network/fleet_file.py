@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -42,6 +41,7 @@ COLUMNS = {  # range of a number; None for text
     "energy_budget_j": POSITIVE,
 }
 TRACE_COLUMNS = ("time_s", "bps")
+SLOW_BPS, LONG_S = 1000.0, 1000.0  # a median rate below or a median step above is probably in another unit
 ITSELF = ""
 ALWAYS = Hours()
 
@@ -103,6 +103,28 @@ class FleetFile:
     def has_energy_budgets(self) -> bool:
         return any("energy_budget_j" in row.numbers for row in self.rows)
 
+    def unit_warnings(self, bits: float) -> list[str]:
+        """Return warnings about rates and computing times that look as if they were in another unit.
+
+        Args:
+            bits: Size of an upload.
+        """
+        traces = [float(trace.bps.mean()) for trace in self.traces.values()]
+        rates, steps = (
+            [row.numbers[name] for row in self.rows if name in row.numbers] for name in ("rate_bps", "compute_s")
+        )
+        said = []
+        if rates + traces and np.median(rates + traces) < SLOW_BPS:
+            bps = min(rates + traces)
+            said.append(
+                f"{self.path}: an upload takes {bits / bps:,.0f} s at {bps:g} bit/s; did you mean Mbit/s? Rates are in bit/s, so 2 Mbit/s is 2e6."
+            )
+        if steps and np.median(steps) >= LONG_S:
+            said.append(
+                f"{self.path}: a gradient step takes {max(steps):,.0f} s (compute_s); did you mean milliseconds? Then divide by 1000."
+            )
+        return said
+
     def cell(self, drawn: Cell, batch: int, trace_end: TraceEnd = "repeat", keeps: bool = False) -> Cell:
         """Return a drawn cell with the file's values in place of its own.
 
@@ -110,7 +132,7 @@ class FleetFile:
         """
         columns = {name: np.array([row.numbers.get(name, math.nan) for row in self.rows]) for name in COLUMNS}
 
-        def own(name: str, otherwise: Any) -> PerUe:
+        def own(name: str, otherwise: PerUe | float) -> PerUe:
             return np.where(np.isnan(columns[name]), otherwise, columns[name])
 
         rate_spread, compute_spread = own("rate_spread", 0.0), own("compute_spread", 0.0)
@@ -237,9 +259,15 @@ def _bytes(path: Path, otherwise: str) -> bytes:
 
 
 def _table(data: bytes) -> Iterator[tuple[int, list[str]]]:
-    """Yield the non-empty lines that are not comments (#), with their line numbers."""
+    """Yield the non-empty lines that are not comments (#), with their line numbers.
+
+    Columns are separated by what is most frequent in the first of these lines: commas, semicolons or tabs.
+    """
     try:
-        reader: Any = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+        text = data.decode("utf-8-sig")
+        lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+        separator = max(",;\t", key=next(lines, "").count)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         for cells in reader:
             if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
                 yield reader.line_num, [cell.strip() for cell in cells]

@@ -15,9 +15,10 @@ Rows = Mapping[tuple[str, int], Sequence[Row]]  # by algorithm and seed
 
 def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
     """Return the notes of a run. ``rows`` is None if nothing was trained."""
+    from perfeds2.spec.cells import unit_warnings
     from perfeds2.spec.tasks import recipe_of
 
-    notes, recipe = list[str](), recipe_of(spec)
+    notes, recipe = unit_warnings(spec), recipe_of(spec)
     if recipe is not None and recipe.said:
         notes.append(f"{spec.task.name}: {recipe.said}; {how_it_is_learned(spec)}.")
     if rows is not None and any(

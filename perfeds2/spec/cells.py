@@ -181,6 +181,12 @@ def _fleet_of(spec: Spec) -> FleetFile | None:
     return kind if isinstance(kind, FleetFile) else None
 
 
+def unit_warnings(spec: Spec) -> list[str]:
+    """Return warnings about values of the fleet file that look as if they were in another unit."""
+    fleet = _fleet_of(spec)
+    return [] if fleet is None else fleet.unit_warnings(upload_bits(spec))
+
+
 def seconds_a_step(spec: Spec) -> int | None:
     """Return the batch size if a fleet file gives seconds per step, which then depend on it; otherwise None."""
     fleet = _fleet_of(spec)

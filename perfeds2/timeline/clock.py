@@ -14,6 +14,7 @@ import numpy as np
 
 from perfeds2.allocation.bandwidth import Uplink, allocate
 from perfeds2.allocation.schedulers import Moment
+from perfeds2.errors import InputError
 from perfeds2.network.blocks import each_block
 from perfeds2.network.link import rate_bps
 from perfeds2.timeline.jobs import LOST, MERGED, PAUSED, Jobs
@@ -93,7 +94,7 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
             break
         if closing.time_s == math.inf and (clock.jobs is None or border_s == math.inf):
             why = obstacle(clock.server, air.arrival_s, protocol, planned, present)
-            raise ValueError(f"round {clock.server.round} never closes: {why}")
+            raise InputError(f"round {clock.server.round} never closes: {why}")
         if border_s > until_s:
             return None
         borders += 1

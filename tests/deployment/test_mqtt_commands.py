@@ -24,7 +24,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "command",
-    [("local",), ("server",), ("device", "--number", 0, "--server", "127.0.0.1:1")],
+    [("local",), ("server",), ("submit", "out"), ("device", "--number", 0, "--server", "127.0.0.1:1")],
     ids=lambda command: command[0],
 )
 def test_without_paho_it_says_what_to_install(here, monkeypatch, command):
@@ -32,7 +32,7 @@ def test_without_paho_it_says_what_to_install(here, monkeypatch, command):
     monkeypatch.setattr(federate.importlib.util, "find_spec", lambda name: None if name == "paho" else found(name))
     status, said = command_line.perfeds2("federate", *command)
     assert status == 2
-    assert "a federation needs paho-mqtt: python" in said
+    assert "a federation needs packages that are not installed: python" in said
     assert "-m pip install 'perfeds2[mqtt]'." in said
     assert not (here / "runs").exists()
 

@@ -133,7 +133,7 @@ def test_server_and_devices_as_commands_of_their_own(tmp_path, monkeypatch):
         wait_for(lambda: status_of(out)["round"] > 5)
         perfeds2("stop", *run)
         wait_for(lambda: text(out / "events.log").endswith("stopped\n"))
-        stopped, run_id = status_of(out)["round"], text(out / "run.json")
+        stopped, run_id = status_of(out)["round"], text(out / "run-id")
         assert "trouble: UE 2: was revoked" in text(out / "events.log")
         wait_for(lambda: "device-2 was revoked" in text(tmp_path / "device-2.log"))
         wait_for(lambda: "is not who it should be" in text(tmp_path / "stranger.log"))
@@ -145,7 +145,7 @@ def test_server_and_devices_as_commands_of_their_own(tmp_path, monkeypatch):
         start("broker", find_mosquitto(), "-c", by_hand(tmp_path, port))
         start("server", *PERFEDS2, "server", "--broker", where, "--state", "state")
         wait_for(lambda: status_of(out)["round"] > stopped + 5)
-        assert text(out / "run.json") == run_id
+        assert text(out / "run-id") == run_id
         assert "resumed: rounds 0 to" in text(out / "events.log")
         perfeds2("stop", *run)
         assert "is not in the queue" in perfeds2("stop", *run, status=2)

@@ -190,7 +190,7 @@ def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
     out = tmp_path / "run"
     with claim_run(out, SETUP) as folder:
         assert not folder.finished
-        (out / "run.json").write_text('{"run-id": "the first"}')
+        (out / "run-id").write_text("the first")
         before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
         with pytest.raises(InputError, match="a federation runs there: follow it with perfeds2 federate watch"):
             claim_run(out, SETUP).__enter__()

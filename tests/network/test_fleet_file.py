@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from command_line import perfeds2
+from command_line import perfeds2, told
 
 from perfeds2.errors import InputError
 from perfeds2.network.availability import Availability, Hours
@@ -55,6 +55,53 @@ def test_every_column_means_what_it_says(fleet):
     assert cell.here(3600.0 + 700.0).tolist() == [True, True, False, True]
     assert cell.fleet.presence.keeps
     np.testing.assert_array_equal(cell.fleet.energy_budget_j, [2.5, np.nan, np.nan, 10])
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_columns_may_be_separated_by_semicolons_or_tabs(fleet, separator):
+    hours = "0-600;1200-1800/3600"
+    fleet.write_text(FLEET.replace(hours, "H").replace(",", separator).replace("H", f'"{hours}"'))
+    (fleet.parent / "up.csv").write_text(TRACE.replace(",", separator))
+    file = FleetFile.open(fleet)
+    (fleet.parent / "up.csv").write_text(TRACE)
+    fleet.write_text(FLEET)
+    usual = FleetFile.open(fleet)
+    assert file.rows == usual.rows
+    np.testing.assert_array_equal(file.traces["up.csv"].bps, usual.traces["up.csv"].bps)
+
+
+def test_rates_and_computing_times_in_another_unit_are_suspected(tmp_path):
+    def said(text):
+        (tmp_path / "fleet.csv").write_text(text)
+        (tmp_path / "up.csv").write_text("time_s,bps\n0,4\n1,8\n")
+        return [line.partition(": ")[2] for line in FleetFile.open(tmp_path / "fleet.csv").unit_warnings(77_120.0)]
+
+    (slow,) = said("rate_bps\n2\n20\n12\n")
+    assert slow.startswith("an upload takes 38,560 s at 2 bit/s; did you mean Mbit/s?")
+    (traced,) = said("uplink_trace\nup.csv\n")
+    assert traced.startswith("an upload takes 12,853 s at 6 bit/s;")
+    (long,) = said("rate_bps,compute_s\n2e6,1500\n1e6,2500\n")
+    assert long.startswith("a gradient step takes 2,500 s (compute_s); did you mean milliseconds?")
+    assert said("rate_bps,compute_s\n2e6,1.5\n1e6,900\n5,0.1") == []  # one slow device is possible
+    assert said("distance_m\n50\n") == []
+
+
+def test_a_suspicious_fleet_is_a_note_of_a_run(tmp_path):
+    (tmp_path / "fleet.csv").write_text("rate_bps\n2\n20\n")
+    given = (
+        "--cell",
+        str(tmp_path / "fleet.csv"),
+        "--quorum",
+        "1",
+        "--horizon-s",
+        "100000",
+        "--out",
+        str(tmp_path / "out"),
+    )
+    status, shown, _ = told("simulate", *given)
+    assert status == 0
+    shown = " ".join(shown.split())
+    assert "an upload takes 38,560 s at 2 bit/s; did you mean Mbit/s?" in shown
 
 
 def test_a_gain_is_the_links_mean_gain_whatever_the_radio(fleet):

@@ -177,37 +177,40 @@ def running_broker(
 
 
 def configuration(credentials: Credentials, address: tuple[str, int], folder: Path, limits: Limits) -> str:
-    """Return mosquitto.conf: TLS with client certificates, no anonymous clients, and bounded queues."""
+    """Return mosquitto.conf: TLS 1.2 or later with client certificates, no anonymous clients, and bounded queues.
+
+    A certificate has one session (use_username_as_clientid), so no client can take over another's.
+    """
     for path in (credentials.folder, folder):
         if re.search(r"[\r\n]", str(path.resolve())):
             raise InputError(f"{str(path)!r} has a line break in it; choose another folder.")
-    settings = {
-        "listener": f"{address[1]} {address[0]}",
-        "tls_version": "tlsv1.2",  # or later
-        "cafile": credentials.authority.resolve(),
-        "certfile": credentials.certificate.resolve(),
-        "keyfile": credentials.certificate_key.resolve(),
-        "crlfile": credentials.revocations.resolve(),
-        "require_certificate": "true",
-        "use_identity_as_username": "true",
-        "use_username_as_clientid": "true",  # one session per certificate: no client can take over another's
-        "max_connections": limits.connections,
-        "set_tcp_nodelay": "true",
-        "allow_anonymous": "false",
-        "acl_file": folder.resolve() / "access.txt",
-        "max_packet_size": limits.packet_bytes,
-        "max_qos": 1,
-        "max_inflight_messages": limits.inflight_messages,
-        "max_queued_messages": limits.queued_messages,
-        "max_queued_bytes": limits.queued_bytes,
-        "memory_limit": limits.memory_bytes,
-        "persistent_client_expiration": "1d",
-        "persistence": "false",
-        "log_dest": "stderr",
-        "log_timestamp_format": "%Y-%m-%dT%H:%M:%S",
-        **({"user": "root"} if os.geteuid() == 0 else {}),  # otherwise it drops to a user that cannot read the key
-    }
-    return "".join(f"{name} {value}\n" for name, value in settings.items())
+    user = "user root" if os.geteuid() == 0 else ""  # otherwise it drops to a user that cannot read the key
+    return f"""\
+listener {address[1]} {address[0]}
+tls_version tlsv1.2
+cafile {credentials.authority.resolve()}
+certfile {credentials.certificate.resolve()}
+keyfile {credentials.certificate_key.resolve()}
+crlfile {credentials.revocations.resolve()}
+require_certificate true
+use_identity_as_username true
+use_username_as_clientid true
+max_connections {limits.connections}
+set_tcp_nodelay true
+allow_anonymous false
+acl_file {folder.resolve() / "access.txt"}
+max_packet_size {limits.packet_bytes}
+max_qos 1
+max_inflight_messages {limits.inflight_messages}
+max_queued_messages {limits.queued_messages}
+max_queued_bytes {limits.queued_bytes}
+memory_limit {limits.memory_bytes}
+persistent_client_expiration 1d
+persistence false
+log_dest stderr
+log_timestamp_format %Y-%m-%dT%H:%M:%S
+{user}
+"""
 
 
 def find_mosquitto() -> str | None:

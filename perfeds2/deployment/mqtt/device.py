@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import tomli_w
+from jaxtyping import PyTree
 
 from perfeds2.deployment.device import Memory, do_job, kept_at_first
 from perfeds2.deployment.fields import SETTINGS
@@ -51,7 +51,7 @@ class Ready:
     setup: Setup
     task: Task
     model_bytes: int
-    first: Any = None  # state before the first job; None if devices keep none
+    first: PyTree | None = None  # state before the first job; None if devices keep none
 
 
 @dataclass
@@ -60,7 +60,7 @@ class DeviceClient:
 
     number: int
     link: Link
-    work: "queue.SimpleQueue[tuple[DeviceClient, Run | JobMessage, Assembly | None]]"
+    work: "Work"
     say: Callable[[str], None] = print
     _session: str = ""  # another one for every connection
     _run: Run | None = None  # the newest announcement
@@ -184,6 +184,7 @@ class DeviceClient:
             self.link.publish(topic, data)
 
 
+Work = queue.SimpleQueue[tuple[DeviceClient, Run | JobMessage, Assembly | None]]
 Turn = Callable[[], AbstractContextManager[object]]  # makes the context in which a device prepares
 
 
@@ -193,7 +194,7 @@ class Worker:
 
     owner: Callable[[int], Owner]  # by device number
     turn: Turn = nullcontext
-    work: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
+    work: Work = field(default_factory=queue.SimpleQueue)
     _prepared: dict[tuple[str, int | None], Ready] = field(default_factory=dict)  # built-in data are shared
 
     def run_for_ever(self) -> None:
@@ -232,7 +233,7 @@ class Worker:
         ready = device._ready
         if ready is None or ready.run != job.run:
             return
-        update, said = None, dict[str, Any]()
+        update, said = None, Head(run=job.run, version=job.version)
         try:
             request = Request(job.ticket, device.number, job.version, job.kind, job.merged)
             handed = unpacked(model.arrays(), ready.setup.algorithm.learner)
@@ -242,14 +243,15 @@ class Worker:
             reply, left = do_job(ready.setup, ready.task, request, handed, before)
             if memory is not None and job.kind == "train":
                 memory.keep(job.merged, before, job.ticket, left)
-            update, said = reply.update, {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
+            told = {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
+            update, said = reply.update, said.model_copy(update=told)
         except InputError as error:
             device.say(str(error))
-            said["error"] = "what this device keeps between jobs cannot be read"
+            said = said.model_copy(update={"error": "what this device keeps between jobs cannot be read"})
         except Exception as error:  # the server learns that it failed, but nothing about the data
             traceback.print_exc()
-            said["error"] = f"the job raised {type(error).__name__}"
-        device.send(job, Head(run=job.run, version=job.version, **said), update)
+            said = said.model_copy(update={"error": f"the job raised {type(error).__name__}"})
+        device.send(job, said, update)
 
 
 def prepare(run: Run, owner: Owner, number: int) -> Ready:

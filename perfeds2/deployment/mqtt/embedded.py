@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
 
 GREETS_WITHIN_S = 10.0  # from the connection to an accepted CONNECT
 CLOSES_WITHIN_S = 0.5  # for a client to read why it was disconnected
@@ -434,8 +433,8 @@ def make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
 
 def name_in(tls: ssl.SSLObject) -> str:
     """Return the only common name in a certificate."""
-    shown: dict[str, Any] = dict(tls.getpeercert() or {})
-    names = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
+    subject = (tls.getpeercert() or {}).get("subject", ())
+    names = [str(pair[1]) for part in subject for pair in part if pair[0] == "commonName"]
     if len(names) != 1 or not names[0] or set(names[0]) & set("+#/\0"):
         raise MalformedError("a certificate that names nobody")
     return names[0]

@@ -10,8 +10,12 @@ import sys
 import time
 import traceback
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.reasoncodes import ReasonCode
 
 from perfeds2.deployment.credentials import Credentials, name_of
 from perfeds2.errors import InputError
@@ -116,9 +120,6 @@ class Link:
     """A connection of a device, or of the server (None), to a broker over mutually authenticated TLS."""
 
     def __init__(self, site: Site, number: int | None = None) -> None:
-        import paho.mqtt.client as paho
-        from paho.mqtt.enums import CallbackAPIVersion
-
         self._site, self._number, self._name = site, number, name_of(number)
         self._said, self._failure, self._short, self._since_s = "", "", 0, 0.0
         self.is_up = False
@@ -153,11 +154,11 @@ class Link:
         self._client.disconnect()
         self._client.loop_stop()
 
-    def _before(self, client: Any, _: Any) -> None:
+    def _before(self, client: paho.Client, _: object) -> None:
         if (will := self._listener.last_will()) is not None:
             client.will_set(*will, qos=1)
 
-    def _connected(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+    def _connected(self, _c: paho.Client, _d: object, _f: object, reason: ReasonCode, _p: object) -> None:
         if reason.is_failure:
             self._tell(f"the broker {self._site.address} refuses us: {reason}")
             return
@@ -167,7 +168,7 @@ class Link:
         with _going_on():
             self._listener.up()
 
-    def _disconnected(self, client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+    def _disconnected(self, client: paho.Client, _d: object, _f: object, reason: ReasonCode, _p: object) -> None:
         was_up, self.is_up = self.is_up, False
         if not reason.is_failure:
             return
@@ -179,7 +180,7 @@ class Link:
         again = f"; does another process use the certificate of {self._name}?" if self._short > 1 else ""
         self._tell(f"lost connection to {self._site.address}: {reason}{again}")
 
-    def _failed(self, _client: Any, _data: Any) -> None:
+    def _failed(self, *_: object) -> None:
         self._explain(f"cannot connect to {self._site.address}: {sys.exc_info()[1]}")
 
     def _explain(self, text: str) -> None:
@@ -190,7 +191,7 @@ class Link:
                 text = self._site.why_refused(self._number) or text
             self._tell(text)
 
-    def _message(self, _client: Any, _data: Any, message: Any) -> None:
+    def _message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         with _going_on():
             self._listener.message(message.topic, message.payload, message.retain)
 
@@ -201,14 +202,14 @@ class Link:
             print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"{self._name}: {text}", flush=True)
 
 
-def _send_at_once(_client: Any, _data: Any, sock: Any) -> None:
+def _send_at_once(_client: object, _data: object, sock: socket.socket) -> None:
     """Turn off Nagle's algorithm, which would delay small messages that wait for an answer."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 @contextlib.contextmanager
-def _going_on() -> Any:
+def _going_on() -> Iterator[None]:
     """Print exceptions instead of raising them, so that a bug of ours does not end the connection's thread."""
     try:
         yield

@@ -7,7 +7,6 @@ run there.
 A separate process serves each run: ``python -m perfeds2.deployment.mqtt.runs FOLDER HOST:PORT CREDENTIALS``.
 """
 
-import json
 import shutil
 import sys
 import time
@@ -263,10 +262,10 @@ def serve_run(folder: Path, site: Site) -> None:
 
 def _run_id(folder: Path) -> str:
     """Return the run's unique ID, which it keeps when it is resumed."""
-    file = folder / "run.json"
+    file = folder / "run-id"
     if not file.exists():
-        write_text(file, json.dumps({"run-id": uuid.uuid4().hex}))
-    return str(json.loads(file.read_text(encoding="utf-8"))["run-id"])
+        write_text(file, uuid.uuid4().hex)
+    return file.read_text(encoding="utf-8")
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ dropped before any memory is allocated for them.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,7 +55,7 @@ def reply_topic(device: int, ticket: int, part: int | str) -> str:
 
 def number(text: str) -> int | None:
     """Parse a number in a topic; None unless it is in its canonical form."""
-    return int(text) if text.isdecimal() and text.isascii() and len(text) < 17 and str(int(text)) == text else None
+    return int(text) if re.fullmatch("0|[1-9][0-9]{0,15}", text) else None
 
 
 def device_number(name: str) -> int | None:
