@@ -9,6 +9,7 @@ root, Linux, iproute2 and Mosquitto.
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -20,13 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
-from perfeds2.deployment.calibrate import play
 from perfeds2.deployment.credentials import LOOPBACK, credentials_beside, make_credentials, name_of
+from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.mqtt.broker import running_broker
 from perfeds2.deployment.mqtt.link import Site
 from perfeds2.deployment.mqtt.runs import claim_run, devices_command, supervise
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.transport import Arrays, InProcess, Reply, Request
 from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.link import rate_bps
@@ -151,8 +154,17 @@ def compare_with_prediction(
 
 
 def predict(setup: Setup, job_s: np.ndarray, rounds: int) -> Timeline:
-    """Simulate rounds with a fixed job duration per device."""
-    return play(setup, lambda request: float(job_s[request.ue]), range(job_s.size), rounds)
+    """Simulate rounds with a fixed job duration per device. Weights do not matter, so the model has only one."""
+
+    def answer(request: Request, params: Arrays) -> Reply:
+        return Reply(request.ue, request.ticket, request.version, params)
+
+    clock = InProcess(answer, lambda request: float(job_s[request.ue]), setup.ues)
+    protocol, learner, patient = setup.algorithm.protocol, setup.algorithm.learner, DeploymentSpec(job_s=0)
+    federation = Federation(protocol, learner, {"w": np.zeros(1, np.float32)}, clock, setup.ues, rounds, patient)
+    while federation.round < rounds:
+        federation.step(wait_s=math.inf)
+    return federation.timeline()
 
 
 def _sent_bytes(device: int) -> float:

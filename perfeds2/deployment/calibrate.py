@@ -5,21 +5,15 @@ the update). The difference is attributed to the uplink; it includes sending the
 transport overhead.
 """
 
-import itertools
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.record import Lap, Record
+from perfeds2.deployment.record import Lap
 from perfeds2.deployment.setup import Setup, read_timeline
-from perfeds2.deployment.transport import Arrays, InProcess, Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits
@@ -33,8 +27,6 @@ from perfeds2.timeline.simulate import simulate
 LAPS = "laps.csv"  # in a run's folder: one row per answered job
 COLUMNS = {"ue": int, "version": int, "took_s": float, "compute_s": float}
 LEAST_S = 1e-9
-DIGITS = 6  # significant digits of a time
-PATIENT = DeploymentSpec(job_s=0)  # no timeout: on a virtual clock every device answers
 DEVIATIONS = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 
 
@@ -179,45 +171,3 @@ def play_on(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timeline:
         )
     cell = file.cell(Cell.draw(file.ues, setup.seed), setup.spec.learning.batch)
     return simulate(cell, algorithm.protocol, payload_bits=bits, samples=algorithm.learner.samples, rounds=rounds)
-
-
-# ---- compare the simulator's clock with the real one
-
-
-def both_clocks(setup: Setup, record: Record) -> dict[str, object]:
-    """Return when each round closed, in reality and in a simulation with the measured job durations.
-
-    In the simulation, a device's jobs take the measured durations in order; these repeat if the device is handed more
-    jobs than it answered. Also returns the median computing time of a job and the median time beyond it.
-    """
-    laps: dict[int, list[float]] = defaultdict(list)
-    for lap in record.laps:
-        laps[lap.ue].append(max(lap.took_s, 1e-9))
-    own_s = {ue: itertools.cycle(took_s) for ue, took_s in laps.items()}
-    simulated = play(setup, lambda request: next(own_s[request.ue]), laps, len(record.closed_s))
-    return {
-        "real_s": _rounded(record.closed_s),
-        "simulated_s": _rounded(simulated.time_s),
-        "compute_s": float(np.median([lap.compute_s for lap in record.laps])),
-        "beyond_s": float(np.median([lap.took_s - lap.compute_s for lap in record.laps])),
-    }
-
-
-def play(setup: Setup, job_s: Callable[[Request], float], here: Iterable[int], rounds: int) -> Timeline:
-    """Simulate rounds in which jobs take ``job_s`` seconds. Weights do not matter, so the model has only one."""
-    algorithm, nothing = setup.algorithm, {"w": np.zeros(1, np.float32)}
-
-    def answer(request: Request, params: Arrays) -> Reply:
-        return Reply(request.ue, request.ticket, request.version, params)
-
-    clock = InProcess(answer, job_s, setup.ues)
-    for ue in set(range(setup.ues)).difference(here):
-        clock.present.discard(ue)
-    federation = Federation(algorithm.protocol, algorithm.learner, nothing, clock, setup.ues, rounds, PATIENT)
-    while federation.round < rounds:
-        federation.step(wait_s=math.inf)
-    return federation.timeline()
-
-
-def _rounded(times_s: Iterable[float]) -> list[float]:
-    return [float(f"{time_s:.{DIGITS}g}") for time_s in times_s]

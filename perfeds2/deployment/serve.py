@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from perfeds2.deployment.calibrate import both_clocks, write_laps
+from perfeds2.deployment.calibrate import write_laps
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.metrics import Metrics, exposed
@@ -128,7 +128,6 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     facts = {which: facts_of(setup.spec, algorithm, timelines[which], setup.seed, None)}
     summary = summarise(setup.spec, "federate", facts, {which: rows}, radio=False)
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
-    summary["clocks"] = both_clocks(setup, record)
     write_laps(folder.path, record.laps)
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
 

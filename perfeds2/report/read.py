@@ -5,7 +5,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -107,16 +107,6 @@ class AlgorithmResult:
 
 
 @dataclass(frozen=True)
-class Clocks:
-    """When each round of a federation closed, in real time and on the simulator's clock."""
-
-    real_s: Sequence[float]
-    simulated_s: Sequence[float]
-    compute_s: float  # median computing time of a job
-    beyond_s: float  # median of everything else in a job
-
-
-@dataclass(frozen=True)
 class RunResults:
     """The contents of a run's folder."""
 
@@ -130,7 +120,6 @@ class RunResults:
     target_accuracy: float | None  # for test_accuracy_personal
     algorithms: tuple[AlgorithmResult, ...]
     notes: tuple[str, ...] = ()
-    clocks: Clocks | None = None  # only for a federation
     radio: Mapping[str, Any] | None = None  # quality of the simulated links
     cost: Cost = SECONDS  # x axis of the curves
     looks: Mapping[str, LineStyle] = field(default_factory=dict)  # by algorithm; empty for the default styles
@@ -236,7 +225,6 @@ def load_run(folder: Path | str) -> RunResults:
 
 def read_summary(summary: Mapping[str, Any]) -> RunResults:
     """Return the part of a run that is in summary.json."""
-    clocks = summary.get("clocks") or {"real_s": (), "simulated_s": (), "compute_s": 0.0, "beyond_s": 0.0}
     return RunResults(
         version=str(summary["perfeds2"]),
         command=str(summary["command"]),
@@ -258,7 +246,6 @@ def read_summary(summary: Mapping[str, Any]) -> RunResults:
             )
             for row in summary["algorithms"]
         ),
-        clocks=Clocks(**clocks) if 0 < len(clocks["real_s"]) == len(clocks["simulated_s"]) else None,
         radio=summary.get("radio"),
     )
 

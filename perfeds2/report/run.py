@@ -1,15 +1,11 @@
 """Show a run as an HTML page, for a paper and in the terminal."""
 
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.files import write_text
-from perfeds2.report.answer import answer, in_words
+from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend
 from perfeds2.report.on_paper import write_figures
@@ -26,8 +22,8 @@ from perfeds2.report.results import (
     radio_line,
     results_table,
 )
-from perfeds2.report.style import ACCURACY, COLOURS, DASHES_PX
-from perfeds2.report.tables import Column, Table, capitalised, counted, for_terminal, listed, seconds, write_latex
+from perfeds2.report.style import DASHES_PX
+from perfeds2.report.tables import capitalised, counted, for_terminal, listed, seconds, write_latex
 from perfeds2.report.terminal import fits, open_console, print_prose
 from perfeds2.report.timelines import (
     GROUPS_ON_PAPER,
@@ -71,7 +67,6 @@ def page(run: RunResults, axis: str = "seconds") -> str:
         curves_section(over(run, axis), hint),
         section("In numbers", results_table(run, page_measures(run)), hint=meaning(run)),
         section("Good to know", *map(note, notes)),
-        _clocks_section(run),
         *timeline_sections(run),
         section("Run it again", command, *spec, hint="In this run's folder; it gives the same numbers again."),
     ]
@@ -84,59 +79,6 @@ def curves_section(run: RunResults, hint: str) -> list[Part]:
         return section("Curves", note(f"{len(run.algorithms)} lines cannot be told apart; see the table."))
     title = f"{capitalised(run.score.word)} and loss over {run.x_words}"
     return section(title, *with_legend(run_charts(run), "Lines shown"), hint=hint)
-
-
-# ---- real and simulated time of a federation
-
-
-def _clocks_section(run: RunResults) -> list[Part]:
-    clocks = run.clocks
-    if clocks is None:
-        return []
-    hint = (
-        f"Real is what was measured. Simulated is the same protocol on the simulator's clock: a device's jobs take, one after the "
-        f"other, what they took here (in the median {seconds(clocks.compute_s)} of computing and {seconds(clocks.beyond_s)} of "
-        f"everything else), the server takes no time, and every device that ever answered is there from beginning to end."
-    )
-    return section("Real and simulated time", clocks_table(run), clocks_chart(run) or "", hint=escape(hint))
-
-
-def clocks_table(run: RunResults) -> Table:
-    """Return how long the run, a round and reaching the target took on both clocks."""
-    clocks, metrics = run.clocks, run.metrics
-    assert clocks is not None
-    both = clocks.real_s, clocks.simulated_s
-    rounds = [np.diff(times_s, prepend=0.0) for times_s in both]
-    rows = [
-        ("The whole run", *(times_s[-1] for times_s in both)),
-        ("A round, median", *(float(np.median(took_s)) for took_s in rounds)),
-        ("A round, 90 % are shorter", *(float(np.quantile(took_s, 0.9)) for took_s in rounds)),
-    ]
-    if metrics is not None and run.target_accuracy is not None:
-        reached = metrics[metrics[ACCURACY] >= run.target_accuracy]["round"]
-        if len(reached):
-            first = int(np.asarray(reached)[0])
-            name = f"To {in_words(run, run.target_accuracy)}, after {first} rounds"
-            rows.append((name, *((0.0, *times_s)[first] for times_s in both)))
-    longer = [f"{100 * (real / simulated - 1):+.1f} %" if simulated > 0 else "–" for _, real, simulated in rows]
-    cells = [[name, seconds(real), seconds(simulated)] for name, real, simulated in rows]
-    columns = [Column("", "left"), Column("Real"), Column("Simulated"), Column("Real is longer by")]
-    return Table(columns, [[*row, each] for row, each in zip(cells, longer, strict=True)])
-
-
-def clocks_chart(run: RunResults) -> Chart | None:
-    """Draw the accuracy over both clocks."""
-    clocks, metrics, score = run.clocks, run.metrics, run.score
-    if clocks is None or metrics is None:
-        return None
-    looks = {"real": LineStyle(COLOURS["PerFed"]), "simulated": LineStyle(COLOURS["FedAvg"], (7, 3))}
-    at, y = metrics["round"].to_numpy(int), score.scale * metrics[ACCURACY]
-    lines = [
-        Series(name, np.concatenate([[0.0], times_s])[at], y, style)
-        for (name, style), times_s in zip(looks.items(), (clocks.real_s, clocks.simulated_s), strict=True)
-    ]
-    x, y_axis = ChartAxis("Time (s)"), ChartAxis(score.named(ACCURACY), form=score.form, unit=score.unit)
-    return Chart("clocks", f"Personalised {score.word} on both clocks", lines, x, y_axis, group="clocks", legend=True)
 
 
 # ---- for a paper
@@ -174,7 +116,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     tables = [results_table(run, [*TIMING, *measured, WAITING])]
     if measured and not fits(console, for_terminal(tables[0])):
         tables = [results_table(run, measures) for measures in ([*TIMING, WAITING], measured)]
-    for table in [*tables, clocks_table(run)] if run.clocks else tables:
+    for table in tables:
         console.print(for_terminal(table))
     for said in (meaning(run), energy_line(run), radio_line(run.radio) if run.radio else ""):
         if said:
