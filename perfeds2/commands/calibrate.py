@@ -1,4 +1,4 @@
-"""perfeds2 calibrate: a fleet file from a federation's record."""
+"""perfeds2 calibrate: fit a fleet file to a federation's devices."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from perfeds2.console import guarded, say
 
 
 def calibrate(
-    run: Path = typer.Argument(help="The folder of a federation that came to its end.", metavar="RUN"),
-    rounds: int | None = flag("--rounds", "Look at the jobs of its first rounds only. (default: all)", "K", min=1),
-    out: Path | None = flag("--out", "Where the fleet file goes. (default: RUN/fleet.csv)", "FILE"),
+    run: Path = typer.Argument(help="Folder of a finished federation.", metavar="RUN"),
+    rounds: int | None = flag("--rounds", "Number of first rounds to fit. (default: all)", "K", min=1),
+    out: Path | None = flag("--out", "Fleet file to write. (default: RUN/fleet.csv)", "FILE"),
     quiet: bool = QUIET,
 ) -> None:
-    """Fit how fast a federation's devices compute and send, and write it as a fleet file for --cell."""
+    """Measure how fast a federation's devices compute and send, and write a fleet file for --cell."""
     with guarded("calibrate", []):
         from perfeds2.deployment.calibrate import calibrate as fit_devices
 

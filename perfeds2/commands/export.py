@@ -1,4 +1,4 @@
-"""perfeds2 export: the weights of a run, for other programs."""
+"""perfeds2 export: write the weights of a run for other programs."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ FORMATS = ("safetensors", "onnx")
 
 
 def export(
-    folder: Path = typer.Argument(help="The folder of a run or a federation that came to its end.", metavar="DIR"),
-    out: Path = flag("--out", "The file to write.", "FILE", ...),
+    folder: Path = typer.Argument(help="Folder of a finished run or federation.", metavar="DIR"),
+    out: Path = flag("--out", "File to write.", "FILE", ...),
     format_: str = flag(
         "--format", "safetensors (named arrays) or onnx (a graph that runs anywhere).", "FORMAT", "safetensors"
     ),
-    algorithm: str | None = flag("--algorithm", "Whose model, where the run has several.", "NAME"),
-    seed: int | None = flag("--seed", "Of which seed, where the run has several.", "SEED"),
+    algorithm: str | None = flag("--algorithm", "Algorithm whose model is exported, if there are several.", "NAME"),
+    seed: int | None = flag("--seed", "Seed whose model is exported, if there are several.", "SEED"),
     quiet: bool = QUIET,
 ) -> None:
     """Write a trained model as safetensors or ONNX."""

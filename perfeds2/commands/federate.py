@@ -78,7 +78,7 @@ def open_credentials(folder: Path) -> "Credentials":
     from perfeds2.deployment.credentials import Credentials
 
     if not (folder / "ca.crt").exists():
-        raise InputError(f"--credentials {folder} holds no ca.crt; see perfeds2 federate credentials.")
+        raise InputError(f"--credentials {folder} has no ca.crt; make it with perfeds2 federate credentials.")
     return Credentials(folder.resolve())
 
 
@@ -100,7 +100,7 @@ def open_queue(state: Path) -> "Queue":
 
 def local(
     device_data: str | None = flag(
-        "--device-data", "Data folder of each device; {} is its number.", "PATTERN", rich_help_panel="Federation"
+        "--device-data", "Data folder of each device; {} is the device number.", "PATTERN", rich_help_panel="Federation"
     ),
     out: Path | None = flag("--out", "Result folder. (default: a new one in runs/)", "DIR"),
     resume: Path | None = flag("--resume", "Continue an interrupted federation.", "DIR"),
@@ -146,7 +146,7 @@ def credentials(
     server_files = (made.authority, made.certificate, made.certificate_key, made.revocations)
     say(quiet, f"For the server: {', '.join(map(str, server_files))}")
     say(quiet, f"For device N: {made.authority}, devices/device-N.crt and devices/device-N.key, and nothing else")
-    say(quiet, f"Off line: {made.authority_key}")
+    say(quiet, f"Keep offline: {made.authority_key}")
 
 
 def rotate(
@@ -169,14 +169,14 @@ def revoke(number: int = NUMBER, credentials: Path = CREDENTIALS, quiet: bool = 
 
 
 def server(
-    listen: str | None = flag("--listen", "Address. (default: 127.0.0.1:8883)", "HOST:PORT"),
-    broker: str | None = flag("--broker", "Join this MQTT broker.", "HOST:PORT"),
+    listen: str | None = flag("--listen", "Address to listen on. (default: 127.0.0.1:8883)", "HOST:PORT"),
+    broker: str | None = flag("--broker", "Use a running MQTT broker instead of starting one.", "HOST:PORT"),
     credentials: Path = CREDENTIALS,
     state: Path = STATE,
 ) -> None:
     """Run the server in the foreground, in a terminal or under systemd."""
     if broker is not None and listen is not None:
-        raise InputError("--listen and --broker were both given; a broker that runs listens by itself.")
+        raise InputError("--listen and --broker were both given; a running broker has its own address.")
     site = open_site(broker or listen or "127.0.0.1:8883", "--broker" if broker else "--listen", credentials)
     from perfeds2.deployment.mqtt.broker import running_broker
     from perfeds2.deployment.mqtt.runs import serve_queue
@@ -193,12 +193,12 @@ def server(
 
 
 def device(
-    number: str = flag("--number", "Device number; many: 0-5 or 0,2,4-6.", "N", ...),
+    number: str = flag("--number", "Device number, or several: 0-5 or 0,2,4-6.", "N", ...),
     server: str = flag("--server", "Address of the server.", "HOST:PORT", ...),
-    data: str | None = flag("--data", "Its data, never sent; {} is its number.", "DIR"),
+    data: str | None = flag("--data", "Data folder; {} is the device number. Data never leave it.", "DIR"),
     app_module: Path | None = flag("--app-module", "File with model and load_data (docs/how-to/deploy.md).", "FILE"),
     credentials: Path = CREDENTIALS,
-    state: Path = flag("--state", "Folder for what devices keep between jobs.", "DIR", Path("mqtt/devices")),
+    state: Path = flag("--state", "Folder for the state of devices between jobs.", "DIR", Path("mqtt/devices")),
     together: bool = flag("--together", "Run many devices in one process, for load tests.", default=False),
 ) -> None:
     """Run a device in the foreground, or many, each in its own process. It runs only code that is installed here."""
@@ -247,7 +247,7 @@ def enqueue(folder: Path, credentials: Path, state: Path, quiet: bool) -> None:
 
     keep_apart(credentials, folder)
     if Folder(folder).finished:
-        raise InputError(f"{folder} holds a finished federation; see {folder / 'report.html'}.")
+        raise InputError(f"{folder} has a finished federation; see {folder / 'report.html'}.")
     queue = open_queue(state)
     before = queue.put(folder)
     after = f", after {before} other" if before else ""
@@ -257,7 +257,7 @@ def enqueue(folder: Path, credentials: Path, state: Path, quiet: bool) -> None:
 
 
 def stop(folder: Path = RUN, state: Path = STATE, quiet: bool = QUIET) -> None:
-    """Stop a federation: it can be resumed from the last closed round."""
+    """Stop a federation. It can be resumed from its last closed round."""
     open_queue(state).take_out(folder)
     say(quiet, f"Stopped. Continue with: perfeds2 federate resume {folder} --state {state}")
 

@@ -1,4 +1,4 @@
-"""perfeds2 fleet: a made-up fleet, for tests and examples."""
+"""perfeds2 fleet: generate a synthetic fleet for tests and examples."""
 
 from pathlib import Path
 
@@ -24,13 +24,13 @@ def fleet(
 ) -> None:
     """Generate a synthetic fleet of phones: processors, uplink traces and hours at the charger, as files for --cell.
 
-    For tests and examples; docs/how-to/fleets.md says how to turn measured traces into such files.
+    For tests and examples. docs/how-to/fleets.md shows how to convert measured traces.
     """
     with guarded("fleet", []):
         from perfeds2.network.synthetic_fleet import FILE, Made, write_fleet
 
         if (out / FILE).exists():
-            raise InputError(f"--out {out} already holds a {FILE}; choose another folder, or delete it.")
+            raise InputError(f"--out {out} already has a {FILE}; choose another folder, or delete it.")
         if out.exists() and not out.is_dir():
             raise InputError(f"--out {out} is a file; expected a folder.")
         made = Made(devices, seed, samples_per_s, trace_s=trace_s, traced=traced, hours=hours, day_s=day_s)

@@ -1,4 +1,4 @@
-"""perfeds2 replay: does a federation's timeline lead to the same weights in the simulator?"""
+"""perfeds2 replay: check that the simulator reaches the weights of a federation."""
 
 from pathlib import Path
 
@@ -9,13 +9,11 @@ from perfeds2.console import give_up, guarded, say
 
 
 def replay(
-    folder: Path = typer.Argument(help="The folder of a federation that came to its end.", metavar="DIR"),
-    device_data: str | None = flag(
-        "--device-data", "Where copies of the devices' data are; {} is the number.", "PATTERN"
-    ),
+    folder: Path = typer.Argument(help="Folder of a finished federation.", metavar="DIR"),
+    device_data: str | None = flag("--device-data", "Copies of the devices' data; {} is the device number.", "PATTERN"),
     quiet: bool = QUIET,
 ) -> None:
-    """Train again in the simulator along a federation's recorded timeline, and say how far the weights are apart."""
+    """Replay a federation's timeline in the simulator and compare the weights."""
     with guarded("replay", []):
         from perfeds2.deployment.replay_run import TARGET, replay_run
 

@@ -72,14 +72,12 @@ def read_laps(folder: Path) -> pd.DataFrame:
     try:
         laps = pd.read_csv(path, usecols=list(COLUMNS)).astype(COLUMNS)
     except FileNotFoundError:
-        raise InputError(
-            f"{folder} holds no {LAPS}; expected the folder of a federation that came to its end."
-        ) from None
+        raise InputError(f"{folder} has no {LAPS}; give the folder of a finished federation.") from None
     except ValueError as error:
-        raise InputError(f"{path} is no record of jobs ({error}); expected {','.join(COLUMNS)}.") from None
+        raise InputError(f"{path} is not a list of jobs ({error}); expected the columns {','.join(COLUMNS)}.") from None
     fits = np.isfinite(laps.took_s) & (laps.compute_s >= 0) & (laps.compute_s <= laps.took_s * 1.01 + 1e-3)
     if not fits.all():
-        raise InputError(f"{path} has a job that computed longer than it took.")
+        raise InputError(f"{path} has a job that computed longer than it took; copy the file from the run again.")
     return laps
 
 
@@ -104,7 +102,7 @@ def calibrate(run: Path, out: Path, rounds: int | None = None) -> Calibration:
     bits = payload_bits(setup.model()) if setup.own.app_module else upload_bits(setup.spec, learner.objective)
     devices = fit(laps.loc[laps.version < rounds], timeline, rounds, bits)
     if devices.empty:
-        raise InputError(f"{run} has no job in its first {rounds} rounds; take more (--rounds).")
+        raise InputError(f"no device answered a job in the first {rounds} rounds of {run}; use more rounds (--rounds).")
     write_text(out, fleet_text(devices, learner.samples))
     predicted = play_on(setup, out, bits, timeline.rounds)
     missing = sorted(set(range(setup.ues)).difference(devices.index))
@@ -167,7 +165,7 @@ def play_on(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timeline:
     file, algorithm = FleetFile.open(fleet), setup.algorithm
     if algorithm.protocol.quorum > file.ues:
         raise InputError(
-            f"{file.ues} devices answered a job, but a round needs {algorithm.protocol.quorum}; take more rounds (--rounds)."
+            f"{file.ues} devices answered a job, but a round needs {algorithm.protocol.quorum}; use more rounds (--rounds)."
         )
     cell = file.cell(Cell.draw(file.ues, setup.seed), setup.spec.learning.batch)
     return simulate(cell, algorithm.protocol, payload_bits=bits, samples=algorithm.learner.samples, rounds=rounds)

@@ -80,8 +80,8 @@ class Checkpoints:
         saved = from_leaves(NAME, arrays, (federation.params, federation.merging))
         if saved is None or facts["ues"] != federation.ues:
             raise InputError(
-                f"checkpoint {self.folder.parts / NAME}.safetensors does not fit this federation; "
-                f"delete {self.folder.parts} to begin anew."
+                f"checkpoint {self.folder.parts / NAME}.safetensors belongs to another federation; "
+                f"delete {self.folder.parts} to start again."
             )
         federation.round, federation.opened_s = facts["round"], facts["opened_s"]
         federation.become(*saved)
@@ -104,7 +104,7 @@ class Checkpoints:
         digest = hashlib.sha256(text)
         if len(text) != bytes or digest.hexdigest() != sha256:
             raise InputError(
-                f"{self.journal} is corrupt (its checksum is another); delete {self.folder.parts} to begin the run anew."
+                f"{self.journal} is corrupt (wrong checksum); delete {self.folder.parts} to start the run again."
             )
         self._bytes, self._digest = bytes, digest
         return [json.loads(line) for line in text.splitlines()]

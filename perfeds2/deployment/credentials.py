@@ -78,7 +78,9 @@ class Credentials:
         """Return the serial number of the certificate of a device, or of the server (None)."""
         path = self.file(device, "crt")
         if not path.exists():
-            raise InputError(f"{self.folder} knows no {name_of(device)}; see perfeds2 federate credentials.")
+            raise InputError(
+                f"{self.folder} has no certificate of {name_of(device)}; make one with perfeds2 federate credentials."
+            )
         return _read_certificate(path).serial_number
 
     def rotate(self, device: int | None) -> None:
@@ -102,7 +104,7 @@ def name_of(device: int | None) -> str:
     if device is None:
         return SERVER
     if not 0 <= device < MOST_DEVICES:
-        raise InputError(f"device {device} cannot be; expected a number from 0 to {MOST_DEVICES - 1}.")
+        raise InputError(f"device {device} is out of range; expected a number from 0 to {MOST_DEVICES - 1}.")
     return f"device-{device}"
 
 
@@ -125,7 +127,7 @@ def make_credentials(folder: Path, devices: int, hosts: Sequence[str] = LOOPBACK
     """
     names = [check_host(host) for host in hosts]
     if not 0 <= devices <= MOST_DEVICES:
-        raise InputError(f"--devices {devices} cannot be; expected a number from 0 to {MOST_DEVICES}.")
+        raise InputError(f"--devices {devices} is out of range; expected a number from 0 to {MOST_DEVICES}.")
     credentials = Credentials(folder)
     _make_folder(credentials)
     if not credentials.authority.exists():
@@ -154,8 +156,8 @@ def keep_apart(credentials: Path, run: Path) -> None:
     keys, results = credentials.resolve(), run.resolve()
     if keys == results or keys in results.parents or results in keys.parents:
         raise InputError(
-            f"credentials {credentials} and results {run} lie inside one another; results are shared and keys must not be: "
-            "choose folders beside one another."
+            f"credentials {credentials} and results {run} must not be inside each other, because results are often shared; "
+            "choose separate folders."
         )
 
 
@@ -168,10 +170,10 @@ def _make_folder(credentials: Credentials) -> None:
     for above in (whole, *whole.parents):
         if all(any((above / name).exists() for name in names) for names in RESULTS):
             raise InputError(
-                f"{whole} lies among the results in {above}, which people share; choose another folder for keys."
+                f"{whole} is inside the results in {above}, which may be shared; choose another folder for keys."
             )
     if folder.exists() and not credentials.authority.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} holds other files and no ca.crt; choose an empty or new folder for credentials.")
+        raise InputError(f"{folder} has other files and no ca.crt; choose an empty or new folder for credentials.")
     for each in (folder, folder / "devices"):
         each.mkdir(parents=True, exist_ok=True, mode=0o700)
         each.chmod(0o700)
@@ -187,7 +189,7 @@ def check_host(host: str) -> str:
         return str(ipaddress.ip_address(host))
     if not HOST.fullmatch(host) or host.replace(".", "").isdecimal():
         raise InputError(
-            f"--host {host!r} is no host name or address; expected one such as fl.example.org or 10.0.0.7."
+            f"--host {host!r} is not a host name or address; expected for example fl.example.org or 10.0.0.7."
         )
     return host.lower()
 
@@ -198,7 +200,7 @@ def check_host(host: str) -> str:
 def _make_authority(credentials: Credentials) -> None:
     if credentials.authority_key.exists():
         raise InputError(
-            f"{credentials.authority_key} has lost its {credentials.authority}; put it back, or choose a new folder."
+            f"{credentials.authority_key} is there, but {credentials.authority} is missing; put it back, or choose a new folder."
         )
     key = _new_key()
     unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
@@ -274,8 +276,7 @@ def _authority(credentials: Credentials) -> tuple[x509.Certificate, ec.EllipticC
     path = credentials.authority_key
     if not path.exists():
         raise InputError(
-            f"{path} is not here (kept off line?); only with it can a certificate or a revocation be signed: put it back "
-            "for this command."
+            f"{path} is missing (kept offline?); it signs certificates and revocations: put it back for this command."
         )
     return _read_certificate(credentials.authority), _read_private(path)
 
@@ -335,7 +336,7 @@ def _read_own_public(path: Path) -> ec.EllipticCurvePublicKey:
         key = serialization.load_ssh_public_key(path.read_bytes())
         if isinstance(key, ec.EllipticCurvePublicKey):
             return key
-    raise InputError(f"{path} holds no public key of an elliptic curve; make one with ssh-keygen -t ecdsa -b 256.")
+    raise InputError(f"{path} is not a public key of an elliptic curve; make one with ssh-keygen -t ecdsa -b 256.")
 
 
 def _new_key() -> ec.EllipticCurvePrivateKey:

@@ -134,8 +134,8 @@ class Memory:
         known = self._read()
         if ticket not in known:
             raise InputError(
-                f"{self.file} does not hold what this device kept after ticket {ticket}, the last that was merged; put the "
-                f"file back, or start the run anew."
+                f"{self.file} does not have the state of this device after ticket {ticket}, its last merged job; restore "
+                f"the file, or start the run again."
             )
         return known[ticket]
 
@@ -159,7 +159,7 @@ class Memory:
             return {}
         if size > 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(self.first)) + SLACK_BYTES:
             raise InputError(
-                f"{self.file} has {size:,} bytes, more than this device can have kept; put the right one back."
+                f"{self.file} has {size:,} bytes, more than this device can have stored; restore the right file."
             )
         arrays, facts = load_arrays(self.file)
         known = {}
@@ -169,8 +169,6 @@ class Memory:
                 continue
             kept = from_leaves(name, arrays, self.first)
             if type(ticket) is not int or kept is None:
-                raise InputError(
-                    f"{self.file} holds something else than this run's devices keep; put the right one back."
-                )
+                raise InputError(f"{self.file} does not fit the state of this run's devices; restore the right file.")
             known[ticket] = kept
         return known

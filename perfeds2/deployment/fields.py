@@ -53,10 +53,10 @@ class DeploymentSpec(Section, title="Federation"):
     norm_factor: Factor = setting(10.0, "N", "Largest norm as a multiple of the median; or off.")
     job_s: Seconds = setting(600.0, "SECONDS", "Time to answer a job; 0 is no limit.")
     set_aside_after: Count = setting(3, "N", "Failures in a row before a device is left out.")
-    readmit_s: Seconds = setting(300.0, "SECONDS", "Time until it is readmitted; 0 is never.")
+    readmit_s: Seconds = setting(300.0, "SECONDS", "Time until such a device is readmitted; 0 is never.")
     wait_s: Seconds = setting(600.0, "SECONDS", "Time to wait for a quorum of devices; 0 is no limit.")
     metrics_port: Port = setting(0, "PORT", "Loopback port for /metrics and /healthz; 0 is none.")
-    log: Literal["text", "json"] = setting("text", "FORM", "json: also write events.jsonl, one object a line.")
+    log: Literal["text", "json"] = setting("text", "FORM", "json: also write events.jsonl, one JSON object per line.")
 
 
 class OwnSections(Section):

@@ -56,7 +56,7 @@ class Metrics:
         """Return 200 if rounds can close, otherwise 503, and a sentence with the reason or the last round's age."""
         status, silent_s = self._status, time.monotonic() - self._told_s
         if silent_s > SILENT_S:
-            return 503, f"the server has said nothing for {silent_s:.0f} s"
+            return 503, f"the server has not updated its status for {silent_s:.0f} s"
         if status is None:
             return 503, "starting"
         usable = status.ues - sum(status.states[state] for state in UNUSABLE)
@@ -119,7 +119,9 @@ def exposed(metrics: Metrics, port: int) -> Iterator[str | None]:
             if self.path == "/metrics":
                 super().do_GET()
                 return
-            status, words = metrics.health() if self.path == "/healthz" else (404, "there are /metrics and /healthz")
+            status, words = (
+                metrics.health() if self.path == "/healthz" else (404, "not found; see /metrics and /healthz")
+            )
             self.send_response(status)
             self.send_header("Content-Type", "text/plain; charset=utf-8")
             self.end_headers()

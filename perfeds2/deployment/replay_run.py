@@ -46,7 +46,7 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
         InputError: The run is not finished, or the data folders are missing.
     """
     if not (path / "summary.json").exists() or not (path / "model.safetensors").exists():
-        raise InputError(f"{path} holds no finished run; expected the folder of a federation that came to its end.")
+        raise InputError(f"{path} has no finished run; give the folder of a finished federation.")
     setup = Setup.read(path)
     timeline = read_timeline(path)
     weights, _ = load_arrays(path / "model.safetensors")
@@ -54,7 +54,7 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
         again = replay(setup.task(0), timeline, setup.algorithm.learner, setup.seed)
         again = {name: np.asarray(values) for name, values in again.items()}
     elif data_folders is None:
-        raise InputError("the devices had data of their own; say where copies are: --device-data 'FOLDER/{}'.")
+        raise InputError("the devices used their own data; say where copies of it are: --device-data 'FOLDER/{}'.")
     else:
         again = _job_by_job(setup, timeline, data_folders)
     return compare_weights(timeline, weights, again)
@@ -80,7 +80,7 @@ def _job_by_job(setup: Setup, timeline: Timeline, data_folders: str) -> Arrays:
 
 def compare_weights(timeline: Timeline, weights: Arrays, again: Arrays) -> Agreement:
     if weights.keys() != again.keys():
-        raise InputError(f"the model has arrays {sorted(weights)}, the replay {sorted(again)}.")
+        raise InputError(f"the federation's model has arrays {sorted(weights)}, but the replay has {sorted(again)}.")
     apart = {name: float(np.abs(weights[name] - again[name]).max(initial=0.0)) for name in weights}
     scale = {name: max(float(np.abs(weights[name]).max(initial=0.0)), 1e-30) for name in weights}
     where = max(apart, key=lambda name: apart[name] / scale[name])

@@ -83,7 +83,7 @@ class Setup:
                 )
             if each.kind is TASK and str(value) not in TASK.table() and is_place_of_data(str(value)):
                 raise InputError(
-                    f"--task {value} is a place of data, and in a federation every device has its own; give it to them by "
+                    f"--task {value} is a place of data, but in a federation every device has its own; use "
                     f"--app-module (docs/how-to/deploy.md)."
                 )
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
@@ -91,7 +91,7 @@ class Setup:
         spec = resolve(values)
         if spec.algorithms[0].value.rounds is not None:
             raise InputError(
-                f"--algorithm {spec.algorithms[0]} decides who is merged when, which a federation does not follow; see perfeds2 compare."
+                f"--algorithm {spec.algorithms[0]} has rounds of its own, which a federation does not support; use it with perfeds2 compare."
             )
         return cls(spec, validated(OwnSections, own).deployment)
 
@@ -111,7 +111,7 @@ class Setup:
     def read(cls, folder: Path) -> "Setup":
         """Read the setup from a run's folder."""
         if not (folder / FILE).exists():
-            raise InputError(f"{folder} holds no federation (no {FILE}).")
+            raise InputError(f"{folder} is not the folder of a federation: it has no {FILE}.")
         return cls.from_toml((folder / FILE).read_text(encoding="utf-8"))
 
     def write(self, folder: Path) -> None:

@@ -115,14 +115,11 @@ class InProcess:
     def __init__(self, answer: Answer, delay_s: Callable[[Request], float], ues: int) -> None:
         self.answer, self.delay_s = answer, delay_s
         self.present = Presence(range(ues))
-        self.trouble: Troubles = {}
         self.time_s = 0.0
-        self.sent: list[Request] = []
         self._on_the_way: list[tuple[float, int, Reply]] = []
         self._order = itertools.count()
 
     def dispatch(self, request: Request, params: Arrays) -> None:
-        self.sent.append(request)
         reply, delay_s = self.answer(request, params), self.delay_s(request)
         self.deliver(replace(reply, compute_s=min(reply.compute_s, delay_s)), delay_s)  # measured on the real clock
 
@@ -146,8 +143,7 @@ class InProcess:
         return self.present.changes()
 
     def troubles(self) -> Troubles:
-        told, self.trouble = self.trouble, {}
-        return told
+        return {}
 
     def now(self) -> float:
         return self.time_s

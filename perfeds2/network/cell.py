@@ -69,9 +69,7 @@ class Cell:
         if self.fleet is not None and self.fleet.ues != self.ues:
             raise ValueError(f"{self.ues} UEs need a fleet of as many, got {self.fleet.ues}.")
         if self.moves is not None and self.coherence_s is None:
-            raise ValueError(
-                "moving UEs need a coherence_s: their signals are redrawn, and they are looked for, that often."
-            )
+            raise ValueError("moving UEs need a coherence_s: how often their signals and positions are updated.")
         object.__setattr__(self, "distance_m", np.maximum(self.distance_m, MIN_DISTANCE_M))
 
     @classmethod

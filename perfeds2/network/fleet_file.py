@@ -171,19 +171,17 @@ def read_fleet(data: bytes) -> Iterator[Row]:
             raise ValueError(f"has {len(cells)} values in line {line}, but {len(columns)} columns")
         yield _row(line, {name: text for name, text in zip(columns, cells, strict=True) if text})
     if not line:
-        raise ValueError("has no devices: nothing stands below its column names")
+        raise ValueError("has no devices below its column names")
 
 
 def _row(line: int, given: Mapping[str, str]) -> Row:
     for choices in (LINK, PROCESSOR):
         both = [name for name in choices if name in given]
         if len(both) > 1:
-            raise ValueError(f"gives {both[0]} and {both[1]} in line {line}; one device has one of them")
+            raise ValueError(f"has {both[0]} and {both[1]} in line {line}; give only one of them")
     numbers = {name: _number(text, name, line) for name, text in given.items() if COLUMNS[name] is not None}
     if numbers.get("rate_spread") and "rate_bps" not in numbers:
-        raise ValueError(
-            f"gives rate_spread without rate_bps in line {line}; what a band or a trace carries varies by itself"
-        )
+        raise ValueError(f"has rate_spread without rate_bps in line {line}; a shared band or a trace varies by itself")
     hours = _hours(given["available"], line) if "available" in given else ALWAYS
     return Row(line, given.get("name", ""), numbers, given.get("uplink_trace"), hours)
 
@@ -211,14 +209,14 @@ def _hours(text: str, line: int) -> Hours:
 def _interval(text: str) -> tuple[float, float]:
     start, dash, end = text.strip().partition("-")
     if not dash:
-        raise ValueError(f"{text.strip()!r} is no interval")
+        raise ValueError(f"{text.strip()!r} is not an interval")
     return _seconds(start), _seconds(end) if end.strip() else math.inf
 
 
 def _seconds(text: str) -> float:
     value = _float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text.strip()!r} is no number of seconds")
+        raise ValueError(f"{text.strip()!r} is not a number of seconds")
     return value
 
 
@@ -272,4 +270,4 @@ def _table(data: bytes) -> Iterator[tuple[int, list[str]]]:
             if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
                 yield reader.line_num, [cell.strip() for cell in cells]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"is no readable CSV in UTF-8 ({error})") from None
+        raise ValueError(f"is not a readable CSV in UTF-8 ({error})") from None

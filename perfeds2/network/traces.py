@@ -32,7 +32,7 @@ class Trace:
             raise ValueError(f"a trace needs as many rates as seconds, got {self.bps.shape} and {self.time_s.shape}.")
         rises = np.diff(self.time_s, prepend=-1.0) > 0
         if self.time_s[0] != 0 or not rises.all() or not np.isfinite(self.time_s).all():
-            raise ValueError(f"its seconds must begin with 0 and rise, got {self.time_s[: rises.argmin() + 1][-3:]}.")
+            raise ValueError(f"its times must start at 0 and increase, got {self.time_s[: rises.argmin() + 1][-3:]}.")
         wrong = ~((self.bps >= 0) & (self.bps <= MOST_BPS))
         if wrong.any() or not self.bps.any():
             raise ValueError(
@@ -52,7 +52,7 @@ class Traces:
         silent = [ue for ue, trace in zip(ues, traces, strict=True) if trace.bps[-1] == 0]
         if end == "hold" and silent:
             raise ValueError(
-                f"the trace of UE {silent[0]} ends with 0 bit/s, which --trace-end hold keeps for ever; use repeat."
+                f"the trace of UE {silent[0]} ends with 0 bit/s, which --trace-end hold would keep forever; use repeat."
             )
         self.ues: Int[np.ndarray, " m"] = np.array(ues, np.int64)
         self.traces, self.end = tuple(traces), end

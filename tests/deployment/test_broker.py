@@ -213,7 +213,7 @@ def test_a_revoked_device_is_let_go_and_told_so_until_it_has_a_new_key(kind, tmp
 
 
 def test_why_nobody_answers_is_a_sentence(made, tmp_path):
-    assert "nobody answers at 127.0.0.1" in (why_refused(made, ("127.0.0.1", free_port()), 0) or "")
+    assert "nothing answers at 127.0.0.1" in (why_refused(made, ("127.0.0.1", free_port()), 0) or "")
     assert "does not exist" in (why_refused(Credentials(tmp_path), ("127.0.0.1", 1), 0) or "")
 
 

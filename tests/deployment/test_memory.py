@@ -38,7 +38,7 @@ def test_what_a_job_left_counts_when_the_next_job_names_it(tmp_path):
     assert same(memory.after(4), kept(1))  # ticket 9 was lost
     memory.keep(4, kept(1), 11, kept(3))
     assert same(memory.after(11), kept(3))
-    with pytest.raises(InputError, match="does not hold what this device kept after ticket 9"):
+    with pytest.raises(InputError, match="does not have the state of this device after ticket 9"):
         memory.after(9)
 
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_not_what_was_written_is_not_believed(tmp_path):
         with pytest.raises(InputError, match="corrupt"):
             memory.after(4)
     memory.file.write_bytes(good + b"\0" * 10**6)
-    with pytest.raises(InputError, match="more than this device can have kept"):
+    with pytest.raises(InputError, match="more than this device can have stored"):
         memory.after(4)
     for wrong in (
         {name: values.astype(np.float64) for name, values in arrays.items()},
@@ -145,7 +145,7 @@ def test_a_device_whose_memory_is_gone_fails_its_jobs_and_the_others_go_on(tmp_p
         state=tmp_path / "moved" if number == 0 else made.folder.path / "devices" / str(number)
     )
     made.run()
-    assert any("failed: UE 0" in line and "keeps between jobs cannot be read" in line for line in made.log)
+    assert any("failed: UE 0" in line and "the state of this device cannot be read" in line for line in made.log)
     assert made.federation.devices[0].set_aside
 
 

@@ -178,7 +178,7 @@ def test_a_server_that_does_not_say_anything_any_more_is_not_well(monkeypatch):
     metrics, _ = told()
     monkeypatch.setattr(module, "SILENT_S", -1.0)
     assert metrics.health()[0] == 503
-    assert "said nothing" in metrics.health()[1]
+    assert "has not updated its status" in metrics.health()[1]
 
 
 def ask(address, path, method="GET"):

@@ -332,7 +332,7 @@ def test_jobs_of_others_and_rubbish_are_ignored(ready):
 
 def test_a_model_of_another_size_or_with_another_checksum_is_not_taken(ready):
     head = Head.model_validate_json(ready.job(ticket=30, bytes=10**9)[0][1])
-    assert head.error == "the model is not the one we have here"
+    assert head.error == "the model has another size than on this device"
     assert ready.device._model is None
     assert ready.job(ticket=31, sha256="0" * 64) == []
     assert ready.job(ticket=32)

@@ -136,7 +136,7 @@ def test_server_and_devices_as_commands_of_their_own(tmp_path, monkeypatch):
         stopped, run_id = status_of(out)["round"], text(out / "run-id")
         assert "trouble: UE 2: was revoked" in text(out / "events.log")
         wait_for(lambda: "device-2 was revoked" in text(tmp_path / "device-2.log"))
-        wait_for(lambda: "is not who it should be" in text(tmp_path / "stranger.log"))
+        wait_for(lambda: "cannot be verified" in text(tmp_path / "stranger.log"))
 
         server.kill()  # with its broker
         server.wait()

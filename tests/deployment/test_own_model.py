@@ -62,7 +62,7 @@ def test_the_example_takes_part_and_replays_to_the_same_weights(tmp_path):
     rows = (out / "metrics.csv").read_text().splitlines()
     accuracies = [float(row.rsplit(",", 1)[1]) for row in rows[1:]]
     assert accuracies[-1] > max(accuracies[0], 0.9)
-    with pytest.raises(InputError, match="data of their own"):
+    with pytest.raises(InputError, match="the devices used their own data"):
         replay_run(out)
     assert replay_run(out, str(tmp_path / "data" / "device-{}")).holds
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from recorded_net import RecordedNet
 from test_federation_by_hand import SETUP, federation, honest, ones, play
 
 from perfeds2.deployment import serve as serving
@@ -13,7 +14,7 @@ from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.mqtt.runs import claim_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.status import STOPPED, NewLines, draw, read_status
-from perfeds2.deployment.transport import InProcess, Reply
+from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
 from perfeds2.report.terminal import open_console
 from perfeds2.runs.folder import Folder, alone
@@ -38,7 +39,7 @@ def saved_federation(tmp_path, rounds=6, answer=None):
     """Plays rounds with a checkpoint each; returns the folder, the server and copies of its files after each save."""
     folder, copies = Folder(tmp_path / "run"), []
     folder.parts.mkdir(parents=True)
-    net = InProcess(answer or fails({3}), lambda job: 1.0 + job.ue, 4)
+    net = RecordedNet(answer or fails({3}), lambda job: 1.0 + job.ue, 4)
     server, checkpoints = federation(net, Protocol(2), 4), Checkpoints(folder)
 
     def save(state):
@@ -52,7 +53,7 @@ def saved_federation(tmp_path, rounds=6, answer=None):
 
 
 def loaded(folder):
-    server = federation(InProcess(ones, lambda _: 1.0, 4), Protocol(2), 4)
+    server = federation(RecordedNet(ones, lambda _: 1.0, 4), Protocol(2), 4)
     assert Checkpoints(folder).load(server) == 7.0
     return server
 
@@ -100,14 +101,14 @@ def test_who_was_set_aside_stays_so_after_a_resume_even_if_no_round_closed_since
     assert [device.set_aside for device in server.devices] == [False, True, True, True]
     assert server.crew.states["set aside"].keys() == {1, 2, 3}
     play(server, 2, steps=3)
-    assert isinstance(server.transport, InProcess)
+    assert isinstance(server.transport, RecordedNet)
     assert not [job for job in server.transport.sent if job.ue]
     assert copies
 
 
 def test_who_was_set_aside_gets_one_more_chance_after_a_while():
     log = []
-    net = InProcess(fails({0}), lambda _: 1.0, 2)
+    net = RecordedNet(fails({0}), lambda _: 1.0, 2)
     server = federation(net, Protocol(1), 2, log=log.append, readmit_s=10.0)
     play(server, 30)
     said = [line.split(":")[0] for line in log if "UE 0" in line]
@@ -122,14 +123,14 @@ def test_who_was_set_aside_gets_one_more_chance_after_a_while():
         "set aside",
     ]
     assert sum(job.ue == 0 for job in net.sent) == 5
-    never = InProcess(fails({0}), lambda _: 1.0, 2)
+    never = RecordedNet(fails({0}), lambda _: 1.0, 2)
     play(federation(never, Protocol(1), 2, readmit_s=0.0), 30)
     assert sum(job.ue == 0 for job in never.sent) == 3
 
 
 def test_too_few_devices_are_said_at_once_and_not_waited_for_for_ever():
     log = []
-    net = InProcess(fails({0}), lambda _: 1.0, 3)
+    net = RecordedNet(fails({0}), lambda _: 1.0, 3)
     server = federation(net, Protocol(2), 3, log=log.append, wait_s=20.0, readmit_s=0.0)
     net.present.discard(1)
     server.rounds = 5
@@ -151,7 +152,7 @@ def test_too_few_devices_are_said_at_once_and_not_waited_for_for_ever():
 def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(tmp_path):
     out, setup = tmp_path / "run", replace(SETUP, own=SETUP.own.model_copy(update={"wait_s": 5.0, "gather_s": 0.0}))
 
-    class Leaving(InProcess):
+    class Leaving(RecordedNet):
         def dispatch(self, request, params):
             if request.version == 3:
                 for ue in range(1, 4):
@@ -165,18 +166,18 @@ def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(
     assert (status.phase, status.round) == (STOPPED, 3)
     assert "still only 1 of 4" in (status.warning or "")
     assert "stopped: after 5 s" in (out / "events.log").read_text()
-    assert serve(setup, InProcess(honest, lambda job: 1.0 + job.ue, 4), out).finished
-    nobody = InProcess(honest, lambda _: 1.0, 0)
+    assert serve(setup, RecordedNet(honest, lambda job: 1.0 + job.ue, 4), out).finished
+    nobody = RecordedNet(honest, lambda _: 1.0, 0)
     with pytest.raises(InputError, match="0 of 4 devices came within"):
         serve(setup, nobody, tmp_path / "nobody")
 
 
 def test_a_server_killed_in_round_0_uses_no_ticket_again(tmp_path):
-    class Dying(InProcess):
+    class Dying(RecordedNet):
         def poll(self, wait_s):  # noqa: ARG002 (the interface)
             raise KeyboardInterrupt
 
-    out, first, second = tmp_path / "run", Dying(honest, lambda _: 1.0, 4), InProcess(honest, lambda _: 1.0, 4)
+    out, first, second = tmp_path / "run", Dying(honest, lambda _: 1.0, 4), RecordedNet(honest, lambda _: 1.0, 4)
     with pytest.raises(KeyboardInterrupt):
         serve(SETUP, first, out)
     assert serve(SETUP, second, out).finished
@@ -196,7 +197,7 @@ def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
             claim_run(out, SETUP).__enter__()
         with alone(out):  # its server
             with pytest.raises(InputError, match="another process is writing"):
-                serve(SETUP, InProcess(honest, lambda _: 1.0, 4), out)
+                serve(SETUP, RecordedNet(honest, lambda _: 1.0, 4), out)
             with pytest.raises(InputError, match="a federation runs there"):
                 claim_run(out, SETUP).__enter__()
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
@@ -204,7 +205,7 @@ def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
 
 
 def test_the_table_shows_counts_accuracies_and_warnings():
-    net = InProcess(ones, lambda job: 1.0 + job.ue, 200)
+    net = RecordedNet(ones, lambda job: 1.0 + job.ue, 200)
     server = federation(net, Protocol(150, 4, "wait"), 200)
     play(server, 1, steps=300)
     server.warning = "look here"

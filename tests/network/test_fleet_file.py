@@ -155,21 +155,21 @@ BAD = {
     "distance_m\nfar\n": "has distance_m 'far' in line 2; expected a number from 0 to 1e+09",
     "cpu_hz\ninf\n": "has cpu_hz 'inf' in line 2",
     "power_w\n0\n": "has power_w '0' in line 2",
-    "distance_m,rate_bps\n5,1e6\n": "gives distance_m and rate_bps in line 2; one device has one of them",
-    "cpu_hz,compute_s\n1e9,1\n": "gives cpu_hz and compute_s in line 2",
+    "distance_m,rate_bps\n5,1e6\n": "has distance_m and rate_bps in line 2; give only one of them",
+    "cpu_hz,compute_s\n1e9,1\n": "has cpu_hz and compute_s in line 2",
     "available\n0-600;500-700\n": "in line 2: intervals must rise, not overlap, and lie between 0 and the period",
     "available\n0-600;1200-1800/1500\n": "in line 2: intervals must rise, not overlap, and lie between 0 and the period",
     "available\n5-5\n": "in line 2: intervals must rise, not overlap, and lie between 0 and the period",
     "available\n;\n": "in line 2: intervals must rise, not overlap, and lie between 0 and the period",
-    "available\nnight\n": "in line 2: 'night' is no interval",
-    "available\n0-x\n": "in line 2: 'x' is no number of seconds",
-    "available\n0-nan\n": "in line 2: 'nan' is no number of seconds",
+    "available\nnight\n": "in line 2: 'night' is not an interval",
+    "available\n0-x\n": "in line 2: 'x' is not a number of seconds",
+    "available\n0-nan\n": "in line 2: 'nan' is not a number of seconds",
     "uplink_trace\nmissing.csv\n": "names a trace in line 2 that is not there: ",
     "uplink_trace\nempty.csv\n": "line 1 is ''; expected time_s,bps",
     "uplink_trace\nzero.csv\n": "its rates must be from 0 to 1e+18 bit/s and not all 0",
     "uplink_trace\nnone.csv\n": "a trace needs as many rates as seconds",
-    "uplink_trace\nlate.csv\n": "its seconds must begin with 0 and rise, got [1.]",
-    "uplink_trace\nback.csv\n": "its seconds must begin with 0 and rise, got [0. 3. 3.]",
+    "uplink_trace\nlate.csv\n": "its times must start at 0 and increase, got [1.]",
+    "uplink_trace\nback.csv\n": "its times must start at 0 and increase, got [0. 3. 3.]",
     "uplink_trace\nnegative.csv\n": "its rates must be from 0 to 1e+18 bit/s and not all 0, got -1",
     "uplink_trace\nwords.csv\n": "line 2 is '0,fast'; expected two numbers",
     'rate_bps\n"1e6': "has rate_bps",
@@ -235,7 +235,7 @@ def test_spreads_are_the_fleets(tmp_path):
     (tmp_path / "g.csv").write_text("cpu_hz,compute_spread\n1e9,0\n")
     assert make_cell(spec_from(cell=str(tmp_path / "g.csv")), 0).fleet.spread is None
     for text, said in (
-        ("gain_db,rate_spread\n-90,0.1\n", "gives rate_spread without rate_bps in line 2"),
+        ("gain_db,rate_spread\n-90,0.1\n", "has rate_spread without rate_bps in line 2"),
         ("rate_bps,rate_spread\n1e6,3.5\n", "has rate_spread '3.5' in line 2; expected a number from 0 to 3"),
     ):
         (tmp_path / "h.csv").write_text(text)
@@ -312,7 +312,7 @@ def test_a_made_up_fleet_can_be_read_and_is_the_same_again(tmp_path):
     assert 0.2 < np.mean([cell.here(second).mean() for second in np.linspace(0, 300, 60)]) < 0.95
     status, said = perfeds2("fleet", "--devices", 3, "--out", tmp_path / "a")
     assert status == 2
-    assert "already holds a fleet.csv" in said
+    assert "already has a fleet.csv" in said
 
 
 def test_hours_repeat_and_borders_belong_to_what_follows():

@@ -147,7 +147,7 @@ def running_broker(
     folder = folder.resolve()
     program = find_mosquitto()
     if kind == "mosquitto" and program is None:
-        raise InputError(f"Mosquitto is not installed; {INSTALL}, or name a broker that runs: --broker HOST:PORT.")
+        raise InputError(f"Mosquitto is not installed; {INSTALL}, or use a broker that is running: --broker HOST:PORT.")
     kind = kind or ("embedded" if program is None else "mosquitto")
     if not credentials.revocations.exists():
         raise InputError(f"{credentials.revocations} does not exist; make it with perfeds2 federate credentials.")

@@ -136,7 +136,9 @@ class DeviceClient:
             self.say(
                 f"ticket {job.ticket} announces a model of {job.bytes} bytes, ours has {ready.model_bytes}: refused"
             )
-            self.send(job, Head(run=job.run, version=job.version, error="the model is not the one we have here"))
+            self.send(
+                job, Head(run=job.run, version=job.version, error="the model has another size than on this device")
+            )
         else:
             self.link.subscribe(wire.model_topic(job.version, "+"))
 
@@ -247,7 +249,7 @@ class Worker:
             update, said = reply.update, said.model_copy(update=told)
         except InputError as error:
             device.say(str(error))
-            said = said.model_copy(update={"error": "what this device keeps between jobs cannot be read"})
+            said = said.model_copy(update={"error": "the state of this device cannot be read"})
         except Exception as error:  # the server learns that it failed, but nothing about the data
             traceback.print_exc()
             said = said.model_copy(update={"error": f"the job raised {type(error).__name__}"})
@@ -258,11 +260,11 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     """Validate the settings, load the data, and compile what jobs will need."""
     for name in NOT_FROM_THE_NETWORK:
         if name in settings_in(run.settings):
-            raise InputError(f"the server says where {name} is, which only this device's owner may")
+            raise InputError(f"the server sent the setting {name}, which only this device's owner may choose")
     setup = Setup.from_toml(run.settings)
     if run.own_model:
         if owner.app_module is None:
-            raise InputError("the run's model is the devices' own; start this device with --app-module FILE")
+            raise InputError("this run uses a model of your own; start this device with --app-module FILE")
         setup = setup.with_own(app_module=owner.app_module)
     if not 0 <= number < setup.ues:
         raise InputError(f"the run has devices 0 to {setup.ues - 1}; this is device {number}")
@@ -270,7 +272,7 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     params, learner = setup.first_params(), setup.algorithm.learner
     first = kept_at_first(learner, params)
     if first is not None and owner.state is None:
-        raise InputError("this run's devices keep something between jobs; start this device with --state DIR")
+        raise InputError("devices of this run keep state between jobs; start this device with --state DIR")
     handed = handed_out(params, learner, learner.merge.init(dict(params), setup.ues))
     do_job(setup.with_own(slow={}, uplink_bps={}), task, Request(0, number, 0), handed, first)  # compiles
     return Ready(run.run, setup, task, len(Parcel.of(handed.packed()).data), first)

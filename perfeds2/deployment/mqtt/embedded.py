@@ -139,14 +139,14 @@ class Fields:
     def topic(self) -> str:
         topic = self.text()
         if not topic or "+" in topic or "#" in topic or topic.count("/") >= MOST_LEVELS:
-            raise MalformedError("a topic that cannot be one")
+            raise MalformedError("an invalid topic")
         return topic
 
     def filter(self) -> str:
         levels = self.text().split("/")
         wild = any(("+" in level or "#" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
         if levels == [""] or wild or len(levels) > MOST_LEVELS:
-            raise MalformedError("a topic filter that cannot be one")
+            raise MalformedError("an invalid topic filter")
         return "/".join(levels)
 
     def rest(self) -> bytes:
@@ -245,7 +245,7 @@ class EmbeddedBroker:
             now = time.monotonic()
             for connection in list(self.connections):
                 if now > connection.quiet_until_s:
-                    connection.end("nothing was heard of it")
+                    connection.end("it was silent for too long")
 
 
 class ClientConnection(asyncio.Protocol):
@@ -318,9 +318,9 @@ class ClientConnection(asyncio.Protocol):
     def handle(self, first: int, fields: Fields) -> None:
         kind, flags = first >> 4, first & 15
         if self.greeted == (kind == Type.CONNECT):
-            raise MalformedError("something else before it introduced itself, or that twice")
+            raise MalformedError("a packet before CONNECT, or a second CONNECT")
         if kind != Type.PUBLISH and flags != (2 if kind in (Type.SUBSCRIBE, Type.UNSUBSCRIBE) else 0):
-            raise MalformedError("reserved bits that are not as they should be")
+            raise MalformedError("wrong reserved bits")
         if kind == Type.CONNECT:
             self.connect(fields)
         elif kind == Type.PUBLISH:
@@ -406,7 +406,7 @@ class ClientConnection(asyncio.Protocol):
         if self.ended:
             return
         self.ended = True
-        say(f"{self.name or self.peer} {f'was let go: {why}' if why else 'disconnected'}")
+        say(f"{self.name or self.peer} {f'was disconnected: {why}' if why else 'disconnected'}")
         self.flush()  # such as the TLS alert that gives the reason
         self.transport.pause_reading()
         self.transport.write_eof()  # closing at once would lose the alert
@@ -436,7 +436,7 @@ def name_in(tls: ssl.SSLObject) -> str:
     subject = (tls.getpeercert() or {}).get("subject", ())
     names = [str(pair[1]) for part in subject for pair in part if pair[0] == "commonName"]
     if len(names) != 1 or not names[0] or set(names[0]) & set("+#/\0"):
-        raise MalformedError("a certificate that names nobody")
+        raise MalformedError("a certificate without a usable name")
     return names[0]
 
 

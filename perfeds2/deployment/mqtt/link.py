@@ -28,8 +28,8 @@ ANSWERS_WITHIN_S = 5.0
 REFUSALS = {  # by OpenSSL's name of the broker's alert
     "CERTIFICATE_REVOKED": "{name} was revoked; ask for new credentials (perfeds2 federate rotate)",
     "UNKNOWN_CA": "{name}'s certificate is from another authority than the broker's; copy it again from where perfeds2 federate credentials was run",
-    "CERTIFICATE_EXPIRED": "{name}'s certificate has run out; ask for new credentials (perfeds2 federate rotate)",
-    "CERTIFICATE_REQUIRED": "the broker wants a certificate and {name} showed none",
+    "CERTIFICATE_EXPIRED": "{name}'s certificate has expired; ask for new credentials (perfeds2 federate rotate)",
+    "CERTIFICATE_REQUIRED": "the broker requires a certificate, but {name} sent none",
     "BAD_CERTIFICATE": "{name}'s certificate is damaged; copy it again",
 }
 
@@ -92,12 +92,12 @@ class Site:
         except InputError as error:
             return str(error)
         except ssl.SSLCertVerificationError as error:
-            return f"the broker at {self.address} is not who it should be ({error.verify_message}); is {self.credentials.authority} of this federation?"
+            return f"the broker at {self.address} cannot be verified ({error.verify_message}); does {self.credentials.authority} belong to this federation?"
         except ssl.SSLError as error:
             said = next((text for word, text in REFUSALS.items() if word in (error.reason or "")), None)
             return said.format(name=name_of(number)) if said else f"TLS with {self.address} failed ({error})"
         except OSError as error:
-            return f"nobody answers at {self.address} ({error.strerror or error}); does the broker run there?"
+            return f"nothing answers at {self.address} ({error.strerror or error}); is the broker running there?"
         return None
 
 

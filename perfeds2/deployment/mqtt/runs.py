@@ -209,7 +209,9 @@ class Queue:
     def take_out(self, run: Path) -> None:
         files = [file for file, each in self.runs().items() if each == run.resolve()]
         if not files:
-            raise InputError(f"{run} is not in the queue of {self.state}: it is over, or another server's (--state).")
+            raise InputError(
+                f"{run} is not in the queue of {self.state}: it has ended, or belongs to another server (--state)."
+            )
         for file in files:
             file.unlink(missing_ok=True)
 
