@@ -81,7 +81,7 @@ def test_the_command_writes_a_fleet_that_simulate_takes(run, tmp_path):
     fleet = tmp_path / "fleet.csv"
     status, said, _ = told("calibrate", run, "--rounds", 20, "--out", fleet)
     assert status == 0
-    assert "8 devices, computing: " in said
+    assert "8 devices compute " in said
     assert "Rounds 20 to 59 took" in said
     command = ("simulate", "--spec", run / "spec.toml", "--cell", fleet, "--out", tmp_path / "sim", "--quiet")
     assert told(*command)[0] == 0

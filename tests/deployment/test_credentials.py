@@ -165,7 +165,7 @@ def test_a_device_may_bring_its_own_public_key(made):
     "host", ["", "a b", "http://a", "a:80", "-a", "a..b", "a/b", "1.2.3", "x" * 64, "a\nb", "*.a.org"]
 )
 def test_hosts_are_checked(host, tmp_path):
-    with pytest.raises(InputError, match="no host name or address"):
+    with pytest.raises(InputError, match="is not a host name or address"):
         make_credentials(tmp_path / "keys", 1, ["ok.example.org", host])
     assert not (tmp_path / "keys").exists()
 

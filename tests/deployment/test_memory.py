@@ -54,7 +54,7 @@ def test_runs_do_not_mix_and_are_not_kept_for_ever(tmp_path):
     assert len(list(tmp_path.iterdir())) == MOST_RUNS
     newest = f"run-{MOST_RUNS + 2}"
     assert same(Memory(tmp_path, newest, FIRST).after(0), kept(MOST_RUNS + 2))
-    with pytest.raises(InputError, match="does not hold"):
+    with pytest.raises(InputError, match="does not have the state"):
         Memory(tmp_path, "another", FIRST).after(0)
 
 
@@ -76,10 +76,10 @@ def test_a_file_that_is_not_what_was_written_is_not_believed(tmp_path):
         arrays | {"left/0001": np.zeros(4, np.float32)},
     ):
         save_arrays(memory.file, wrong, facts)
-        with pytest.raises(InputError, match="something else"):
+        with pytest.raises(InputError, match="does not fit the state"):
             memory.after(4)
     save_arrays(memory.file, arrays, facts | {"left": "4"})
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="does not fit the state"):
         memory.after(4)
 
 

@@ -343,7 +343,7 @@ def test_the_network_never_says_what_a_device_loads_or_where(name, tmp_path):
     trap = tmp_path / "trap.py"
     trap.write_text("from pathlib import Path\nPath(__file__).with_name('sprung').touch()\nmodel = load_data = 1\n")
     side = DeviceSide(tomli_w.dumps({"devices": 2, name: str(trap)}))
-    assert f"where {name} is" in side.here().error
+    assert f"the setting {name}, which only this device's owner may choose" in side.here().error
     assert not (tmp_path / "sprung").exists()
 
 

@@ -200,7 +200,7 @@ def test_a_bad_file_is_refused_in_one_sentence_with_its_line(text, sentence, tmp
 
 def test_what_is_no_text_or_not_there_is_refused(tmp_path):
     (tmp_path / "fleet.csv").write_bytes(b"\xff\xfe\x00rate")
-    with pytest.raises(InputError, match="is no readable CSV in UTF-8"):
+    with pytest.raises(InputError, match="is not a readable CSV in UTF-8"):
         spec_from(cell=str(tmp_path / "fleet.csv"))
     with pytest.raises(InputError, match="refers to no file"):
         spec_from(cell=str(tmp_path / "other.csv"))
