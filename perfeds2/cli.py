@@ -25,7 +25,7 @@ from perfeds2.learning.compiled import collect_rarely
 
 app = typer.Typer(
     name="perfeds2",
-    help="Time-aware federated learning for mobile edge networks: who learns fastest in a wireless cell?",
+    help="Time-aware federated learning: who learns fastest in a wireless cell?",
     epilog="Start with: perfeds2 compare        Then: perfeds2 COMMAND --help",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -33,22 +33,27 @@ app = typer.Typer(
 add_command(app, compare, TRAINING)
 add_command(app, run.run, TRAINING, defaults=run.DEFAULTS)
 add_command(app, simulate.simulate, leave_out=simulate.LEAVES_OUT, defaults=simulate.DEFAULTS)
-add_command(app, plan.plan, STUDY, plan.LEAVES_OUT, plan.DEFAULTS)
-add_command(app, play.play, leave_out=play.LEAVES_OUT, defaults=play.DEFAULTS)
 add_command(app, sweep.sweep, STUDY, defaults=sweep.DEFAULTS)
-add_command(app, tune.tune, STUDY, tune.LEAVES_OUT)
 add_command(app, arena.arena, STUDY, arena.LEAVES_OUT)
-COMMANDS = (reproduce, report, watch, errata, methods, replay, fleet, calibrate, export)  # without spec settings
-for command in COMMANDS:
-    app.command()(command)
-app.add_typer(data_app, name="data")
-app.add_typer(federate_app, name="federate")
+app.command(rich_help_panel="Experiment")(reproduce)
+add_command(app, plan.plan, STUDY, plan.LEAVES_OUT, plan.DEFAULTS, "Plan")
+add_command(app, tune.tune, STUDY, tune.LEAVES_OUT, group="Plan")
+add_command(app, play.play, leave_out=play.LEAVES_OUT, defaults=play.DEFAULTS, group="Look")
+for look in (report, watch, methods, errata):
+    app.command(rich_help_panel="Look")(look)
+app.add_typer(federate_app, name="federate", rich_help_panel="Deploy")
+for deploy in (calibrate, replay, export):
+    app.command(rich_help_panel="Deploy")(deploy)
+app.add_typer(data_app, name="data", rich_help_panel="Data")
+app.command(rich_help_panel="Data")(fleet)
 
 
 @app.callback(invoke_without_command=True)
 def _without_command(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version, and of what it depends on.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the versions of perfeds2 and its main dependencies.")
+    ] = False,
 ) -> None:
     if version:
         from perfeds2.commands.version import describe

@@ -13,7 +13,7 @@ LEAVES_OUT = ("algorithms", "rounds", "held_out")
 def arena(
     methods: str | None = flag(
         "--methods",
-        "Methods to compare, or all. (default: PerFedS2, FedAvgS2, FedAvg-SYN, FedBuff, FedAsync, CA2FL, FADAS, FedAdam, SCAFFOLD, pFedMe, Ditto, FedRep)",
+        "Methods to compare, or all. (default: twelve, see docs/how-to/arena.md)",
         "NAMES",
         autocompletion=of_kind(ALGORITHM),
     ),
@@ -36,12 +36,10 @@ def arena(
     rungs: int = flag("--rungs", "Number of successive-halving rungs (factor 3).", "N", RUNGS),
     **given: Any,
 ) -> None:
-    """Compare methods on equal terms: perfeds2 arena --task mnist
+    """Tune and compare many methods on equal terms.
 
-    On every task and cell each method is tuned with the same number of settings, on its own data and seeds. Then all methods
-    are trained with fresh seeds on the same cell, fading, data and initial weights. The output folder contains arena.csv,
-    arena.json, report.html and arena.tex: cost to the target, final accuracy, fairness, and which differences are
-    significant. The same command with --out, or --resume DIR, continues after an interruption.
+    Tunes every method with the same number of tries, then trains all with fresh seeds. Writes a folder with report.html,
+    arena.csv, arena.json and arena.tex.
     """
     with study("arena", given) as asked:
         from perfeds2.report.arena import print_arena, write_arena

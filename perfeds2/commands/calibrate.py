@@ -14,7 +14,7 @@ def calibrate(
     out: Path | None = flag("--out", "Fleet file to write. (default: RUN/fleet.csv)", "FILE"),
     quiet: bool = QUIET,
 ) -> None:
-    """Measure how fast a federation's devices compute and send, and write a fleet file for --cell."""
+    """Fit a fleet file to the measured speeds of a federation's devices."""
     with guarded("calibrate", []):
         from perfeds2.deployment.calibrate import calibrate as fit_devices
 

@@ -6,11 +6,13 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 from typer.models import OptionInfo
 
 from perfeds2.commands.completion import of_setting, setting_keys
@@ -27,20 +29,61 @@ if TYPE_CHECKING:
 Flags = dict[str, tuple[Any, Any]]  # type and default, by parameter
 
 
+BASIC = {  # settings that --help shows, by panel; those with a value are its example
+    "Task": {"task": "mnist", "labels_per_ue": "2", "split": ""},
+    "Cell": {"cell": "", "ues": "50", "radius_m": "", "bandwidth_hz": "5e6"},
+    "Radio": {"radio": "umi", "bits": "8"},
+    "Energy": {},
+    "Rounds": {"quorum": "5", "max_staleness": "10", "schedule": "", "bandwidth": ""},
+    "Learning": {"alpha": "", "beta": "0.05", "batch": "", "local_steps": "4"},
+    "Run": {"algorithms": "PerFedS2,FedAvg-SYN", "seeds": "10", "horizon_s": "", "target_accuracy": ""},
+}
+ADVANCED = {"seed", "on", "retries", "reuse", "track", "yes"}  # flags other than settings that --help does not show
+ALL = "perfeds2.help_all"  # set in a context to show every flag
+NAMES = 5  # most names that --help lists of a kind
+
+
 class SettingsCommand(TyperCommand):
-    """A command whose help lists the names there are. They are looked up when it is shown: some need JAX."""
+    """A command with flags for settings: --help shows the basic ones and --help-all every one.
+
+    Names are looked up when the help is shown, because some tables import JAX.
+    """
 
     settings: Sequence[Setting] = settings()
     own_defaults: Mapping[str, Sequence[Any]] = {}
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        own = {name: ",".join(map(str, values)) for name, values in self.own_defaults.items()}
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        shown, full = copy(self), ALL in ctx.meta
         known = {each.keyword: each for each in self.settings}
-        for option in self.params:
-            each = known.get(option.name or "")
-            if each is not None and option.rich_help_panel == each.panel:  # type: ignore[attr-defined]  # an option
-                option.help = each.help(own.get(each.keyword))  # type: ignore[attr-defined]
-        super().format_help(ctx, formatter)
+        shown.params = []
+        for option in map(copy, self.params):
+            each, panel = known.get(option.name or ""), getattr(option, "rich_help_panel", None)
+            is_basic = option.name not in ADVANCED
+            if isinstance(option, TyperOption) and each is not None and panel == each.panel:
+                own = ",".join(map(str, self.own_defaults.get(each.keyword, ())))
+                option.help = each.help(own, None if full else NAMES)
+                option.rich_help_panel = panel if full else self._with_example(panel)
+                is_basic = each.keyword in BASIC.get(panel, {each.keyword})
+            if full or is_basic:
+                shown.params.append(option)
+        TyperCommand.format_help(shown, ctx, formatter)
+
+    def _with_example(self, panel: str) -> str:
+        """Return the title of a panel with an example of its flags."""
+        names = {option.name for option in self.params}
+        words = [
+            f"--{name.replace('_', '-')} {value}"
+            for name, value in BASIC.get(panel, {}).items()
+            if value and name in names
+        ]
+        return f"{panel}, for example {' '.join(words)}" if words else panel
+
+
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.meta[ALL] = True
+        context.get_help()
+        raise typer.Exit
 
 
 def flag(name: str, help_: str, look: str = "", default: Any = None, **more: Any) -> Any:
@@ -48,9 +91,13 @@ def flag(name: str, help_: str, look: str = "", default: Any = None, **more: Any
     return typer.Option(default, name, help=help_, metavar=look or None, **more)
 
 
+HELP_ALL = flag(
+    "--help-all", "Show every flag and exit.", default=False, is_eager=True, expose_value=False, callback=_show_all
+)
 QUIET = flag("--quiet", "Print nothing.", default=False)
-JOBS = flag("--jobs", "Processes that train side by side. (default: by cores, memory and work)", "N", min=1)
+JOBS = flag("--jobs", "Processes that train side by side. (default: by cores and memory)", "N", min=1)
 
+EPILOG = "All settings: --help-all. Each can also be given by --set, in a spec file and in Python; names can be your own, FILE.py:NAME."
 TRACK = flag("--track", "Send evaluations to tensorboard, wandb, mlflow or FILE.py:NAME. Repeatable.", "NAME")
 TRAINING: Flags = {"jobs": (int | None, JOBS), "track": (list[str] | None, TRACK)}
 PANEL = {"rich_help_panel": "Workers"}
@@ -95,6 +142,7 @@ def add_command(
     flags: Flags | None = None,
     leave_out: Sequence[str] = (),
     defaults: Mapping[str, Sequence[Any]] | None = None,
+    group: str = "Experiment",
 ) -> None:
     """Add a command with its own flags, in a panel of the help, the shared ``flags``, and one for every setting.
 
@@ -104,13 +152,15 @@ def add_command(
         flags: Flags it shares with other commands.
         leave_out: Settings and common flags it does not have.
         defaults: Its own defaults of settings, for the help.
+        group: Its group in ``perfeds2 --help``.
     """
     for each in inspect.signature(command).parameters.values():
         if isinstance(each.default, OptionInfo):
             each.default.rich_help_panel = command.__name__.capitalize()
     every = {**(flags or {}), **setting_flags(settings()), **COMMON}
     shown = type("OwnCommand", (SettingsCommand,), {"own_defaults": defaults or {}})
-    app.command(cls=shown)(with_flags(command, {name: each for name, each in every.items() if name not in leave_out}))
+    known = {name: each for name, each in every.items() if name not in leave_out}
+    app.command(cls=shown, rich_help_panel=group, epilog=EPILOG)(with_flags(command, known))
 
 
 def setting_flags(known: Iterable[Setting]) -> Flags:
@@ -125,6 +175,7 @@ def setting_flags(known: Iterable[Setting]) -> Flags:
         )
         if each.keyword == "seeds":
             flags["seed"] = (str | None, flag("--seed", "Just this one seed.", "SEED", **panel))
+    flags["help_all"] = (bool, HELP_ALL)
     return flags
 
 

@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
 
 def compare(**given: Any) -> None:
-    """Run algorithms side by side on the same cell, data, fading and initial weights, and see which learns fastest.
+    """Compare algorithms on the same cell, data, fading and initial weights.
 
-    The terminal shows a table. The output folder contains metrics.csv, timeline.npz, model.safetensors, summary.json and
-    report.html, which opens offline. The same spec gives the same bytes of metrics. Wherever a name is accepted, so is your
-    own object as FILE.py:NAME.
+    Writes a folder with report.html, metrics.csv, timeline.npz, summary.json and model.safetensors.
     """
     do_spec("compare", given, {})
 

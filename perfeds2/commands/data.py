@@ -8,11 +8,9 @@ from perfeds2.commands.common import QUIET, flag
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 
-data_app = typer.Typer(
-    help="The real data sets: fetch them, see what is there, where. Public traces of uplinks and phones are turned into fleets by docs/how-to/fleets.md."
-)
+data_app = typer.Typer(help="Download real data sets and show where they are.")
 COMPLETE = among("mnist", "cifar100", "shakespeare")  # importing datasets.sources() would import JAX
-DATA_DIR = flag("--data-dir", "Look here first; else $PERFEDS2_DATA, then the user's cache.", "DIR")
+DATA_DIR = flag("--data-dir", "Look here first, then in $PERFEDS2_DATA and the user's cache.", "DIR")
 
 
 @data_app.callback(invoke_without_command=True)
@@ -31,7 +29,7 @@ def fetch(
     ),
     quiet: bool = QUIET,
 ) -> None:
-    """Download official files over HTTPS and check them. Files that exist and are right are kept."""
+    """Download official files and check them; complete files are kept."""
     with guarded("data fetch", []):
         from perfeds2.learning import datasets
         from perfeds2.learning.files import sources

@@ -13,10 +13,10 @@ def errata(
     markdown: bool = flag("--markdown", "Print docs/reports/errata.md: all of them in full.", default=False),
     quiet: bool = flag("--quiet", "Print only numbers: erratum, quantity and value, separated by tabs.", default=False),
 ) -> None:
-    """Show by numbers where the paper's formulas are wrong, and what perfeds2 does instead.
+    """Show where the paper's formulas are wrong, with numbers.
 
-    Every number is computed now, in a few seconds. For example, 'perfeds2 errata 9' runs Algorithm 2 as printed and shows
-    that 11 of 20 UEs are never scheduled.
+    Every number is computed now. For example, perfeds2 errata 9 runs Algorithm 2 as printed: 11 of 20 UEs are never
+    scheduled.
     """
     with guarded("errata", []):
         from perfeds2.paper.errata import errata_markdown, errata_table, errata_text

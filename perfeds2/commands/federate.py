@@ -139,7 +139,7 @@ def credentials(
     host: list[str] = flag("--host", "Server name or address. Repeatable.", "HOST", ...),
     quiet: bool = QUIET,
 ) -> None:
-    """Make a certificate authority, a server certificate, and a key and certificate for each device."""
+    """Make a certificate authority, and a certificate for server and devices."""
     from perfeds2.deployment.credentials import LOOPBACK, make_credentials
 
     made = make_credentials(folder, devices, [*host, *LOOPBACK])
@@ -154,7 +154,7 @@ def rotate(
     credentials: Path = CREDENTIALS,
     quiet: bool = QUIET,
 ) -> None:
-    """Replace the key and certificate of a device or of the server. The old one is revoked."""
+    """Replace and revoke the certificate of a device or the server."""
     open_credentials(credentials).rotate(number)
     say(quiet, f"A new key and certificate for {'the server' if number is None else f'device {number}'}. {COPY_LIST}")
 
@@ -201,7 +201,10 @@ def device(
     state: Path = flag("--state", "Folder for the state of devices between jobs.", "DIR", Path("mqtt/devices")),
     together: bool = flag("--together", "Run many devices in one process, for load tests.", default=False),
 ) -> None:
-    """Run a device in the foreground, or many, each in its own process. It runs only code that is installed here."""
+    """Run a device in the foreground, or many in their own processes.
+
+    A device runs only code that is installed on its machine.
+    """
     site = open_site(server, "--server", credentials)
     from perfeds2.deployment.credentials import name_of
     from perfeds2.deployment.mqtt.device import Owner
@@ -222,7 +225,10 @@ def device(
 def submit(
     out: Path = RUN, credentials: Path = CREDENTIALS, state: Path = STATE, quiet: bool = QUIET, **given: Any
 ) -> None:
-    """Start a federation on a running server. Run this on the server, as its user."""
+    """Start a federation on a running server.
+
+    Run this on the server, as its user.
+    """
     from perfeds2.deployment.mqtt.runs import already_runs
     from perfeds2.runs.folder import claimed
 
@@ -274,9 +280,7 @@ def reporting_errors(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-federate_app = typer.Typer(
-    help="Run the protocol on real devices over MQTT, with TLS and a certificate each. Start with: perfeds2 federate local"
-)
+federate_app = typer.Typer(help="Run the protocol on real devices over MQTT.\n\nStart with: perfeds2 federate local")
 federate_app.command(cls=FederationCommand)(with_flags(local, FLAGS))
 for command in (credentials, rotate, revoke, server, device):
     federate_app.command()(reporting_errors(command))

@@ -22,7 +22,7 @@ def fleet(
     day_s: float = flag("--day-s", "Length of the day after which the hours repeat.", "SECONDS", 86_400.0, min=10.0),
     quiet: bool = QUIET,
 ) -> None:
-    """Generate a synthetic fleet of phones: processors, uplink traces and hours at the charger, as files for --cell.
+    """Generate a synthetic fleet of phones, as files for --cell.
 
     For tests and examples. docs/how-to/fleets.md shows how to convert measured traces.
     """

@@ -14,9 +14,10 @@ def methods(
         None, help="One method in full. (default: all, a row each)", metavar="[METHOD]", autocompletion=of_kind(METHOD)
     ),
 ) -> None:
-    """List the methods: rule, paper, rounds and settings with their defaults.
+    """List the methods with their rules, papers and settings.
 
-    Set one with --set Ditto.pull=0.1, in a spec file as [methods.Ditto], in a grid as Ditto.pull, in Python as Ditto(pull=0.1).
+    Set one with --set Ditto.pull=0.1, in a spec file below [methods.Ditto], in a grid as Ditto.pull, or in Python as
+    Ditto(pull=0.1).
     """
     with guarded("methods", []):
         from perfeds2.spec.fields import own_settings

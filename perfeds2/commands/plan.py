@@ -33,12 +33,10 @@ def plan(
     as_json: bool = flag("--json", "Print the plan as JSON instead of a table.", default=False),
     **given: Any,
 ) -> None:
-    """Find the A, S, bandwidth, schedule, stale rule, local steps and bits that reach the target soonest and keep it.
+    """Find the protocol settings that reach a target accuracy soonest.
 
-    Works for any cell, radio and task. The virtual clock rules out what is impossible, and short trainings on several seeds
-    compare the rest. A choice that loses the target again, or whose neighbour does, is not recommended. The output folder
-    contains plan.json, planned.toml (the spec that adopts the choice), report.html, and the maps as plan.png and plan.pdf.
-    The same command with --out, or --resume DIR, continues after an interruption.
+    Searches A, S, bandwidth, schedule, stale rule, local steps and bits. Writes a folder with report.html, plan.json and
+    planned.toml, the spec that adopts the choice.
     """
     with study("plan", given) as asked:
         from perfeds2.report.plan import print_plan, write_plan

@@ -28,10 +28,9 @@ def play(
     export: Path | None = flag("--export", "Write the page as one file that works offline.", "FILE.html"),
     **given: Any,
 ) -> None:
-    """Play with a cell in the browser: move A, S, the band and the UEs, and see who computes, sends, waits and is merged.
+    """Play with a cell in the browser.
 
-    Shows a synchronous, a semi-synchronous and an asynchronous cell side by side on the same fading. One button trains all
-    three. Other settings hold for everything shown: perfeds2 play --radio umi --energy lte. Ctrl-C ends it.
+    Shows a synchronous, a semi-synchronous and an asynchronous cell side by side on the same fading. Ctrl-C ends it.
     """
     quiet = given.pop("quiet")
     with guarded("play", []):

@@ -35,7 +35,7 @@ def report(
     ),
     quiet: bool = QUIET,
 ) -> None:
-    """Draw a folder again: its page, and with --paper the figures for a paper. Several folders are compared on one page."""
+    """Draw a folder's report again, or compare several folders on one page."""
     with guarded("report", []):
         if x not in AXES:
             raise InputError(f"--x {x!r} is not known; expected one of {', '.join(AXES)}.")

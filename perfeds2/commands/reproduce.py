@@ -51,10 +51,10 @@ def reproduce(
     track: list[str] | None = TRACK,
     quiet: bool = QUIET,
 ) -> None:
-    """Run figures of the paper's Section VI again, with several seeds, and judge its claims.
+    """Run the paper's figures again and check its claims.
 
-    Runs that figures share are trained once. The output folder contains every figure as CSV, PDF and PNG, and
-    reproduction.html with the ledger of claims. The same command continues after an interruption.
+    Writes every figure as CSV, PDF and PNG, and reproduction.html with the ledger of claims. The same command continues after
+    an interruption.
     """
     place: list[Path] = []
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"), ExitStack() as stack:

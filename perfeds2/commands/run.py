@@ -8,5 +8,5 @@ DEFAULTS = {"algorithms": ["PerFedS2"], "seeds": [0]}
 
 
 def run(**given: Any) -> None:
-    """Train one algorithm with one seed (by default PerFedS2 with seed 0)."""
+    """Train one algorithm with one seed: by default PerFedS2, seed 0."""
     do_spec("run", given, DEFAULTS)

@@ -10,5 +10,5 @@ DEFAULTS = {"seeds": [0]}
 
 
 def simulate(**given: Any) -> None:
-    """Play only the clock: which UE is merged when, how stale its update is, and who waits. Trains nothing."""
+    """Simulate only the clock: who is merged when, and who waits."""
     do_spec("simulate", given, DEFAULTS)

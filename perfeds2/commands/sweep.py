@@ -20,11 +20,9 @@ def sweep(
     ),
     **given: Any,
 ) -> None:
-    """Vary settings over a grid: perfeds2 sweep SPEC --grid quorum=1,2,5,10,20 --grid seed=0..19
+    """Vary settings over a grid, such as --grid quorum=1,2,5 --grid seed=0..19.
 
-    Runs on all cores (or GPUs) of this machine, or on a Ray cluster. The output folder contains sweep.csv (a row per point,
-    algorithm, seed and evaluation), sweep_summary.csv, sweep_front.csv (seconds and joules to the target), charts and
-    report.html. The same command with --out, or --resume DIR, continues after an interruption.
+    Writes a folder with report.html, sweep.csv, sweep_summary.csv and sweep_front.csv (seconds and joules to the target).
     """
     with study("sweep", given) as asked:
         from perfeds2.report.sweep import print_sweep, write_sweep

@@ -22,12 +22,10 @@ def tune(
     figure: str | None = flag("--figure", "Tune the cell and algorithms of a figure, exp_1 to exp_8.", "NAME"),
     **given: Any,
 ) -> None:
-    """Find the step sizes that suit each algorithm: perfeds2 tune --task digits
+    """Find the step sizes that suit each algorithm.
 
-    Uses successive halving over simulated time, on a validation part held out of the UEs' training data, never on the test
-    part. The output folder contains tuned.toml, which compare, sweep and reproduce take as --spec, tune.csv with every try,
-    and the landscape in tune.png and report.html. The same command with --out, or --resume DIR, continues after an
-    interruption.
+    Uses successive halving on validation data, never on test data. Writes a folder with report.html, tune.csv and
+    tuned.toml, which compare, sweep and reproduce take as --spec.
     """
     with study("tune", given) as asked:
         from perfeds2.report.tuning import print_tuning, write_tuning

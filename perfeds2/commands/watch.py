@@ -16,14 +16,13 @@ WAIT_S = 20.0  # for a command that was just started
 
 def watch(
     folder: Path = typer.Argument(
-        help="The folder of a run, comparison, sweep, tuning, arena, plan, federation, or of figures that are reproduced.",
+        help="The folder that the command writes into.",
         metavar="DIR",
     ),
 ) -> None:
-    """Follow a command that works into a folder: its curves so far, its progress and the time left.
+    """Follow a running command: its curves, its progress and the time left.
 
-    Run it in another terminal. Ctrl-C ends only the watching, and it ends by itself when the command ends. Without a terminal
-    it prints a line now and then. The folder's page (report.html) shows the same and reloads itself.
+    Run it in another terminal. Ctrl-C ends only the watching. The folder's report.html shows the same and reloads itself.
     """
     try:
         with guarded("watch", []):

@@ -73,7 +73,7 @@ RENAMED = {  # settings whose name or default differs from a simulation's
     ("run", "algorithms"): {
         "name": "algorithm",
         "default": "PerFedS2",
-        "description": "One of {names}.",
+        "description": "The algorithm.",
         "look": "NAME",
     },
     ("run", "seeds"): {

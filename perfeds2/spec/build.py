@@ -23,7 +23,7 @@ method. A method is an
 
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from typing import Any
 
@@ -41,6 +41,7 @@ from perfeds2.learning.methods import parts_of
 from perfeds2.learning.methods.fedat import TierAverage
 from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.methods.scaffold import Scaffold
+from perfeds2.learning.objectives import Adapting
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import cycles_per_sample
 from perfeds2.network.cell import Cell
@@ -60,15 +61,20 @@ TIERS = 5  # default number of tiers M of FedAT and TiFL
 
 # ---- algorithms
 
+FROM_SETTINGS = Protocol(1)  # stands for the protocol that the settings describe
+
 
 @dataclass(frozen=True)
 class Algorithm:
     """What a UE computes, when a round closes, and how the bandwidth is shared.
 
+    In a comparison, everything left at its default follows the settings: ``--batch``, ``--quorum``, ``--bandwidth`` and so
+    on. A note lists what the algorithm fixes.
+
     Attributes:
         name: Its name in tables and charts.
         learner: The objective, step sizes and merge.
-        protocol: The quorum and the staleness bound.
+        protocol: The quorum and the staleness bound; by default those of the settings, with their schedule.
         bandwidth: The policy that divides the uplink bandwidth among uploading UEs.
         schedule: The UEs planned for each round; None closes a round on the first arrivals.
         shares: Participation target of each UE (η), shape (n,); None is equal shares.
@@ -77,7 +83,7 @@ class Algorithm:
 
     name: str
     learner: Learner
-    protocol: Protocol
+    protocol: Protocol = FROM_SETTINGS
     bandwidth: Policy = equal_share
     schedule: Schedule | None = None
     shares: Float[np.ndarray, " n"] | None = None
@@ -142,23 +148,92 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     rounding noise (erratum 12).
     """
     found = method_of(named)
-    if isinstance(named.value, Algorithm):
-        return named.value
     if found is None:
-        made = call(named.value, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
-        return expect(made, Algorithm, "--algorithms", named)
+        made = named.value
+        if not isinstance(made, Algorithm):
+            made = call(made, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
+        return _follow_settings(spec, stage, expect(made, Algorithm, "--algorithms", named))
     name, own = found
-    learner, bandwidth = make_learner(spec, name, own), spec.protocol.bandwidth
-    algorithm = Algorithm(name, learner, protocol_of(spec, own.mode), bandwidth.value, mode=own.mode)
+    learner = make_learner(spec, name, own)
+    algorithm = Algorithm(name, learner, protocol_of(spec, own.mode), spec.protocol.bandwidth.value, mode=own.mode)
     if own.rounds == "draft":
         return in_drafts(spec, algorithm)
     if own.mode == "S2":
         shares, schedule = stage.plan(learner.samples)
         return replace(algorithm, shares=shares, schedule=schedule)
-    together = bandwidth.value is equal_finish or bandwidth.text.startswith(f"{between.__name__}:")
-    if own.mode == "ASY" and together:
-        algorithm = replace(algorithm, bandwidth=equal_share)
+    if own.mode == "ASY":
+        algorithm = replace(algorithm, bandwidth=_policy_of_one(spec))
     return algorithm if own.rounds is None else in_tiers(spec, algorithm, stage, at_once=own.rounds == "all tiers")
+
+
+def _policy_of_one(spec: Spec) -> Policy:
+    """Return the bandwidth policy of rounds that close on one update."""
+    named = spec.protocol.bandwidth
+    together = named.value is equal_finish or named.text.startswith(f"{between.__name__}:")
+    return equal_share if together else named.value
+
+
+def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:
+    """Return a user's algorithm with the settings of the spec wherever it has a default."""
+    learner, defaults = own.learner, {each.name: each.default for each in fields(Learner)}
+    given = learner_settings(spec, own.name)
+    if isinstance(learner.objective, Adapting):
+        del given["alpha"]  # its own step is the objective's
+    follows = {key: value for key, value in given.items() if getattr(learner, key) == defaults[key]}
+    algorithm = replace(own, learner=replace(learner, **follows))
+    _refuse_what_does_not_fit(own.name, algorithm.learner, spec.learning.merge if "merge" in follows else None)
+    if own.protocol is FROM_SETTINGS:
+        algorithm = replace(algorithm, protocol=protocol_of(spec, "S2"))
+        if own.schedule is None:
+            shares, schedule = stage.plan(algorithm.learner.samples)
+            algorithm = replace(algorithm, shares=shares, schedule=schedule)
+    if own.bandwidth is equal_share:
+        is_alone = algorithm.protocol.quorum == 1
+        algorithm = replace(algorithm, bandwidth=_policy_of_one(spec) if is_alone else spec.protocol.bandwidth.value)
+    return algorithm
+
+
+def settings_of_its_own(spec: Spec) -> dict[str, list[str]]:
+    """Return the settings, as flags, in which each ``Algorithm`` of the user differs from the spec, for its first seed."""
+    owned = [named for named in spec.algorithms if method_of(named) is None]
+    stage = Stage.of(spec, spec.run.seeds[0]) if owned else None
+    found: dict[str, list[str]] = {}
+    for own in (_make_algorithm(spec, stage, named) for named in owned if stage is not None):
+        usual, has = protocol_of(spec, "S2"), own.protocol
+        pairs = {key: (getattr(own.learner, key), value) for key, value in learner_settings(spec, own.name).items()}
+        pairs["alpha"] = (own.learner.personal_step, spec.learning.alpha)
+        pairs["quorum"] = (has.quorum, usual.quorum)
+        bound = "unbounded" if has.max_staleness is None else has.max_staleness
+        pairs["max_staleness"] = (bound, spec.protocol.max_staleness)
+        pairs["stale"] = (has.stale, usual.stale)
+        pairs["bandwidth"] = (own.bandwidth, spec.protocol.bandwidth.value)
+        differ = {key: mine for key, (mine, theirs) in pairs.items() if mine != theirs}
+        flags = [f"--{key.replace('_', '-')} {getattr(mine, '__name__', mine)}" for key, mine in differ.items()]
+        found[own.name] = [*flags, "--schedule"] if own.schedule is not None and usual != has else flags
+    return found
+
+
+def learner_settings(spec: Spec, algorithm: str) -> dict[str, Any]:
+    """Return the settings of the spec that are fields of ``Learner``."""
+    learning = spec.learning_of(algorithm)
+    found = {
+        "beta": learning.beta,
+        "batch": learning.batch,
+        "local_steps": learning.local_steps,
+        "alpha": learning.alpha,
+        "clip": learning.clip,
+        "bits": None if spec.radio.bits == 32 else spec.radio.bits,
+        "top_k": None if spec.radio.top_k == 1 else spec.radio.top_k,
+        "personal_steps": learning.personal_steps or 1,
+    }
+    chosen = learning.merge
+    if chosen is None:
+        return found
+    merge = chosen.value
+    if inspect.isclass(merge) or not hasattr(merge, "init"):  # a factory; a merge itself has init
+        known = {name: value for name, value in dict(learning).items() if value is not None}
+        merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
+    return found | {"merge": merge}
 
 
 def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
@@ -167,33 +242,18 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     known = {name: value for name, value in dict(learning).items() if value is not None}
     made = call(method.make, f"the method {algorithm}", known | spec.method_settings(algorithm))
     objective, merge = parts_of(made)
-    chosen = learning.merge
-    if chosen is not None:
-        merge = chosen.value
-        if inspect.isclass(merge) or not hasattr(merge, "init"):  # a factory; a merge itself has init
-            merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
-    if not isinstance(merge, Merge | OfMean):
-        raise InputError(
-            f"--merge {chosen} gave a {type(merge).__name__}; expected something with init and __call__ (docs/how-to/extending.md)."
-        )
-    learner = Learner(
-        objective,
-        learning.beta,
-        learning.batch,
-        learning.local_steps,
-        merge,
-        alpha=learning.alpha,
-        clip=learning.clip,
-        bits=None if spec.radio.bits == 32 else spec.radio.bits,
-        top_k=None if spec.radio.top_k == 1 else spec.radio.top_k,
-        personal_steps=learning.personal_steps or 1,
-    )
-    _refuse_what_does_not_fit(algorithm, learner, chosen)
+    learner = Learner(objective, **{"merge": merge} | learner_settings(spec, algorithm))
+    _refuse_what_does_not_fit(algorithm, learner, learning.merge)
     return learner
 
 
 def _refuse_what_does_not_fit(algorithm: str, learner: Learner, merge: Named | None) -> None:
-    """Refuse settings that a method does not support."""
+    """Refuse something that is no merge, and settings that a method does not support."""
+    if not isinstance(learner.merge, Merge | OfMean):
+        raise InputError(
+            f"the merge of {algorithm} is a {type(learner.merge).__name__}; expected something with init and __call__ "
+            f"(docs/how-to/extending.md)."
+        )
     given = {"--top-k": learner.top_k}
     why = "it merges late uploads as well, and a UE could not know which of them counted"
     if isinstance(learner.objective, Scaffold):

@@ -60,7 +60,7 @@ def setting(default: Any, look: str, help_: str, *, flag: str = "", shown: str =
     Args:
         default: The default, or a function that makes it.
         look: Placeholder of the value in the help.
-        help_: The help; ``{names}`` stands for the names of the field's kind.
+        help_: The help, at most 12 words; the names of its kind and the default are added.
         flag: The flag, if it is not the field's name.
         shown: The default in words, if its value says little.
     """
@@ -79,17 +79,15 @@ class TaskSpec(Section, title="Task"):
     """What is learned."""
 
     name: Annotated[Named, TASK] = setting(
-        "digits", "NAME", "The task: {names}, FILE.csv, FILE.npz, a folder, or your own.", flag="task"
+        "digits", "NAME", "What is learned; also FILE.csv, FILE.npz or a folder.", flag="task"
     )
-    model: Annotated[Named, MODEL] | None = setting(
-        None, "NAME", "The model: {names}, or your own.", shown="the task's own"
-    )
+    model: Annotated[Named, MODEL] | None = setting(None, "NAME", "The model.", shown="the task's own")
     labels_per_ue: Count | None = setting(3, "N", "Labels each UE has.")
     split: Annotated[Named, SPLIT] | None = setting(
         None,
         "RULE",
-        "How samples are split, instead of --labels-per-ue: {names}, or your own.",
-        shown="labels:K by --labels-per-ue; of your own file natural, dirichlet:0.5 or quantity:0.6",
+        "How samples are split, instead of --labels-per-ue.",
+        shown="labels:K; of own data natural, dirichlet:0.5 or quantity:0.6",
     )
     target: Annotated[tuple[str, ...], List, Field(min_length=1)] | None = setting(
         None, "COLUMN", "Columns of a CSV file to learn, comma-separated.", shown="label, target or y"
@@ -100,13 +98,13 @@ class TaskSpec(Section, title="Task"):
     loss: Annotated[Named, LOSS] | None = setting(
         None,
         "NAME",
-        "The training loss: {names}, or your own.",
+        "The training loss.",
         shown="cross-entropy; of your own file binary for 2 labels, mse for numbers",
     )
     metric: Annotated[Named, METRIC] | None = setting(
         None,
         "NAME",
-        "The metric, larger is better: {names} (rmse and mae negated), or your own.",
+        "The metric; larger is better, so rmse and mae are negated.",
         shown="accuracy; r2 for numbers",
     )
     data_dir: str | None = setting(
@@ -119,7 +117,7 @@ class CellSpec(Section, title="Cell"):
     """The cell. Defaults are the paper's Table I."""
 
     kind: Annotated[Named, CELL] | None = setting(
-        None, "NAME", "The cell: {names}, FILE.csv with a row per device, or your own.", flag="cell", shown="paper"
+        None, "NAME", "The cell; also FILE.csv with a row per device.", flag="cell", shown="paper"
     )
     ues: Population = setting(20, "N", "Number of UEs.")
     layout: Literal["disc", "uniform", "equal"] = setting(
@@ -141,7 +139,7 @@ class CellSpec(Section, title="Cell"):
     payload_bits: Large | None = setting(None, "BITS", "Size of an upload.", shown="32 a parameter")
     downlink_s: Seconds = setting(0.0, "SECONDS", "Time to send a model to a UE.")
     trace_end: Literal["repeat", "hold"] | None = setting(
-        None, "RULE", "At the end of a trace: repeat it, or hold the last rate.", shown="repeat"
+        None, "RULE", "At the end of a trace, repeat it or hold its rate.", shown="repeat"
     )
     on_leave: Literal["lose", "keep"] | None = setting(
         None, "RULE", "A UE that leaves loses its job, or keeps it.", shown="lose"
@@ -154,7 +152,7 @@ class RadioSpec(Section, title="Radio"):
     name: Annotated[Named, RADIO] | None = setting(
         None,
         "NAME",
-        "The path loss model: {names} (TR 38.901), or your own.",
+        "The path loss model; umi, uma and rma are TR 38.901's.",
         flag="radio",
         shown="paper: Table I's, far better than a real one",
     )
@@ -232,19 +230,15 @@ class ProtocolSpec(Section, title="Rounds"):
     stale: Literal["restart", "wait", "ignore"] = setting(
         "restart", "RULE", "An update beyond the bound: restart, wait, or ignore."
     )
-    schedule: Annotated[Named, SCHEDULE] = setting(
-        "first", "RULE", "What closes a semi-synchronous round: {names}, or your own."
-    )
+    schedule: Annotated[Named, SCHEDULE] = setting("first", "RULE", "What closes a semi-synchronous round.")
     unplanned: Literal["work", "rest"] | None = setting(
         None, "WHAT", "UEs that are not planned for a round work or rest.", shown="work"
     )
     tiers: Count | None = setting(None, "M", "Number of tiers of FedAT and TiFL.", shown="5")
     shares: Annotated[
         tuple[NotNegative, ...] | Annotated[Named, SHARES], BeforeValidator(read_shares), PlainSerializer(write_shares)
-    ] = setting("equal", "RULE", "Participation targets: {names}, your own, or one number per UE.")
-    bandwidth: Annotated[Named, POLICY] = setting(
-        "equal_share", "POLICY", "The bandwidth policy: {names}, or your own."
-    )
+    ] = setting("equal", "RULE", "Participation targets: a rule, or one number per UE.")
+    bandwidth: Annotated[Named, POLICY] = setting("equal_share", "POLICY", "How the uplink bandwidth is divided.")
 
 
 class LearningSpec(Section, title="Learning"):
@@ -259,7 +253,7 @@ class LearningSpec(Section, title="Learning"):
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps per job.")
     clip: Length | None = setting(None, "NORM", "Largest norm of an upload.")
     merge: Annotated[Named, MERGE] | None = setting(
-        None, "NAME", "How uploads are merged: {names}, or your own.", shown="the method's own, mean for most"
+        None, "NAME", "How uploads are merged.", shown="the method's own, mean for most"
     )
 
 
@@ -269,8 +263,8 @@ class RunSpec(Section, title="Run"):
     algorithms: Annotated[tuple[Annotated[Named, ALGORITHM], ...], List, Field(min_length=1)] | None = setting(
         None,
         "NAMES",
-        "Comma-separated: {names}, or your own.",
-        shown="PerFed and FedAvg in all three modes, and FedProx with more than one local step",
+        "Algorithms to run, comma-separated (see perfeds2 methods).",
+        shown="PerFed and FedAvg in three modes",
     )
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(read_seeds), Field(min_length=1)] = setting(
         (0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5"
@@ -403,17 +397,20 @@ class Setting:
     def keyword(self) -> str:
         return self.name.replace("-", "_")
 
-    def help(self, own_default: str | None = None) -> str:
+    def help(self, own_default: str | None = None, most: int | None = None) -> str:
         """Return the help text with the names of its kind and the default.
 
         Args:
             own_default: The default of a command that differs from the field's.
+            most: Number of names to list; None lists all.
         """
         text = self.description
         if self.kind is not None:
-            text = text.replace("{names}", ", ".join(self.kind.table()))
+            names = list(self.kind.table())
+            listed = names if most is None or len(names) <= most else [*names[:most], f"{len(names) - most} more"]
+            text += f" Names: {', '.join(listed)}."
         of_tasks = {name: getattr(task, "defaults", {}).get(self.section, {}) for name, task in TASK.table().items()}
-        others = ", ".join(f"{name}: {own[self.key]}" for name, own in of_tasks.items() if self.key in own)
+        others = ", ".join(f"{name}: {_number(own[self.key])}" for name, own in of_tasks.items() if self.key in own)
         default = own_default or (f"{self.default}; {others}" if others else self.default)
         return f"{text} (default: {default})" if default else text
 
@@ -424,13 +421,17 @@ def settings_of(sections: Mapping[str, type[Section]]) -> Iterator[Setting]:
             extra: Any = info.json_schema_extra
             default = info.default
             plain = ",".join(f"{v:g}" for v in default) if isinstance(default, tuple) else default
-            shown = extra["shown"] or ("" if plain is None or info.default_factory else str(plain))
+            shown = extra["shown"] or ("" if plain is None or info.default_factory else _number(plain))
             name = extra["flag"] or key.replace("_", "-")
             panel = str(model.model_config.get("title"))
             parts = [*_parts(info.annotation), *info.metadata]
             kind = next((part for part in parts if isinstance(part, Kind)), None)
             words = tuple(part for part in parts if isinstance(part, str))
             yield Setting(section, key, name, panel, extra["look"], str(info.description), shown, kind, words)
+
+
+def _number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

@@ -4,14 +4,17 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from perfeds2 import Cell, Learner, PerFed, Protocol, compare, equal_share, plan, sweep
+from perfeds2 import Cell, FedAvg, Learner, PerFed, Protocol, compare, equal_share, plan, sweep
+from perfeds2.allocation.bandwidth import equal_finish
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import open_folder
-from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
+from perfeds2.runs.notes import notes_of
+from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines, settings_of_its_own
 from perfeds2.spec.cells import make_cell
 from perfeds2.spec.names import user_errors
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
@@ -371,3 +374,43 @@ def test_a_script_that_does_not_guard_its_work_is_no_place_to_load_from(tmp_path
         (tmp_path / "script.py").write_text(script.format(guard))
         done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
         assert done.stdout.strip() == said, done.stderr
+
+
+def made(own, **settings):
+    spec = spec_from(**{"ues": 6, "rounds": 3, "seeds": [0], **settings}, algorithms=["PerFedS2", own])
+    return spec, make_algorithms(spec, Stage.of(spec, 0))[1]
+
+
+FOLLOWED = {"quorum": 2, "max_staleness": 3, "local_steps": 4, "batch": 8, "beta": 0.02, "bits": 8, "clip": 1.5}
+
+
+def test_an_own_algorithm_follows_every_setting_that_it_does_not_fix():
+    settings = FOLLOWED | {"bandwidth": "equal_finish", "schedule": "round_robin", "alpha": 0.05, "merge": "FedBuff"}
+    spec, mine = made(Algorithm("Mine", Learner(FedAvg())), **settings)
+    ours = make_algorithms(spec, Stage.of(spec, 0))[0]
+    assert replace(mine.learner, objective=ours.learner.objective) == ours.learner
+    assert (mine.protocol, mine.bandwidth) == (ours.protocol, ours.bandwidth)
+    assert mine.schedule is not None
+    assert [mine.schedule(k).tolist() for k in range(3)] == [ours.schedule(k).tolist() for k in range(3)]
+    assert settings_of_its_own(spec) == {"Mine": []}
+
+
+def test_what_an_own_algorithm_fixes_stays_and_is_listed():
+    own = Algorithm("Mine", Learner(PerFed(0.01), batch=4, local_steps=2), Protocol(5), bandwidth=equal_finish)
+    spec, mine = made(own, **FOLLOWED)
+    assert (mine.protocol, mine.bandwidth) == (own.protocol, equal_finish)
+    assert (mine.learner.batch, mine.learner.local_steps, mine.learner.personal_step) == (4, 2, 0.01)
+    assert (mine.learner.beta, mine.learner.clip, mine.learner.bits) == (0.02, 1.5, 8)
+    listed = ["--batch 4", "--local-steps 2", "--alpha 0.01", "--quorum 5", "--max-staleness unbounded"]
+    assert settings_of_its_own(spec) == {"Mine": [*listed, "--bandwidth equal_finish"]}
+
+
+def test_an_own_asynchronous_algorithm_shares_the_band_as_ours_do():
+    _, mine = made(Algorithm("Mine", Learner(FedAvg()), Protocol(1)), bandwidth="equal_finish")
+    assert mine.bandwidth is equal_share  # erratum 12
+
+
+@pytest.mark.usefixtures("file")
+def test_a_note_lists_what_an_own_algorithm_fixes():
+    note = "Mine fixes --batch 4, --alpha 0.01, --max-staleness 3 itself, unlike the other algorithms."
+    assert note in notes_of(spec_from(**SMALL, batch=9, quorum=2, algorithms=["mine.py:mine"]), {}, None)
