@@ -31,7 +31,7 @@ Flags = dict[str, tuple[Any, Any]]  # type and default, by parameter
 
 BASIC = {  # settings that --help shows, by panel; those with a value are its example
     "Task": {"task": "mnist", "labels_per_ue": "2", "split": ""},
-    "Cell": {"cell": "", "ues": "50", "radius_m": "", "bandwidth_hz": "5e6"},
+    "Cell": {"cell": "", "ues": "50", "bandwidth_hz": "5e6"},
     "Radio": {"radio": "umi", "bits": "8"},
     "Energy": {},
     "Rounds": {"quorum": "5", "max_staleness": "10", "schedule": "", "bandwidth": ""},

@@ -5,10 +5,8 @@ from functools import cache
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from perfeds2.deployment.device import compute_job, evaluate_here
-from perfeds2.deployment.merging import Handed
-from perfeds2.deployment.setup import Setup
-from perfeds2.learning.task import Task
+from perfeds2 import Task
+from perfeds2.deployment import Handed, Setup, compute_job, evaluate_here
 
 app = ClientApp()
 

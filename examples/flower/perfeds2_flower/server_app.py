@@ -11,13 +11,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from perfeds2.deployment.merging import merged
-from perfeds2.deployment.record import MergedUpdate, Record
-from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.validate import form_of, wrong_update
-from perfeds2.runs.store import save_arrays
-from perfeds2.timeline.protocol import close_round, hand_out, open_server
-from perfeds2.timeline.record import save_timelines
+from perfeds2.deployment import MergedUpdate, Record, Setup, close_round, form_of, hand_out, merged
+from perfeds2.deployment import open_server, save_timelines, wrong_update
+from perfeds2.runs import save_arrays
 
 POLL_S = 0.1
 

@@ -1,0 +1,19 @@
+"""The public names of this package, for models and transports of your own."""
+
+from perfeds2.deployment.device import compute_job as compute_job
+from perfeds2.deployment.device import evaluate_here as evaluate_here
+from perfeds2.deployment.merging import Handed as Handed
+from perfeds2.deployment.merging import merged as merged
+from perfeds2.deployment.own import EquinoxModel as EquinoxModel
+from perfeds2.deployment.own import own_samples as own_samples
+from perfeds2.deployment.record import MergedUpdate as MergedUpdate
+from perfeds2.deployment.record import Record as Record
+from perfeds2.deployment.setup import Setup as Setup
+from perfeds2.deployment.validate import form_of as form_of
+from perfeds2.deployment.validate import wrong_update as wrong_update
+from perfeds2.timeline.protocol import close_round as close_round
+from perfeds2.timeline.protocol import hand_out as hand_out
+from perfeds2.timeline.protocol import open_server as open_server
+from perfeds2.timeline.record import save_timelines as save_timelines
+
+__all__: list[str]  # type: ignore[reportUnsupportedDunderAll]  # the names above
