@@ -312,11 +312,18 @@ def folders() -> list[str]:
 def _root() -> Iterator[str]:
     import perfeds2
 
-    yield "# Python\n\nThe public names: `from perfeds2 import …`. Each is loaded when it is first used.\n"
+    yield "# Python\n\nThe public names: `from perfeds2 import …`. Each is loaded when it is first used. Three packages have more, for what"
+    yield "you add yourself: `perfeds2.runs` (studies), `perfeds2.report` (figures) and `perfeds2.deployment` (models and transports); their names"
+    yield "are in `__init__.pyi`. Everything else is internal and may change in any version.\n"
     rows = []
     for name, module in perfeds2._NAMES.items():
         home = module.removeprefix("perfeds2.")
         dotted = f"perfeds2.{home}.{name}"
+        if "." not in home:  # a package, or a name of a module outside the folders
+            obj = getattr(perfeds2, name)
+            shown = code(name) if inspect.isclass(obj) else f'<a href="{home}.html#perfeds2.{home}">{code(name)}</a>'
+            rows.append((shown, inline(first_sentence(inspect.getdoc(obj)))))
+            continue
         node = next((found for found in public(module_path(home)) if found[0] == name), None)
         said = (
             first_sentence(ast.get_docstring(node[1])) if node and isinstance(node[1], FUNCTION | ast.ClassDef) else ""

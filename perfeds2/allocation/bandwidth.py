@@ -42,6 +42,12 @@ def equal_share(uplink: Uplink) -> Bandwidth:
 
     Returns:
         The bandwidth of each UE in Hz, shape (n,).
+
+    Example:
+        >>> from perfeds2 import Cell, Protocol, equal_share, simulate
+        >>> cell, fair = Cell.draw(4, seed=0), {"bandwidth": equal_share, "rounds": 2}
+        >>> simulate(cell, Protocol(2), payload_bits=77_120, samples=120, **fair).rounds
+        2
     """
     return _evenly(uplink, uplink.bits > 0)
 
@@ -57,6 +63,18 @@ def equal_finish(uplink: Uplink) -> Bandwidth:
     Without a plan, all UEs with something to send finish together. Which A of them arrive first is then decided by
     rounding errors and UE numbers (erratum 12), so use a schedule or another policy. A UE that is still computing
     holds its band from the start, because the allocation stays fixed for the whole round.
+
+    Args:
+        uplink: The state of the uplink when the round opens.
+
+    Returns:
+        The bandwidth of each UE in Hz, shape (n,).
+
+    Example:
+        >>> from perfeds2 import Cell, Protocol, equal_finish, simulate
+        >>> cell, together = Cell.draw(4, seed=0), {"bandwidth": equal_finish, "rounds": 2}
+        >>> simulate(cell, Protocol(4), payload_bits=77_120, samples=120, **together).rounds
+        2
     """
     return _end_together(uplink, _planned(uplink), uplink.bits, uplink.compute_s)
 
@@ -81,6 +99,18 @@ def between(theta: float) -> Policy:
 
     Without a plan every UE is served, and the bounds b_i ≥ w_i would allow only w itself. Each UE then keeps (1 −
     θ)·w_i, and θ = 1 equals ``equal_finish``.
+
+    Args:
+        theta: θ, from 0 to 1.
+
+    Returns:
+        A policy: a function of an ``Uplink`` that returns the bandwidth of each UE in Hz, shape (n,).
+
+    Example:
+        >>> from perfeds2 import between, compare
+        >>> half = compare(bandwidth=between(0.5), ues=4, algorithms=["PerFedS2"], seeds=[0], rounds=1)
+        >>> half.timelines["PerFedS2", 0].rounds
+        1
     """
     if not 0 <= theta <= 1:
         raise ValueError(f"theta must be from 0 (weighted_rate) to 1 (all band to the planned UEs), got {theta}.")

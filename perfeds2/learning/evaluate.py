@@ -45,6 +45,13 @@ def evaluate(
     Returns:
         An array with one number per UE for each of train_loss, train_loss_personal, test_accuracy and
         test_accuracy_personal. The accuracy of a model whose loss is not finite is NaN.
+
+    Example:
+        >>> import jax
+        >>> from perfeds2 import evaluate, synthetic
+        >>> task = synthetic(4, labels_per_ue=2, seed=0)
+        >>> evaluate(task, task.model.init(jax.random.key(0)), alpha=0.03)["test_accuracy"].shape
+        (4,)
     """
     view = View.of(task.model, task.data.lengths(), own, steps)
     table = _evaluate(view, params, task.data, jnp.asarray(alpha, jnp.float32), memory if own is not None else None)

@@ -266,6 +266,15 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
 
     Returns:
         The weights after the last round, by name.
+
+    Example:
+        >>> from perfeds2 import Cell, Learner, PerFed, Protocol, replay, simulate, synthetic
+        >>> task, learner = synthetic(4, labels_per_ue=2, seed=0), Learner(PerFed(0.03), batch=8)
+        >>> load = {"payload_bits": task.payload_bits, "samples": learner.samples}
+        >>> timeline = simulate(Cell.draw(4, seed=0), Protocol(2, 3), **load, rounds=3)
+        >>> weights = replay(task, timeline, learner)
+        >>> isinstance(weights, dict)
+        True
     """
     script, block = Script.of(timeline, learner.merge), on_gpu.block_of([(0, timeline.rounds)])
     prepared, state = Prepared.of(task, script, learner, seed, block), start(task, script, learner, seed)

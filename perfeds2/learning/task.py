@@ -241,7 +241,19 @@ def weight_shapes(model: Model) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def payload_bits(model: Model) -> float:
-    """Return Z, the size of one upload in bits: 32 per parameter."""
+    """Return Z, the size of one upload in bits: 32 per parameter.
+
+    Args:
+        model: The model whose weights are uploaded.
+
+    Returns:
+        The size in bits.
+
+    Example:
+        >>> from perfeds2 import digits, payload_bits
+        >>> payload_bits(digits.model)
+        77120.0
+    """
     return 32.0 * parameters(model)
 
 

@@ -85,7 +85,24 @@ def curves_section(run: RunResults, hint: str) -> list[Part]:
 
 
 def write_paper_figures(folder: Path | str, out: Path | str | None = None, axis: str = "seconds") -> list[Path]:
-    """Draw a run's folder as PDF and PNG and write ``table.tex``, by default into its ``figures``. Return the paths."""
+    """Draw a run's folder as PDF and PNG for a paper, and write ``table.tex``.
+
+    Args:
+        folder: The folder of a finished run.
+        out: Where to write; None is ``figures`` in the folder.
+        axis: What curves are drawn over: seconds, rounds, joules or bits.
+
+    Returns:
+        The files that were written.
+
+    Example:
+        >>> import tempfile
+        >>> from perfeds2 import compare, write_paper_figures
+        >>> run = tempfile.mkdtemp() + "/run"
+        >>> found = compare(out=run, task="synthetic", ues=4, algorithms=["PerFedS2"], seeds=[0], rounds=4)
+        >>> "table.tex" in [path.name for path in write_paper_figures(run)]
+        True
+    """
     return write_run_figures(load_run(folder), Path(folder) / "figures" if out is None else Path(out), axis)
 
 

@@ -141,7 +141,23 @@ def _as_list(value: Any) -> Any:
 
 
 def spec_from(**settings: Any) -> Spec:
-    """Return a spec from keywords: ``spec_from(task="digits", ues=20, cell={"layout": "equal"})``."""
+    """Return the spec of a run: all settings, checked, with defaults filled in.
+
+    Args:
+        **settings: Settings as ``compare`` takes them: flags as keywords, or whole sections as dictionaries.
+
+    Returns:
+        The spec. ``to_toml()`` gives the text of a spec file.
+
+    Raises:
+        InputError: If a setting is invalid.
+
+    Example:
+        >>> from perfeds2 import spec_from
+        >>> spec = spec_from(ues=20, cell={"layout": "equal"})
+        >>> spec.protocol.quorum
+        5
+    """
     return resolve(nested(settings))
 
 

@@ -90,6 +90,9 @@ def arena(base: Mapping[str, Any] | Path | str = "", *, out: Path | str, **asked
 
     Raises:
         InputError: If a setting is invalid or the folder holds something else.
+
+    Example:
+        >>> met = arena({"horizon_s": 30}, methods=["PerFedS2", "FedBuff"], out="runs/a")  # doctest: +SKIP
     """
     how = Execution.from_python("arena", out, **{key: asked.pop(key) for key in KEYWORDS if key in asked})
     return run_arena(make_plan(base_values(base or {}), **asked), Path(out), how)

@@ -54,6 +54,12 @@ def compare(
 
     Raises:
         InputError: If a setting is invalid, the run would take over a day, or the folder holds something else.
+
+    Example:
+        >>> from perfeds2 import compare
+        >>> found = compare(task="synthetic", ues=4, algorithms=["PerFedS2", "FedAvg-SYN"], seeds=[0], rounds=2)
+        >>> [row["algorithm"] for row in found.summary["algorithms"]]
+        ['PerFedS2', 'FedAvg-SYN']
     """
     refuse_while_loading("compare")
     spec = spec_from(**settings)

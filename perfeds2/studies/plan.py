@@ -79,6 +79,10 @@ def plan(
 
     Raises:
         InputError: If a setting is invalid, the target is not reached at all, or the folder holds something else.
+
+    Example:
+        >>> found = plan(ues=20, target_accuracy=0.9, seeds=3)  # doctest: +SKIP
+        >>> found.best.choice  # doctest: +SKIP
     """
     refuse_while_loading("plan")
     if spec is None:

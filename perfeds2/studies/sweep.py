@@ -111,6 +111,15 @@ def sweep(
 
     Raises:
         InputError: If a setting is invalid, the sweep would take over a day, or the folder holds something else.
+
+    Example:
+        >>> import tempfile
+        >>> from perfeds2 import load_sweep, sweep
+        >>> folder = tempfile.mkdtemp() + "/sweep"
+        >>> base = {"task": "synthetic", "ues": 4, "rounds": 2, "algorithms": ["PerFedS2"], "seeds": [0]}
+        >>> swept = sweep(base, {"quorum": [1, 2]}, out=folder, workers=1)
+        >>> sorted(set(load_sweep(folder).quorum))
+        [1, 2]
     """
     how = Execution.from_python("sweep", out, **execution)
     return run_sweep(make_grid(base_values(base), grid), Path(out), how)
@@ -180,7 +189,15 @@ def _write_failures(path: Path, failures: Sequence[Failure]) -> None:
 def load_sweep(folder: Path | str) -> "pd.DataFrame":
     """Read the metrics of a sweep as a tidy table.
 
-    Its columns are the settings of the grid, algorithm, seed, round, time_s, the metrics, joules and merged_bits.
+    Args:
+        folder: The folder of a sweep.
+
+    Returns:
+        One row per point, algorithm, seed and evaluation. The columns are the settings of the grid, algorithm, seed,
+        round, time_s, the metrics, joules and merged_bits.
+
+    Example:
+        >>> load_sweep("runs/a")  # doctest: +SKIP
     """
     return _read_table(Path(folder), "sweep.csv")
 

@@ -98,6 +98,10 @@ def tune(
 
     Raises:
         InputError: If a setting is invalid, a training fails, or the folder holds something else.
+
+    Example:
+        >>> found = tune({"task": "digits"}, {"beta": [0.02, 0.07, 0.2]}, out="runs/tuned")  # doctest: +SKIP
+        >>> found.table  # doctest: +SKIP
     """
     how = Execution.from_python("tune", out, **execution)
     return run_search(make_search(base_values(base), search or {}, seeds=seeds, rungs=rungs), Path(out), how)

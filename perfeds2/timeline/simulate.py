@@ -52,6 +52,12 @@ def simulate(
 
     Raises:
         ValueError: If an argument is out of range, the arguments do not fit together, or a round can never close.
+
+    Example:
+        >>> from perfeds2 import Cell, Protocol, simulate
+        >>> timeline = simulate(Cell.draw(4, seed=0), Protocol(2, 3), payload_bits=77_120, samples=120, rounds=5)
+        >>> timeline.ues.shape
+        (5, 2)
     """
     if rounds is None and horizon_s is None:
         raise ValueError("simulate needs rounds or horizon_s, got neither.")

@@ -11,8 +11,18 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from perfeds2.deployment import MergedUpdate, Record, Setup, close_round, form_of, hand_out, merged
-from perfeds2.deployment import open_server, save_timelines, wrong_update
+from perfeds2.deployment import (
+    MergedUpdate,
+    Record,
+    Setup,
+    close_round,
+    form_of,
+    hand_out,
+    merged,
+    open_server,
+    save_timelines,
+    wrong_update,
+)
 from perfeds2.runs import save_arrays
 
 POLL_S = 0.1

@@ -57,7 +57,26 @@ class Judged:
 
 
 def mean_loss(model: Model, params: Params, x: Array, y: Array, mask: Array | None = None) -> Float[Array, ""]:
-    """Return the mean loss of a batch (l in eq. (2)), over the unmasked samples if there is a mask."""
+    """Return the mean loss of a batch (l in eq. (2)), over the unmasked samples if there is a mask.
+
+    Args:
+        model: The model.
+        params: Its weights by name.
+        x: Samples, shape (b, …).
+        y: Labels, shape (b,), or targets, shape (b, outputs).
+        mask: Which samples count, shape (b,); None is all.
+
+    Returns:
+        One number.
+
+    Example:
+        >>> import jax
+        >>> from perfeds2 import mean_loss, synthetic
+        >>> task = synthetic(4, labels_per_ue=2, seed=0)
+        >>> x, y, mask = task.data.train_part(0, 8)
+        >>> mean_loss(task.model, task.model.init(jax.random.key(0)), x, y, mask).shape
+        ()
+    """
     if mask is not None:
         return summed_loss(model, params, x, y, mask) / mask.sum()
     return loss_of(model)(model(params, x), y).mean()
