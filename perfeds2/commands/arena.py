@@ -1,9 +1,8 @@
 """perfeds2 arena: which method is best, on equal terms?"""
 
-from typing import Any
-
 from perfeds2.commands.common import flag, study
 from perfeds2.commands.completion import of_kind
+from perfeds2.spec.names import Value
 from perfeds2.spec.values import ALGORITHM, TASK
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS
 
@@ -34,7 +33,7 @@ def arena(
         "--tuning-seeds", "Number of tuning seeds, separate from evaluation seeds.", "N", TUNING_SEEDS
     ),
     rungs: int = flag("--rungs", "Number of successive-halving rungs (factor 3).", "N", RUNGS),
-    **given: Any,
+    **given: Value,
 ) -> None:
     """Tune and compare many methods on equal terms.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import typer
@@ -19,14 +19,16 @@ from perfeds2.commands.completion import of_setting, setting_keys
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import Setting, settings
+from perfeds2.spec.names import Named, Value, Values
 from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
 
 if TYPE_CHECKING:
+    from perfeds2.runs.pool import Failure
     from perfeds2.runs.progress import Follower, Progress
     from perfeds2.spec.fields import Spec
     from perfeds2.studies.execution import Execution
 
-Flags = dict[str, tuple[Any, Any]]  # type and default, by parameter
+Flags = dict[str, tuple[Value, Value]]  # type and default, by parameter
 
 
 BASIC = {  # settings that --help shows, by panel; those with a value are its example
@@ -50,7 +52,7 @@ class SettingsCommand(TyperCommand):
     """
 
     settings: Sequence[Setting] = settings()
-    own_defaults: Mapping[str, Sequence[Any]] = {}
+    own_defaults: Mapping[str, Sequence[Value]] = {}
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         shown, full = copy(self), ALL in ctx.meta
@@ -86,7 +88,7 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-def flag(name: str, help_: str, look: str = "", default: Any = None, **more: Any) -> Any:
+def flag(name: str, help_: str, look: str = "", default: Value = None, **more: Value) -> Value:
     """A flag of a command, as the default of its parameter: ``flag("--retries", "How often …", "N", 2)``."""
     return typer.Option(default, name, help=help_, metavar=look or None, **more)
 
@@ -141,7 +143,7 @@ def add_command(
     command: Callable[..., None],
     flags: Flags | None = None,
     leave_out: Sequence[str] = (),
-    defaults: Mapping[str, Sequence[Any]] | None = None,
+    defaults: Mapping[str, Sequence[Value]] | None = None,
     group: str = "Experiment",
 ) -> None:
     """Add a command with its own flags, in a panel of the help, the shared ``flags``, and one for every setting.
@@ -191,7 +193,7 @@ def with_flags(command: Callable[..., None], flags: Flags) -> Callable[..., None
     return command
 
 
-def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[str, Any]]:
+def take_settings(given: Values) -> tuple[Path | None, list[str], Values]:
     """The spec file, the assignments and the flags that were given."""
     spec_file, assignments = given.pop("spec"), list[str](given.pop("set_") or ())
     names = ["seed", *(each.keyword for each in settings())]
@@ -199,10 +201,10 @@ def take_settings(given: dict[str, Any]) -> tuple[Path | None, list[str], dict[s
 
 
 def nested_values(
-    spec_file: Path | None, flags: Mapping[str, Any], assignments: Sequence[str], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
+    spec_file: Path | None, flags: Mapping[str, Value], assignments: Sequence[str], defaults: Mapping[str, Value]
+) -> Values:
     """A spec's nested values: from its file, then flags, then --set. ``defaults`` are a command's own, of its run."""
-    values: dict[str, Any] = {} if spec_file is None else read_toml(spec_file)
+    values: Values = {} if spec_file is None else read_toml(spec_file)
     for key, value in defaults.items():
         if key not in values.get("run", {}):
             put(values, "run", key, value)
@@ -236,24 +238,24 @@ def followed(path: Path, track: Sequence[str] | None, page: str = "report.html")
 class Study:
     """What was asked of a command that trains, and the steps these commands have in common."""
 
-    def __init__(self, command: str, given: dict[str, Any]) -> None:
+    def __init__(self, command: str, given: Values) -> None:
         self.command, self.given = command, given
         self.spec_file, self.assignments, self.flags = take_settings(given)
         self.quiet: bool = given["quiet"]
         self.resume: Path | None = given["resume"]
         self.place: list[Path] = []  # holds the folder once it is known
-        self.failures: Sequence[Any] = ()
+        self.failures: Sequence[Failure] = ()
 
-    def values(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    def values(self, defaults: Mapping[str, Value]) -> Values:
         """Return the spec's nested values, from its file, then flags, then --set."""
         return nested_values(self.spec_file, self.flags, self.assignments, defaults)
 
-    def spec(self, defaults: Mapping[str, Any]) -> "Spec":
+    def spec(self, defaults: Mapping[str, Value]) -> "Spec":
         spec = resolve(self.values(defaults))
         self.refuse_unused(spec.algorithms, spec.merges)
         return spec
 
-    def refuse_unused(self, *methods: Any, **where: str) -> None:
+    def refuse_unused(self, *methods: Iterable[Named], **where: str) -> None:
         """Refuse settings of methods that do not take part."""
         from perfeds2.spec.methods import refuse_unused  # imports JAX
 
@@ -294,7 +296,7 @@ class Study:
 
 
 @contextmanager
-def study(command: str, given: dict[str, Any]) -> Iterator[Study]:
+def study(command: str, given: Values) -> Iterator[Study]:
     """Yield what was asked of a command, and exit with status 1 if trainings failed."""
     context: typer.Context = given.pop("context")
     sources = {name: context.get_parameter_source(name) for name in context.params}

@@ -4,19 +4,20 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from perfeds2.commands.common import followed, prepare_to_train, study, watching
 from perfeds2.console import say
 from perfeds2.errors import InputError
+from perfeds2.spec.names import Value, Values
 
 if TYPE_CHECKING:
     from perfeds2.spec.fields import Spec
 
 
-def compare(**given: Any) -> None:
+def compare(**given: Value) -> None:
     """Compare algorithms on the same cell, data, fading and initial weights.
 
     Writes a folder with report.html, metrics.csv, timeline.npz, summary.json and model.safetensors.
@@ -24,7 +25,7 @@ def compare(**given: Any) -> None:
     do_spec("compare", given, {})
 
 
-def do_spec(command: str, given: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
     """What compare, run and simulate do: a folder, the work, the page, the table."""
     trains = command != "simulate"
     with study(command, given) as asked:

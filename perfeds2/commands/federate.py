@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -21,6 +21,7 @@ from perfeds2.commands.watch import watch
 from perfeds2.console import guarded, say
 from perfeds2.deployment.fields import FOLLOWED, RENAMED
 from perfeds2.errors import InputError
+from perfeds2.spec.names import Value, Values
 
 if TYPE_CHECKING:
     from perfeds2.deployment.credentials import Credentials
@@ -49,7 +50,7 @@ class FederationCommand(SettingsCommand):
     own_defaults = OWN_DEFAULTS
 
 
-def make_setup(given: dict[str, Any]) -> "Setup":
+def make_setup(given: Values) -> "Setup":
     """Return the setup that flags describe. Paths are made absolute, because server and devices run elsewhere."""
     from perfeds2.deployment.setup import Setup
     from perfeds2.spec.tasks import check_model
@@ -105,7 +106,7 @@ def local(
     out: Path | None = flag("--out", "Result folder. (default: a new one in runs/)", "DIR"),
     resume: Path | None = flag("--resume", "Continue an interrupted federation.", "DIR"),
     quiet: bool = QUIET,
-    **given: Any,
+    **given: Value,
 ) -> None:
     """Run a whole federation on this machine: certificates, broker, server, devices, report.
 
@@ -223,7 +224,7 @@ def device(
 
 
 def submit(
-    out: Path = RUN, credentials: Path = CREDENTIALS, state: Path = STATE, quiet: bool = QUIET, **given: Any
+    out: Path = RUN, credentials: Path = CREDENTIALS, state: Path = STATE, quiet: bool = QUIET, **given: Value
 ) -> None:
     """Start a federation on a running server.
 
@@ -272,7 +273,7 @@ def reporting_errors(command: Callable[..., None]) -> Callable[..., None]:
     """Print an error of a command as one sentence."""
 
     @functools.wraps(command)
-    def called(**given: Any) -> None:
+    def called(**given: Value) -> None:
         with guarded(f"federate {command.__name__}", []):
             need_extra()
             command(**given)

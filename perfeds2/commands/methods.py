@@ -1,12 +1,15 @@
 """perfeds2 methods: list the methods and their settings."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from perfeds2.commands.completion import of_kind
 from perfeds2.console import guarded
 from perfeds2.spec.values import METHOD
+
+if TYPE_CHECKING:
+    from perfeds2.spec.methods import Method
 
 
 def methods(
@@ -39,7 +42,7 @@ def methods(
             Console().print(table)
 
 
-def _described(method: Any) -> str:
+def _described(method: "Method") -> str:
     """Return a method's rule, paper, rounds and settings as text."""
     import inspect
     from dataclasses import fields

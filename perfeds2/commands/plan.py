@@ -1,10 +1,9 @@
 """perfeds2 plan: which A, S, band, schedule, local steps and bits?"""
 
-from typing import Any
-
 import typer
 
 from perfeds2.commands.common import flag, prepare_to_train, study
+from perfeds2.spec.names import Value
 from perfeds2.spec.resolve import resolve
 
 LEAVES_OUT = (
@@ -31,7 +30,7 @@ def plan(
         "--least-share", "Limit: smallest share of merges per UE. (default: above 0)", "SHARE"
     ),
     as_json: bool = flag("--json", "Print the plan as JSON instead of a table.", default=False),
-    **given: Any,
+    **given: Value,
 ) -> None:
     """Find the protocol settings that reach a target accuracy soonest.
 

@@ -3,13 +3,14 @@
 import threading
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from perfeds2.commands.common import flag, prepare_to_train, take_settings
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
+from perfeds2.spec.names import Value, Values
 
 if TYPE_CHECKING:
     from perfeds2.play.server import Playground
@@ -26,7 +27,7 @@ def play(
     port: int = flag("--port", "Port on this machine; 0 picks a free one.", "PORT", 0),
     no_open: bool = flag("--no-open", "Print the address and open no browser.", default=False),
     export: Path | None = flag("--export", "Write the page as one file that works offline.", "FILE.html"),
-    **given: Any,
+    **given: Value,
 ) -> None:
     """Play with a cell in the browser.
 
@@ -48,7 +49,7 @@ def play(
         return _serve(Playground(knobs, fixed), port, no_open, quiet)
 
 
-def _export(path: Path, knobs: Any, fixed: dict[str, Any], quiet: bool) -> None:
+def _export(path: Path, knobs: Value, fixed: Values, quiet: bool) -> None:
     from perfeds2.files import write_text
     from perfeds2.play.page import canned_page
     from perfeds2.report.terminal import progress

@@ -4,7 +4,7 @@ import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import typer
 
@@ -12,6 +12,7 @@ from perfeds2.commands.common import JOBS, QUIET, TRACK, flag, followed, prepare
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
+from perfeds2.spec.names import Values
 
 
 def reproduce(
@@ -76,7 +77,7 @@ def reproduce(
             seeds = seeds or ("3" if scale == "quick" else "5")
             figures, all_seeds = load_figures(names), resolve({"run": {"seeds": seeds}}).run.seeds
             prepare_to_train(len(all_seeds), jobs)
-            changed: dict[str, Any] = {}
+            changed: Values = {}
             for assignment in changes or ():
                 put_text(changed, assignment)
             tuned = read_tuned(specs or [], TASK)

@@ -1,12 +1,11 @@
 """perfeds2 run: one algorithm."""
 
-from typing import Any
-
 from perfeds2.commands.compare import do_spec
+from perfeds2.spec.names import Value
 
 DEFAULTS = {"algorithms": ["PerFedS2"], "seeds": [0]}
 
 
-def run(**given: Any) -> None:
+def run(**given: Value) -> None:
     """Train one algorithm with one seed: by default PerFedS2, seed 0."""
     do_spec("run", given, DEFAULTS)

@@ -1,14 +1,13 @@
 """perfeds2 simulate: only the clock."""
 
-from typing import Any
-
 from perfeds2.commands.compare import do_spec
+from perfeds2.spec.names import Value
 
 LEAVES_OUT = ("data_dir", "alpha", "beta", "eval_every_s", "target_accuracy", "metric", "stop_when_diverged")  # unused
 
 DEFAULTS = {"seeds": [0]}
 
 
-def simulate(**given: Any) -> None:
+def simulate(**given: Value) -> None:
     """Simulate only the clock: who is merged when, and who waits."""
     do_spec("simulate", given, DEFAULTS)

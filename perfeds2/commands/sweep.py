@@ -1,12 +1,12 @@
 """perfeds2 sweep: a setting varied."""
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from perfeds2.commands.common import flag, study
 from perfeds2.errors import InputError
+from perfeds2.spec.names import Value
 
 DEFAULTS = {"algorithms": ["PerFedS2"]}
 
@@ -18,7 +18,7 @@ def sweep(
     grid: list[str] | None = flag(
         "--grid", "A setting and its values: quorum=1,2,5 or seed=0..19. Repeatable.", "NAME=VALUES"
     ),
-    **given: Any,
+    **given: Value,
 ) -> None:
     """Vary settings over a grid, such as --grid quorum=1,2,5 --grid seed=0..19.
 

@@ -1,9 +1,8 @@
 """perfeds2 tune: which step sizes suit each algorithm?"""
 
-from typing import Any
-
 from perfeds2.commands.common import flag, study
 from perfeds2.errors import InputError
+from perfeds2.spec.names import Value, Values
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS
 
 LEAVES_OUT = ("seeds", "seed", "rounds", "eval_every_s", "held_out", "stop_when_diverged")
@@ -20,7 +19,7 @@ def tune(
     ),
     rungs: int = flag("--rungs", "Number of successive-halving rungs (factor 3).", "N", RUNGS),
     figure: str | None = flag("--figure", "Tune the cell and algorithms of a figure, exp_1 to exp_8.", "NAME"),
-    **given: Any,
+    **given: Value,
 ) -> None:
     """Find the step sizes that suit each algorithm.
 
@@ -49,7 +48,7 @@ def tune(
         asked.say_written(path / "tuned.toml", path / "tune.csv", *drawn)
 
 
-def _of_figure(name: str, values: dict[str, Any]) -> dict[str, Any]:
+def _of_figure(name: str, values: Values) -> Values:
     """A figure's settings, with what was given over them."""
     from perfeds2.paper.figures import load_figures
     from perfeds2.studies.figure import merged

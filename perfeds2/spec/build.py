@@ -25,7 +25,6 @@ import inspect
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -48,7 +47,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.spec.cells import limits_energy, make_budget, make_cell, seconds_a_step, upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.methods import Method, method_of
-from perfeds2.spec.names import Named, call, expect, user_errors
+from perfeds2.spec.names import Named, Values, call, expect, user_errors
 from perfeds2.spec.tasks import check_model, make_task, model_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -104,8 +103,10 @@ class Stage:
 
     seed: int
     cell: Cell
-    plan: Callable[[int], tuple[Any, Schedule | None]]  # shares and schedule, by samples per job; cached
-    timelines: dict[Any, Timeline] = field(default_factory=dict)
+    plan: Callable[
+        [int], tuple[Float[np.ndarray, " n"], Schedule | None]
+    ]  # shares and schedule, by samples per job; cached
+    timelines: dict[Hashable, Timeline] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: Spec, seed: int) -> "Stage":
@@ -213,7 +214,7 @@ def settings_of_its_own(spec: Spec) -> dict[str, list[str]]:
     return found
 
 
-def learner_settings(spec: Spec, algorithm: str) -> dict[str, Any]:
+def learner_settings(spec: Spec, algorithm: str) -> Values:
     """Return the settings of the spec that are fields of ``Learner``."""
     learning = spec.learning_of(algorithm)
     found = {
@@ -351,10 +352,12 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
             return shares, when_opened(named, protocol, named.value)
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
-        rows: Any = call(named.value, f"--schedule {named}", known | more)
-        if callable(rows):
-            return shares, skipping(named, protocol, cell, when_opened(named, protocol, rows))  # checked by the clock
-        rows = np.asarray(rows)
+        planned = call(named.value, f"--schedule {named}", known | more)
+        if callable(planned):
+            return shares, skipping(
+                named, protocol, cell, when_opened(named, protocol, planned)
+            )  # checked by the clock
+        rows = np.asarray(planned)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
             raise ValueError(
                 f"expected rows of {protocol.quorum} UEs (--quorum), got {rows.dtype} of shape {rows.shape}."
@@ -363,12 +366,12 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[
     return shares, skipping(named, protocol, cell, schedules.as_schedule(rows))
 
 
-def is_schedule(function: Callable[..., Any]) -> bool:
+def is_schedule(function: Callable[..., object]) -> bool:
     """Return whether a function plans a round itself; otherwise it makes a schedule."""
     return bool({"round_", "moment"} & inspect.signature(function).parameters.keys())
 
 
-def when_opened(named: Named, protocol: Protocol, schedule: Any) -> Schedule:
+def when_opened(named: Named, protocol: Protocol, schedule: Schedule) -> Schedule:
     """Check a schedule that chooses UEs when a round opens, and return it.
 
     It cannot be known in advance whether it leaves a UE out for too long.
@@ -399,7 +402,7 @@ def skipping(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -
 # ---- timelines
 
 
-def timeline_key(spec: Spec, algorithm: Algorithm) -> tuple[Any, ...]:
+def timeline_key(spec: Spec, algorithm: Algorithm) -> Hashable:
     """Return a key that is equal for algorithms of a stage with the same timeline."""
     bits = upload_bits(spec, algorithm.learner.objective)
     shares = None if algorithm.shares is None else algorithm.shares.tobytes()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -26,7 +25,7 @@ from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.names import Named, call, expect, user_errors
+from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
 from perfeds2.spec.tasks import model_of
 from perfeds2.timeline.state import Budget
 
@@ -38,14 +37,14 @@ KEPT = "fleet.json"  # in a run's folder: a copy of the fleet file and its trace
 def make_cell(spec: Spec, seed: int) -> Cell:
     """Make the cell of a seed: positions, processor speeds and fading."""
     settings, own = spec.cell, spec.cell.kind
-    kind: Any = Cell if own is None else own.value
+    kind: Value = Cell if own is None else own.value
     refuse_without_a_fleet(spec)
     if isinstance(kind, FleetFile):
         kind = partial(cell_of_fleet, spec, kind)
     if isinstance(kind, Cell):
         cell = kind
     else:
-        known: dict[str, Any] = settings.model_dump(exclude=NOT_FOR_CELLS) | {"seed": seed}
+        known: Values = settings.model_dump(exclude=NOT_FOR_CELLS) | {"seed": seed}
         known |= make_radio(spec)
         known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
         make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
@@ -61,7 +60,7 @@ def model_bits(spec: Spec) -> float:
     return spec.cell.payload_bits or payload_bits(model_of(spec))
 
 
-def upload_bits(spec: Spec, objective: Any = None) -> float:
+def upload_bits(spec: Spec, objective: object = None) -> float:
     """Return Z, the size of one upload in bits.
 
     Unless payload_bits is set, an objective that withholds part of the model uploads less. Below 32 bits per number,
@@ -77,7 +76,7 @@ def upload_bits(spec: Spec, objective: Any = None) -> float:
     return bits * sent + place_bits(sent, numbers) + (SCALE_BITS * (len(arrays) - len(stays)) if bits < 32 else 0.0)
 
 
-def _withheld(objective: Withholding, model: Model) -> list[Any]:
+def _withheld(objective: Withholding, model: Model) -> list[jax.ShapeDtypeStruct]:
     """Return the shapes of the arrays that are not uploaded."""
     with input_errors(f"{type(objective).__name__} does not fit this model"):
         return jax.tree.leaves(jax.eval_shape(lambda: objective.withheld(model.init(jax.random.key(0)))))
@@ -101,9 +100,9 @@ def make_budget(spec: Spec, cell: Cell, samples: float) -> Budget | None:
     return None if joules is None else Budget.of(joules, make_energy(spec), cell, samples)
 
 
-def make_radio(spec: Spec) -> dict[str, Any]:
+def make_radio(spec: Spec) -> Values:
     """Return the radio settings of a spec as keywords of ``Cell.draw``; empty if the spec sets none."""
-    settings, named, made = spec.radio, spec.radio.name, dict[str, Any]()
+    settings, named, made = spec.radio, spec.radio.name, Values()
     own = {key: value for key in OF_A_RADIO if (value := dict(settings)[key]) is not None}
     if named is None or named.value is None:
         unused = next((key for key in own if key != "carrier_hz"), None)
@@ -156,7 +155,7 @@ def _own_loss(named: Named, radio: Radio, where: Where) -> Float[np.ndarray, " n
 # ---- fleet files
 
 
-def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Any) -> Cell:
+def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Value) -> Cell:
     """Return the cell that would be drawn without a file, overridden by what the file specifies."""
     if spec.cell.distance_m is not None:
         raise InputError(f"--distance-m and --cell {spec.cell.kind} were both given; the file has a column distance_m.")
@@ -221,9 +220,9 @@ def keep_fleet(folder: Path, spec: Spec) -> None:
         write_text(folder / KEPT, json.dumps(texts, indent=1) + "\n")
 
 
-def with_kept_fleet(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def with_kept_fleet(values: Mapping[str, Value], folder: Path) -> Values:
     """Return a run's nested values; a fleet file that is missing is replaced by the copy in the folder."""
-    cell: Any = values.get("cell")
+    cell: Value = values.get("cell")
     place = str(cell.get("kind")) if isinstance(cell, Mapping) else ""
     if not place.endswith(".csv") or Path(place).exists() or not (folder / KEPT).exists():
         return dict(values)

@@ -8,13 +8,13 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import pydantic
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from perfeds2.spec.names import Kind, Named, method_name
+from perfeds2.spec.names import Kind, Named, Value, Values, method_name
 from perfeds2.spec.values import (
     ALGORITHM,
     CELL,
@@ -54,7 +54,7 @@ from perfeds2.theory.constants import ALPHA
 # ---- settings
 
 
-def setting(default: Any, look: str, help_: str, *, flag: str = "", shown: str = "") -> Any:
+def setting(default: Value, look: str, help_: str, *, flag: str = "", shown: str = "") -> Value:
     """Return a field of a spec.
 
     Args:
@@ -64,8 +64,8 @@ def setting(default: Any, look: str, help_: str, *, flag: str = "", shown: str =
         flag: The flag, if it is not the field's name.
         shown: The default in words, if its value says little.
     """
-    known: dict[str, Any] = {"look": look, "flag": flag, "shown": shown}
-    factory: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
+    known: Values = {"look": look, "flag": flag, "shown": shown}
+    factory: Values = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**factory, description=help_, json_schema_extra=known)  # read by settings_of
 
 
@@ -290,7 +290,7 @@ class Spec(Section):
     protocol: ProtocolSpec = Field(default_factory=ProtocolSpec)
     learning: LearningSpec = Field(default_factory=LearningSpec)
     run: RunSpec = Field(default_factory=RunSpec)
-    methods: Annotated[dict[str, dict[str, Any]], PlainSerializer(write_methods)] = Field(
+    methods: Annotated[dict[str, Values], PlainSerializer(write_methods)] = Field(
         default_factory=dict
     )  # by method or algorithm: its own settings, and overrides of learning settings
     own: dict[str, str] = Field(default_factory=dict)  # sha256 of every file that defines one of the user's objects
@@ -325,20 +325,20 @@ class Spec(Section):
         own = {key: value for key, value in self._given(algorithm).items() if key in LearningSpec.model_fields}
         return self.learning.model_copy(update=own) if own else self.learning
 
-    def method_settings(self, algorithm: str) -> dict[str, Any]:
+    def method_settings(self, algorithm: str) -> Values:
         """Return the settings given to a method that only it has."""
         return {key: value for key, value in self._given(algorithm).items() if key not in LearningSpec.model_fields}
 
-    def methods_of(self, algorithm: str) -> dict[str, dict[str, Any]]:
+    def methods_of(self, algorithm: str) -> dict[str, Values]:
         """Return the part of [methods] that an algorithm uses: its own, its method's and its merge's."""
         merge = self.learning_of(algorithm).merge
         used = (algorithm, method_name(algorithm), None if merge is None else merge.label)
         return {name: own for name, own in self.methods.items() if name in used}
 
-    def _given(self, algorithm: str) -> dict[str, Any]:
+    def _given(self, algorithm: str) -> Values:
         return self.methods.get(method_name(algorithm), {}) | self.methods.get(algorithm, {})
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """Return nested values, as in a TOML file."""
         dumped = self.model_dump(mode="json", exclude_none=True)
         return {
@@ -353,14 +353,14 @@ class Spec(Section):
 
 def sections_of(model: type[Section]) -> dict[str, type[Section]]:
     """Return the sections of a model by name."""
-    fields: dict[str, Any] = {name: field.annotation for name, field in model.model_fields.items()}
+    fields: dict[str, object] = {name: field.annotation for name, field in model.model_fields.items()}
     return {name: kind for name, kind in fields.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
 
 SECTIONS = sections_of(Spec)
 
 
-def own_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def own_settings(make: Callable[..., object]) -> dict[str, inspect.Parameter]:
     """Return the settings that only a method or merge has: its parameters that are not shared learning settings."""
     try:
         parameters = inspect.signature(make, eval_str=True).parameters
@@ -418,7 +418,7 @@ class Setting:
 def settings_of(sections: Mapping[str, type[Section]]) -> Iterator[Setting]:
     for section, model in sections.items():
         for key, info in model.model_fields.items():
-            extra: Any = info.json_schema_extra
+            extra: Value = info.json_schema_extra
             default = info.default
             plain = ",".join(f"{v:g}" for v in default) if isinstance(default, tuple) else default
             shown = extra["shown"] or ("" if plain is None or info.default_factory else _number(plain))
@@ -434,7 +434,7 @@ def _number(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _parts(annotation: Any) -> Iterator[Any]:
+def _parts(annotation: object) -> Iterator[object]:
     """Yield a type and its parts recursively, down to the words of literals and the kinds of names."""
     yield annotation
     for inner in get_args(annotation):

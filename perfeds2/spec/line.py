@@ -2,16 +2,16 @@
 
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 from perfeds2.spec.fields import Spec, settings
+from perfeds2.spec.names import Value, Values
 from perfeds2.spec.resolve import EACH, put_flags, resolve
 
 # Settings that determine the defaults of others, and that a reader looks for first.
 FIRST = ("task", "cell", "ues", "radio", "algorithms", "seeds", "horizon_s")
 
 
-def command_line(command: str, spec: Spec, defaults: Mapping[str, Any]) -> str:
+def command_line(command: str, spec: Spec, defaults: Mapping[str, Value]) -> str:
     """Return the command line of a spec, such as ``perfeds2 run --ues 50 --quorum 7``.
 
     Args:
@@ -19,7 +19,7 @@ def command_line(command: str, spec: Spec, defaults: Mapping[str, Any]) -> str:
         spec: The settings.
         defaults: The command's own defaults of the section ``run``, which are left out.
     """
-    said, flags = spec.values(), dict[str, Any]()
+    said, flags = spec.values(), Values()
     usual = _read(flags, defaults)
     first = [each for name in FIRST for each in settings() if each.keyword == name]
     for each in [*first, *(each for each in settings() if each not in first)]:
@@ -39,13 +39,13 @@ def command_line(command: str, spec: Spec, defaults: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _read(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {"run": dict(defaults)}
+def _read(flags: Mapping[str, Value], defaults: Mapping[str, Value]) -> Values:
+    values: Values = {"run": dict(defaults)}
     put_flags(values, flags)
     return resolve(values).values()
 
 
-def _text(value: Any) -> str:
+def _text(value: Value) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(_text, value))
     return repr(value) if isinstance(value, float) else str(value)

@@ -8,12 +8,12 @@ docs/explanation/methods.md describes each method.
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.learning.methods import MERGES, METHODS
 from perfeds2.learning.objectives import OBJECTIVES
-from perfeds2.spec.names import MODES, Named, algorithm_name, method_name
+from perfeds2.spec.names import MODES, Named, Value, algorithm_name, method_name
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Method:
     """A method and the rounds it runs in."""
 
     name: str  # without the mode: [methods.PerFed] applies to PerFed in all modes
-    make: Callable[..., Any]  # a dataclass whose fields are the settings, or a function of them
+    make: Callable[..., Value]  # a dataclass whose fields are the settings, or a function of them
     mode: str = "S2"
     rounds: Literal["one tier", "all tiers", "draft"] | None = None  # special rounds; None: those of the mode
 
     @classmethod
-    def of(cls, name: str, make: Any) -> "Method":
+    def of(cls, name: str, make: Callable[..., object]) -> "Method":
         """Return a method with the mode and rounds that ``make`` declares."""
         return cls(name, make, getattr(make, "mode", "S2"), getattr(make, "rounds", None))
 
@@ -61,7 +61,7 @@ def method_of(named: Named) -> tuple[str, Method] | None:
     A user's own objective runs in S2 rounds and is merged by the mean; with a user's own merge, UEs compute what
     FedAvg does.
     """
-    own: Any = named.value
+    own: Value = named.value
     if isinstance(own, Method):
         return named.label, own
     parts = hasattr(own, "batches") or (hasattr(own, "init") and (hasattr(own, "step") or callable(own)))
@@ -81,7 +81,7 @@ def settings_name(named: Named) -> str | None:
     return None if found is None else found[0]
 
 
-def makers(algorithms: Iterable[Named], merges: Iterable[Named]) -> dict[str, Callable[..., Any]]:
+def makers(algorithms: Iterable[Named], merges: Iterable[Named]) -> dict[str, Callable[..., Value]]:
     """Return what takes settings, by name: built-in methods and merges, and the user's own that take part."""
     found = {method.name: method.make for method in ALGORITHMS.values()} | MERGES
     found |= {name: method.make for name, method in ALGORITHMS.items()}

@@ -17,12 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import core_schema
 
 from perfeds2.errors import InputError, did_you_mean
 
+Value = Any  # what a user gives for a setting: text, a number, a list or an object
+Values = dict[str, Value]  # by name; the values of a spec are nested, by section and key
+Kept = TypeVar("Kept")
 GIVEN = "python:"  # prefix in a spec for an object that is defined in no file
 MODES = ("SYN", "S2", "ASY")  # synchronous, semi-synchronous and asynchronous rounds
 
@@ -42,7 +45,7 @@ class Named:
     """A name and the object it stands for."""
 
     text: str  # as a spec writes it
-    value: Any = field(compare=False, repr=False)
+    value: Value = field(compare=False, repr=False)
     source: str = ""  # the file or module of a user's own object
     digest: str = ""  # the sha256 of that file
     identity: int = 0  # the id of an object that is defined in no file; no other process can find it
@@ -69,16 +72,16 @@ class Kind:
     is_path: Callable[[str], bool] | None = None  # whether a text is a path that ``file`` opens
     files: str = ""  # which files those are, in words
 
-    def table(self) -> Mapping[str, Any]:
+    def table(self) -> Mapping[str, Value]:
         """Return the built-in objects by name. Some tables import JAX."""
         return _imported(self.place) if self.place else {}
 
-    def __get_pydantic_core_schema__(self, *_: Any) -> Any:
+    def __get_pydantic_core_schema__(self, *_: object) -> core_schema.CoreSchema:
         """Make ``Annotated[Named, TASK]`` validate a task from its name and serialise it as text."""
         text = core_schema.plain_serializer_function_ser_schema(str, return_schema=core_schema.str_schema())
         return core_schema.no_info_plain_validator_function(self.find, serialization=text)
 
-    def find(self, given: Any) -> Named:
+    def find(self, given: Value) -> Named:
         """Return the object for a text, or wrap an object given from Python.
 
         Raises:
@@ -117,13 +120,13 @@ class Kind:
         raise ValueError(f"is no {self.what}; expected a name such as {next(iter(self.table()), 'FILE.py:NAME')}")
 
 
-def _imported(place: str) -> Any:
+def _imported(place: str) -> Value:
     """Return what MODULE:NAME refers to."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-def _of_family(make: Callable[[float], Any], text: str) -> Any:
+def _of_family(make: Callable[[float], object], text: str) -> object:
     family, _, number = text.partition(":")
     try:
         return make(float(number))
@@ -209,7 +212,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _written_down(value: Any) -> Named:
+def _written_down(value: object) -> Named:
     """Name an object by a reference, if a file defines it; otherwise by its own name."""
     name = getattr(value, "__qualname__", type(value).__name__)
     for module in (sys.modules.get(str(getattr(value, "__module__", ""))), sys.modules.get("__main__")):
@@ -253,7 +256,7 @@ def _short(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def call(function: Callable[..., Any], what: str, known: Mapping[str, Any]) -> Any:
+def call(function: Callable[..., Value], what: str, known: Mapping[str, object]) -> Value:
     """Call a user's function with those of the known values that its parameters name.
 
     Args:
@@ -279,7 +282,7 @@ def call(function: Callable[..., Any], what: str, known: Mapping[str, Any]) -> A
 
 
 @contextmanager
-def user_errors(what: str, *parts: Any) -> Iterator[None]:
+def user_errors(what: str, *parts: object) -> Iterator[None]:
     """Turn errors raised in the user's own parts into an InputError that names them; other errors propagate.
 
     A ValueError or TypeError raised elsewhere also counts as the user's if any part is, since it is about what that
@@ -300,7 +303,7 @@ def user_errors(what: str, *parts: Any) -> Iterator[None]:
         raise InputError(f"{what}: {told}{place}.") from error
 
 
-def expect(made: Any, kind: type, flag: str, named: Named | None) -> Any:
+def expect(made: object, kind: type[Kept], flag: str, named: Named | None) -> Kept:
     """Return what a user's function made, or raise InputError if it is not of the expected type."""
     if not isinstance(made, kind):
         raise InputError(f"{flag} {named} gave a {type(made).__name__}; expected a {kind.__name__}.")

@@ -7,13 +7,14 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import TypeVar, get_type_hints
 
 import pydantic
+from pydantic_core import ErrorDetails
 
 from perfeds2.errors import InputError, did_you_mean, input_errors
 from perfeds2.spec.fields import SECTIONS, LearningSpec, Section, Spec, own_settings, sections_of, settings, settings_of
-from perfeds2.spec.names import Named, method_name
+from perfeds2.spec.names import Named, Value, Values, method_name
 from perfeds2.spec.values import ALGORITHM, CELL, MERGE, RADIO, TASK, read_list
 
 SEEDS = ("run", "seeds")
@@ -53,7 +54,7 @@ def name_of(place: tuple[str, str]) -> str:
     return next(each.keyword for each in settings() if (each.section, each.key) == place)
 
 
-def put(values: dict[str, Any], section: str, key: str, value: Any) -> None:
+def put(values: Values, section: str, key: str, value: Value) -> None:
     """Set one value in nested values."""
     inner = values.setdefault(section, {})
     if not isinstance(inner, dict):
@@ -67,13 +68,13 @@ def put(values: dict[str, Any], section: str, key: str, value: Any) -> None:
         inner.pop(SPLITTING[1 - SPLITTING.index(key)], None)  # the later one replaces the other
 
 
-def take(values: Mapping[str, Any], section: str, key: str) -> Any:
+def take(values: Mapping[str, Value], section: str, key: str) -> Value:
     """Return one value of nested values."""
     algorithm, dot, own = key.rpartition(".")
     return values[section][algorithm][own] if section == EACH and dot else values[section][key]
 
 
-def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
+def put_flags(values: Values, flags: Mapping[str, Value]) -> None:
     """Set the values of flags or keywords. ``seed`` is a single seed and excludes ``seeds``."""
     if flags.get("seed") is not None and flags.get("seeds") is not None:
         raise InputError(f"--seed {flags['seed']} and --seeds {flags['seeds']} were both given; give one of them.")
@@ -82,13 +83,13 @@ def put_flags(values: dict[str, Any], flags: Mapping[str, Any]) -> None:
         put(values, *place_of(name), [value] if name == "seed" else value)
 
 
-def _refuse_both(task: Any) -> None:
+def _refuse_both(task: Value) -> None:
     given = [task.get(name) for name in SPLITTING] if isinstance(task, Mapping) else []
     if given and None not in given:
         raise InputError(f"--labels-per-ue {given[0]} and --split {given[1]} were both given; give one of them.")
 
 
-def put_text(values: dict[str, Any], assignment: str) -> None:
+def put_text(values: Values, assignment: str) -> None:
     """Set one value from ``section.key=value`` or ``Method.key=value``; the value may be TOML or plain text."""
     path, equals, text = assignment.partition("=")
     section, dot, key = path.strip().partition(".")
@@ -103,16 +104,16 @@ def put_text(values: dict[str, Any], assignment: str) -> None:
     put(values, section, key, value)
 
 
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+def nested(settings: Mapping[str, Value]) -> Values:
     """Return Python keywords as nested values: settings by flag or section.key, whole sections as dictionaries."""
     sections = {name for name, value in settings.items() if isinstance(value, Mapping) and name in Spec.model_fields}
-    values: dict[str, Any] = {name: deepcopy(dict(settings[name])) for name in sections}
+    values: Values = {name: deepcopy(dict(settings[name])) for name in sections}
     put_flags(values, {name: _as_list(value) for name, value in settings.items() if name not in sections})
     _name_methods(values)
     return values
 
 
-def _name_methods(values: dict[str, Any]) -> None:
+def _name_methods(values: Values) -> None:
     """Replace built-in methods such as ``Ditto(pull=0.1)`` or ``Ditto`` by name and settings, which can be saved."""
     run = values.get("run", {})
     algorithms = run.get("algorithms")
@@ -132,7 +133,7 @@ def _name_methods(values: dict[str, Any]) -> None:
                 put(values, EACH, f"{name}.{field.name}", own[field.name])
 
 
-def _as_list(value: Any) -> Any:
+def _as_list(value: Value) -> Value:
     """Convert ranges, arrays and generators to lists, and NumPy numbers to Python's."""
     if hasattr(value, "tolist"):
         return value.tolist()
@@ -140,7 +141,7 @@ def _as_list(value: Any) -> Any:
     return [_as_list(each) for each in value] if many else value
 
 
-def spec_from(**settings: Any) -> Spec:
+def spec_from(**settings: Value) -> Spec:
     """Return the spec of a run: all settings, checked, with defaults filled in.
 
     Args:
@@ -161,7 +162,7 @@ def spec_from(**settings: Any) -> Spec:
     return resolve(nested(settings))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> Values:
     """Read the nested values of a spec file.
 
     Raises:
@@ -186,7 +187,7 @@ MOST_EVALUATIONS = 1_000_000
 Sections = TypeVar("Sections", bound=Section)
 
 
-def validated(model: type[Sections], values: Mapping[str, Any]) -> Sections:
+def validated(model: type[Sections], values: Mapping[str, Value]) -> Sections:
     """Validate nested values as a model made of sections; errors are one sentence that names the flag."""
     try:
         return model.model_validate(values)
@@ -194,7 +195,7 @@ def validated(model: type[Sections], values: Mapping[str, Any]) -> Sections:
         raise InputError(_sentence(error.errors(), sections_of(model))) from None
 
 
-def resolve(values: Mapping[str, Any]) -> Spec:
+def resolve(values: Mapping[str, Value]) -> Spec:
     """Validate nested values and fill in defaults that depend on others.
 
     Raises:
@@ -253,7 +254,7 @@ def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
     return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))
 
 
-def _method_settings(spec: Spec) -> dict[str, dict[str, Any]]:
+def _method_settings(spec: Spec) -> dict[str, Values]:
     """Return the validated settings of every method: shared ones and its own."""
     if not spec.methods:
         return {}
@@ -264,7 +265,7 @@ def _method_settings(spec: Spec) -> dict[str, dict[str, Any]]:
         with suppress(ValueError):  # reported by the validation
             merges += [MERGE.find(own["merge"])] if own.get("merge") is not None else []
     known = makers(spec.run.algorithms or (), merges)
-    checked: dict[str, dict[str, Any]] = {}
+    checked: dict[str, Values] = {}
     for name, given in spec.methods.items():
         if name not in known:
             hint = did_you_mean(name, [*known, *SECTIONS])
@@ -275,13 +276,13 @@ def _method_settings(spec: Spec) -> dict[str, dict[str, Any]]:
     return checked
 
 
-def _type_of(parameter: inspect.Parameter) -> Any:
+def _type_of(parameter: inspect.Parameter) -> Value:
     if parameter.annotation is not parameter.empty:
         return parameter.annotation
-    return Any if parameter.default is parameter.empty or parameter.default is None else type(parameter.default)
+    return Value if parameter.default is parameter.empty or parameter.default is None else type(parameter.default)
 
 
-def _read_setting(types: Mapping[str, Any], name: str, key: str, value: Any) -> Any:
+def _read_setting(types: Mapping[str, Value], name: str, key: str, value: Value) -> Value:
     """Validate the value of a method's setting by its type."""
     if key not in types:
         raise InputError(f"{name} has no setting {key}; {_sentence_end(did_you_mean(key, types))}")
@@ -305,7 +306,7 @@ def _own_files(spec: Spec) -> dict[str, str]:
     return files
 
 
-def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_defaults(values: Mapping[str, Value]) -> Values:
     """Return the values with the defaults of the task, cell and radio they name, and the number of UEs of these."""
     filled = dict(values)
     for section, key, kind in (("task", "name", TASK), ("cell", "kind", CELL), ("radio", "name", RADIO)):
@@ -324,9 +325,9 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def _defaults_of(value: Any, name: Any, said: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+def _defaults_of(value: Value, name: Value, said: Mapping[str, Value]) -> Mapping[str, Mapping[str, Value]]:
     """Return the defaults of a task, cell or radio; those of a data file depend on the settings given for it."""
-    own: Any = getattr(value, "defaults", {})
+    own: Value = getattr(value, "defaults", {})
     if isinstance(own, Mapping):
         return own
     target = read_list(said.get("target") or ())
@@ -338,7 +339,7 @@ def _defaults_of(value: Any, name: Any, said: Mapping[str, Any]) -> Mapping[str,
         return own(tuple(target), named.get("ue_column") or None, named)
 
 
-def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> None:
+def _fill(values: Values, defaults: Mapping[str, Mapping[str, Value]]) -> None:
     for section, own in defaults.items():
         given = values.get(section, {})
         if isinstance(given, Mapping):
@@ -350,7 +351,7 @@ def _fill(values: dict[str, Any], defaults: Mapping[str, Mapping[str, Any]]) -> 
 # ---- error messages
 
 
-def _sentence(errors: Sequence[Any], sections: Mapping[str, type[Section]]) -> str:
+def _sentence(errors: Sequence[ErrorDetails], sections: Mapping[str, type[Section]]) -> str:
     """Return pydantic's first error as a sentence: the flag, what was given, what was expected."""
     location = errors[0]["loc"]
     if errors[0]["type"] == "extra_forbidden":
@@ -367,7 +368,7 @@ def _sentence_end(hint: str) -> str:
     return hint if hint.endswith("?") else f"{hint}."
 
 
-def _complaint(errors: Sequence[Any], flag: str) -> str:
+def _complaint(errors: Sequence[ErrorDetails], flag: str) -> str:
     """Describe what is wrong with the value of a flag, from pydantic's first error."""
     came, limits = errors[0].get("input"), errors[0].get("ctx", {})
     match errors[0]["type"]:
@@ -386,7 +387,7 @@ def _complaint(errors: Sequence[Any], flag: str) -> str:
             return f"{flag} must be {' or '.join([expected, *words])}, got {came!r}."
 
 
-def _as_given(came: Any) -> str:
+def _as_given(came: object) -> str:
     return repr(came) if isinstance(came, str | int | float) else str(getattr(came, "__name__", type(came).__name__))
 
 

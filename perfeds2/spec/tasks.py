@@ -2,9 +2,9 @@
 
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from perfeds2.learning.partition import ByLabel, Given, Samples, Split
 from perfeds2.learning.target import Targets, judged
 from perfeds2.learning.task import Recipe, Task, logits
 from perfeds2.spec.fields import Spec, TaskSpec
-from perfeds2.spec.names import Named, call, expect, user_errors
+from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
 
 
 def make_task(spec: Spec, seed: int) -> Task:
@@ -50,7 +50,7 @@ def _own_task(
         raise InputError(f"--task {named} does not ask for a split, so --split {split} has no say; leave it out.")
     if not callable(named.value):
         return expect(named.value, Task, "--task", named)
-    known: dict[str, Any] = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
+    known: Values = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
     known["split"] = split_of(split)
     return expect(call(named.value, f"--task {named}", known), Task, "--task", named)
 
@@ -74,7 +74,7 @@ def metric_of(spec: Spec) -> str:
     model = None if recipe_of(spec) is not None else model_of(spec)
     if not isinstance(model, Judged):
         return "accuracy"
-    metric: Any = model.metric
+    metric: object = model.metric
     ours = (name for name, each in MEASURES.items() if metric is each or type(metric) is each)
     return next(ours, None) or _plain(getattr(metric, "__name__", type(metric).__name__))
 
@@ -114,7 +114,7 @@ def split_of(named: Named | None) -> Split | None:
     if named is None or not named.source:
         return None if named is None else named.value
 
-    def ask(samples: Samples, ues: int, seed: int) -> Any:
+    def ask(samples: Samples, ues: int, seed: int) -> Value:
         known = {"labels": samples.labels, "owners": samples.owners, "ues": ues, "seed": seed}
         return call(named.value, f"--split {named}", known)
 
@@ -153,7 +153,7 @@ def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, 
     x, mask = jax.ShapeDtypeStruct((3, *sample.shape), sample.dtype), jax.ShapeDtypeStruct((3,), bool)
     y = jax.ShapeDtypeStruct((3,), np.int32) if target.labels else jax.ShapeDtypeStruct((3, target.outputs), np.float32)
 
-    def judge(by: Any, x: Any, *rest: Any) -> Any:
+    def judge(by: Callable[..., jax.Array], x: jax.Array, *rest: jax.Array) -> jax.Array:
         return by(model(model.init(jax.random.key(0)), x), *rest)
 
     for flag, function, given, expected, words in (
@@ -211,7 +211,7 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
     return model
 
 
-def _of_torch(given: Any, sample: jax.ShapeDtypeStruct, flag: str) -> Model:
+def _of_torch(given: Value, sample: jax.ShapeDtypeStruct, flag: str) -> Model:
     """Convert a PyTorch module, or a function that makes one per seed, to a model."""
     try:
         return from_torch(given, sample)

@@ -3,11 +3,11 @@
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from perfeds2.spec.names import Kind, Named
+from perfeds2.spec.names import Kind, Named, Value
 
 # ---- kinds of names
 
@@ -62,7 +62,7 @@ def within(low: float, high: float) -> AfterValidator:
     return AfterValidator(partial(_within, low, high))
 
 
-def read_list(value: Any) -> Any:
+def read_list(value: Value) -> Value:
     """Parse ``1,2,5`` or ``[1, 2, 5]`` as a list."""
     if not isinstance(value, str):
         return value
@@ -72,7 +72,7 @@ def read_list(value: Any) -> Any:
     return [part.strip().strip("'\"") for part in inner.split(",") if part.strip()]
 
 
-def read_shares(value: Any) -> Any:
+def read_shares(value: Value) -> Value:
     """Read a rule by its name, or one number per UE."""
     if isinstance(value, str) and not ("," in value or value.strip().startswith("[")):
         return SHARES.find(value)
@@ -81,21 +81,21 @@ def read_shares(value: Any) -> Any:
     return read_list(value)
 
 
-def write_shares(shares: Any) -> Any:
+def write_shares(shares: Value) -> Value:
     return shares.text if isinstance(shares, Named) else list(shares)
 
 
-def write_methods(methods: Mapping[str, Mapping[str, Any]]) -> Any:
+def write_methods(methods: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
     return {
         name: {key: str(v) if isinstance(v, Named) else v for key, v in own.items()} for name, own in methods.items()
     }
 
 
-def read_seeds(value: Any) -> Any:
+def read_seeds(value: Value) -> Value:
     """Parse seeds: ``5`` is 0 to 4, ``3,7`` those two, ``0..9`` a range."""
     if not isinstance(value, str) or value.strip().startswith("["):
         return range(value) if isinstance(value, int) and 0 < value < MOST_SEEDS else read_list(value)
-    seeds: list[Any] = []
+    seeds: list[Value] = []
     parts = read_list(value)
     for part in parts:
         first, dots, last = part.partition("..")
@@ -108,12 +108,12 @@ def read_seeds(value: Any) -> Any:
     return seeds
 
 
-def read_whole(value: Any) -> Any:
+def read_whole(value: Value) -> Value:
     """Convert text to a whole number if it is one."""
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
 
 
-def read_fading(value: Any) -> str:
+def read_fading(value: object) -> str:
     """Validate ``none``, ``rayleigh`` or ``rician:K``."""
     text = str(value)
     how, _, k = text.partition(":")
