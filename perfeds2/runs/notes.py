@@ -15,12 +15,12 @@ Rows = Mapping[tuple[str, int], Sequence[Row]]  # by algorithm and seed
 
 def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
     """Return the notes of a run. ``rows`` is None if nothing was trained."""
-    from perfeds2.spec.build import settings_of_its_own
+    from perfeds2.spec.build import fixed_settings
     from perfeds2.spec.cells import unit_warnings
     from perfeds2.spec.tasks import recipe_of
 
     notes, recipe = unit_warnings(spec), recipe_of(spec)
-    for name, flags in settings_of_its_own(spec).items():
+    for name, flags in fixed_settings(spec).items():
         if flags:
             notes.append(f"{name} fixes {', '.join(flags)} itself, unlike the other algorithms.")
     if recipe is not None and recipe.said:

@@ -155,33 +155,30 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
             made = call(made, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
         return _follow_settings(spec, stage, expect(made, Algorithm, "--algorithms", named))
     name, own = found
-    learner = make_learner(spec, name, own)
-    algorithm = Algorithm(name, learner, protocol_of(spec, own.mode), spec.protocol.bandwidth.value, mode=own.mode)
+    learner, bandwidth = make_learner(spec, name, own), _bandwidth(spec, alone=own.mode == "ASY")
+    algorithm = Algorithm(name, learner, protocol_of(spec, own.mode), bandwidth, mode=own.mode)
     if own.rounds == "draft":
         return in_drafts(spec, algorithm)
     if own.mode == "S2":
         shares, schedule = stage.plan(learner.samples)
         return replace(algorithm, shares=shares, schedule=schedule)
-    if own.mode == "ASY":
-        algorithm = replace(algorithm, bandwidth=_policy_of_one(spec))
     return algorithm if own.rounds is None else in_tiers(spec, algorithm, stage, at_once=own.rounds == "all tiers")
 
 
-def _policy_of_one(spec: Spec) -> Policy:
-    """Return the bandwidth policy of rounds that close on one update."""
+def _bandwidth(spec: Spec, *, alone: bool) -> Policy:
+    """Return the bandwidth policy; ``alone`` says that rounds close on one update."""
     named = spec.protocol.bandwidth
     together = named.value is equal_finish or named.text.startswith(f"{between.__name__}:")
-    return equal_share if together else named.value
+    return equal_share if alone and together else named.value
 
 
 def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:
     """Return a user's algorithm with the settings of the spec wherever it has a default."""
-    learner, defaults = own.learner, {each.name: each.default for each in fields(Learner)}
-    given = learner_settings(spec, own.name)
-    if isinstance(learner.objective, Adapting):
+    defaults, given = {each.name: each.default for each in fields(Learner)}, learner_settings(spec, own.name)
+    if isinstance(own.learner.objective, Adapting):
         del given["alpha"]  # its own step is the objective's
-    follows = {key: value for key, value in given.items() if getattr(learner, key) == defaults[key]}
-    algorithm = replace(own, learner=replace(learner, **follows))
+    follows = {key: value for key, value in given.items() if getattr(own.learner, key) == defaults[key]}
+    algorithm = replace(own, learner=replace(own.learner, **follows))
     _refuse_what_does_not_fit(own.name, algorithm.learner, spec.learning.merge if "merge" in follows else None)
     if own.protocol is FROM_SETTINGS:
         algorithm = replace(algorithm, protocol=protocol_of(spec, "S2"))
@@ -189,52 +186,53 @@ def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:
             shares, schedule = stage.plan(algorithm.learner.samples)
             algorithm = replace(algorithm, shares=shares, schedule=schedule)
     if own.bandwidth is equal_share:
-        is_alone = algorithm.protocol.quorum == 1
-        algorithm = replace(algorithm, bandwidth=_policy_of_one(spec) if is_alone else spec.protocol.bandwidth.value)
+        algorithm = replace(algorithm, bandwidth=_bandwidth(spec, alone=algorithm.protocol.quorum == 1))
     return algorithm
 
 
-def settings_of_its_own(spec: Spec) -> dict[str, list[str]]:
+def fixed_settings(spec: Spec) -> dict[str, list[str]]:
     """Return the settings, as flags, in which each ``Algorithm`` of the user differs from the spec, for its first seed."""
     owned = [named for named in spec.algorithms if method_of(named) is None]
-    stage = Stage.of(spec, spec.run.seeds[0]) if owned else None
-    found: dict[str, list[str]] = {}
-    for own in (_make_algorithm(spec, stage, named) for named in owned if stage is not None):
-        usual, has = protocol_of(spec, "S2"), own.protocol
-        pairs = {key: (getattr(own.learner, key), value) for key, value in learner_settings(spec, own.name).items()}
-        pairs["alpha"] = (own.learner.personal_step, spec.learning.alpha)
-        pairs["quorum"] = (has.quorum, usual.quorum)
-        bound = "unbounded" if has.max_staleness is None else has.max_staleness
-        pairs["max_staleness"] = (bound, spec.protocol.max_staleness)
-        pairs["stale"] = (has.stale, usual.stale)
-        pairs["bandwidth"] = (own.bandwidth, spec.protocol.bandwidth.value)
-        differ = {key: mine for key, (mine, theirs) in pairs.items() if mine != theirs}
-        flags = [f"--{key.replace('_', '-')} {getattr(mine, '__name__', mine)}" for key, mine in differ.items()]
-        found[own.name] = [*flags, "--schedule"] if own.schedule is not None and usual != has else flags
+    if not owned:
+        return {}
+    stage, found = Stage.of(spec, spec.run.seeds[0]), dict[str, list[str]]()
+    for own in (_make_algorithm(spec, stage, named) for named in owned):
+        usual = _terms(_follow_settings(spec, stage, Algorithm(own.name, Learner(own.learner.objective))))
+        differ = {
+            key: value for key, value in _terms(own).items() if value != (usual | {"alpha": spec.learning.alpha})[key]
+        }
+        found[own.name] = [f"--{key.replace('_', '-')} {value}" for key, value in differ.items()]
     return found
+
+
+def _terms(algorithm: Algorithm) -> dict[str, object]:
+    """Return the settings of an algorithm that it may fix or follow."""
+    learner, protocol = dict(vars(algorithm.learner)), algorithm.protocol
+    del learner["objective"]
+    return learner | {
+        "alpha": algorithm.learner.personal_step,
+        "quorum": protocol.quorum,
+        "max_staleness": "unbounded" if protocol.max_staleness is None else protocol.max_staleness,
+        "stale": protocol.stale,
+        "schedule": "first" if algorithm.schedule is None else "planned",
+        "bandwidth": getattr(algorithm.bandwidth, "__name__", "own"),
+    }
 
 
 def learner_settings(spec: Spec, algorithm: str) -> Values:
     """Return the settings of the spec that are fields of ``Learner``."""
     learning = spec.learning_of(algorithm)
-    found = {
-        "beta": learning.beta,
-        "batch": learning.batch,
-        "local_steps": learning.local_steps,
-        "alpha": learning.alpha,
-        "clip": learning.clip,
-        "bits": None if spec.radio.bits == 32 else spec.radio.bits,
-        "top_k": None if spec.radio.top_k == 1 else spec.radio.top_k,
-        "personal_steps": learning.personal_steps or 1,
-    }
+    known = {key: value for key, value in dict(learning).items() if value is not None}
+    found = {key: value for key, value in known.items() if key in Learner.__dataclass_fields__}
+    found["bits"] = None if spec.radio.bits == 32 else spec.radio.bits
+    found["top_k"] = None if spec.radio.top_k == 1 else spec.radio.top_k
     chosen = learning.merge
-    if chosen is None:
-        return found
-    merge = chosen.value
-    if inspect.isclass(merge) or not hasattr(merge, "init"):  # a factory; a merge itself has init
-        known = {name: value for name, value in dict(learning).items() if value is not None}
-        merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
-    return found | {"merge": merge}
+    if chosen is not None:
+        merge = chosen.value
+        if inspect.isclass(merge) or not hasattr(merge, "init"):  # a factory; a merge itself has init
+            merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
+        found["merge"] = merge
+    return found
 
 
 def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:

@@ -14,7 +14,7 @@ from perfeds2.allocation.bandwidth import equal_finish
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.notes import notes_of
-from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines, settings_of_its_own
+from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines, fixed_settings
 from perfeds2.spec.cells import make_cell
 from perfeds2.spec.names import user_errors
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
@@ -392,7 +392,7 @@ def test_an_own_algorithm_follows_every_setting_that_it_does_not_fix():
     assert (mine.protocol, mine.bandwidth) == (ours.protocol, ours.bandwidth)
     assert mine.schedule is not None
     assert [mine.schedule(k).tolist() for k in range(3)] == [ours.schedule(k).tolist() for k in range(3)]
-    assert settings_of_its_own(spec) == {"Mine": []}
+    assert fixed_settings(spec) == {"Mine": []}
 
 
 def test_what_an_own_algorithm_fixes_stays_and_is_listed():
@@ -402,7 +402,7 @@ def test_what_an_own_algorithm_fixes_stays_and_is_listed():
     assert (mine.learner.batch, mine.learner.local_steps, mine.learner.personal_step) == (4, 2, 0.01)
     assert (mine.learner.beta, mine.learner.clip, mine.learner.bits) == (0.02, 1.5, 8)
     listed = ["--batch 4", "--local-steps 2", "--alpha 0.01", "--quorum 5", "--max-staleness unbounded"]
-    assert settings_of_its_own(spec) == {"Mine": [*listed, "--bandwidth equal_finish"]}
+    assert fixed_settings(spec) == {"Mine": [*listed, "--bandwidth equal_finish"]}
 
 
 def test_an_own_asynchronous_algorithm_shares_the_band_as_ours_do():
@@ -413,4 +413,4 @@ def test_an_own_asynchronous_algorithm_shares_the_band_as_ours_do():
 @pytest.mark.usefixtures("file")
 def test_a_note_lists_what_an_own_algorithm_fixes():
     note = "Mine fixes --batch 4, --alpha 0.01, --max-staleness 3 itself, unlike the other algorithms."
-    assert note in notes_of(spec_from(**SMALL, batch=9, quorum=2, algorithms=["mine.py:mine"]), {}, None)
+    assert note in notes_of(spec_from(**SMALL | {"batch": 9, "quorum": 2, "algorithms": ["mine.py:mine"]}), {}, None)
