@@ -1,4 +1,4 @@
-"""Shared by all commands: flags made from the settings, a spec read from the flags, progress, and the steps of a study."""
+"""Share what commands have in common: flags for settings, the spec they describe, progress, and the steps of a study."""
 
 import inspect
 import os
@@ -89,7 +89,7 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
 
 
 def flag(name: str, help_: str, look: str = "", default: Value = None, **more: Value) -> Value:
-    """A flag of a command, as the default of its parameter: ``flag("--retries", "How often …", "N", 2)``."""
+    """Return a flag as the default of a command's parameter, such as ``flag("--retries", "Attempts …", "N", 2)``."""
     return typer.Option(default, name, help=help_, metavar=look or None, **more)
 
 
@@ -146,7 +146,7 @@ def add_command(
     defaults: Mapping[str, Sequence[Value]] | None = None,
     group: str = "Experiment",
 ) -> None:
-    """Add a command with its own flags, in a panel of the help, the shared ``flags``, and one for every setting.
+    """Add a command with its own flags, flags it shares with other commands, and one for every setting.
 
     Args:
         app: Where it is added.
@@ -166,7 +166,7 @@ def add_command(
 
 
 def setting_flags(known: Iterable[Setting]) -> Flags:
-    """A flag for each setting, by its keyword: a parameter's type and default."""
+    """Return the type and default of a flag for each setting, by keyword."""
     flags: Flags = {}
     for each in known:
         panel = {"rich_help_panel": each.panel}
@@ -182,7 +182,7 @@ def setting_flags(known: Iterable[Setting]) -> Flags:
 
 
 def with_flags(command: Callable[..., None], flags: Flags) -> Callable[..., None]:
-    """Let a command ask for flags where it says ``**given``."""
+    """Give a command these flags in place of ``**given``."""
     own = [each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD]
     parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in own] + [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
@@ -194,7 +194,7 @@ def with_flags(command: Callable[..., None], flags: Flags) -> Callable[..., None
 
 
 def take_settings(given: Values) -> tuple[Path | None, list[str], Values]:
-    """The spec file, the assignments and the flags that were given."""
+    """Return the spec file, the assignments and the flags that were given."""
     spec_file, assignments = given.pop("spec"), list[str](given.pop("set_") or ())
     names = ["seed", *(each.keyword for each in settings())]
     return spec_file, assignments, {name: value for name in names if (value := given.pop(name, None)) is not None}
@@ -203,7 +203,7 @@ def take_settings(given: Values) -> tuple[Path | None, list[str], Values]:
 def nested_values(
     spec_file: Path | None, flags: Mapping[str, Value], assignments: Sequence[str], defaults: Mapping[str, Value]
 ) -> Values:
-    """A spec's nested values: from its file, then flags, then --set. ``defaults`` are a command's own, of its run."""
+    """Return a spec's nested values: from its file, then flags, then --set. ``defaults`` are the command's own."""
     values: Values = {} if spec_file is None else read_toml(spec_file)
     for key, value in defaults.items():
         if key not in values.get("run", {}):
@@ -215,7 +215,7 @@ def nested_values(
 
 
 def new_folder(out: Path | None, name: str) -> Path:
-    """Where the results go: as asked, or the first of runs/name-1, runs/name-2, … that does not exist."""
+    """Return the folder for results: ``out``, or the first of runs/name-1, runs/name-2, … that does not exist."""
     from perfeds2.runs.folder import free_folder
 
     return out or free_folder(Path("runs"), name)
@@ -223,7 +223,7 @@ def new_folder(out: Path | None, name: str) -> Path:
 
 @contextmanager
 def followed(path: Path, track: Sequence[str] | None, page: str = "report.html") -> "Iterator[list[Follower]]":
-    """Who follows a command from within: the page, and the trackers that were named. What only they need is gone at the end."""
+    """Yield the followers of a command: its live page and its trackers. Delete their files at the end."""
     from perfeds2.report.live import LivePage
     from perfeds2.runs.progress import LIVE
     from perfeds2.runs.trackers import trackers
@@ -236,7 +236,7 @@ def followed(path: Path, track: Sequence[str] | None, page: str = "report.html")
 
 
 class Study:
-    """What was asked of a command that trains, and the steps these commands have in common."""
+    """A request to a command that trains, and the steps that these commands have in common."""
 
     def __init__(self, command: str, given: Values) -> None:
         self.command, self.given = command, given
@@ -275,7 +275,7 @@ class Study:
 
     @contextmanager
     def executing(self, name: str) -> "Iterator[tuple[Path, Execution]]":
-        """Yield the folder and how to train there. The report is drawn in here, too."""
+        """Yield the folder and how to train there. Reports are drawn inside this context, too."""
         from perfeds2.report.live import progress
         from perfeds2.runs.pool import Workers
         from perfeds2.runs.store import open_others
@@ -297,7 +297,7 @@ class Study:
 
 @contextmanager
 def study(command: str, given: Values) -> Iterator[Study]:
-    """Yield what was asked of a command, and exit with status 1 if trainings failed."""
+    """Yield the request to a command, and exit with status 1 if trainings failed."""
     context: typer.Context = given.pop("context")
     sources = {name: context.get_parameter_source(name) for name in context.params}
     typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
@@ -318,7 +318,7 @@ def study(command: str, given: Values) -> Iterator[Study]:
 
 @contextmanager
 def watching(quiet: bool, command: str) -> "Iterator[Callable[[Progress], None]]":
-    """Progress on stderr: simulated time and rounds a second. Quiet or not, Ctrl-C is heeded at every step."""
+    """Yield a function that shows progress on stderr. Ctrl-C is checked at every step, also if quiet."""
     from perfeds2.report.terminal import progress
 
     first: list[float] = []  # when the first rounds were done, that is, after compiling
@@ -335,9 +335,10 @@ def watching(quiet: bool, command: str) -> "Iterator[Callable[[Progress], None]]
 
 
 def prepare_to_train(trainings: int = 1, jobs: int | None = 1) -> None:
-    """Several trainings have a core each, whoever trains them: then the bytes do not depend on how many cores there are.
+    """Set up JAX before it is imported.
 
-    Where processes may share a GPU, this one takes no more of its memory than it needs.
+    Several trainings get one core each, so that the results do not depend on the number of cores. If processes may share a
+    GPU, this one takes no more memory than it needs.
     """
     from perfeds2.learning.compiled import deterministic, keep_compiled, one_core_each
 

@@ -1,4 +1,4 @@
-"""perfeds2 compare: who learns fastest?"""
+"""perfeds2 compare: train several algorithms on equal terms."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ def compare(**given: Value) -> None:
 
 
 def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
-    """What compare, run and simulate do: a folder, the work, the page, the table."""
+    """Do compare, run or simulate: open the folder, train or simulate, write the report, print the table."""
     trains = command != "simulate"
     with study(command, given) as asked:
         from perfeds2.report.live import is_live

@@ -1,4 +1,4 @@
-"""perfeds2 data: the real data sets."""
+"""perfeds2 data: download data sets and show where they are."""
 
 from pathlib import Path
 

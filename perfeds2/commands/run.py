@@ -1,4 +1,4 @@
-"""perfeds2 run: one algorithm."""
+"""perfeds2 run: train one algorithm."""
 
 from perfeds2.commands.compare import do_spec
 from perfeds2.spec.names import Value

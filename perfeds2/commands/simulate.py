@@ -1,4 +1,4 @@
-"""perfeds2 simulate: only the clock."""
+"""perfeds2 simulate: run only the clock."""
 
 from perfeds2.commands.compare import do_spec
 from perfeds2.spec.names import Value

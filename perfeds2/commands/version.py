@@ -1,4 +1,4 @@
-"""perfeds2 --version: which perfeds2 is this, and on what does it run? What a report of a bug should begin with."""
+"""perfeds2 --version: the versions and the machine, as a bug report needs them."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ BESIDE = ("jax", "jaxlib", "numpy", "numba")  # packages that affect the last di
 
 
 def describe() -> str:
-    """Four lines. Nothing is imported for them: JAX alone would take a second, and a GPU several."""
+    """Return four lines of text without importing JAX, which would take seconds."""
     return "\n".join(
         [
             f"perfeds2 {__version__}",
@@ -36,7 +36,7 @@ def _cores() -> str:
 
 
 def _accelerator(devices: Path = Path("/dev")) -> str:
-    """What JAX could compute on: plugins that are installed for it, and the GPUs this machine shows."""
+    """Return the GPUs of this machine and the plugins of JAX."""
     asked = os.environ.get("JAX_PLATFORMS")
     plugins = sorted(
         {f"{each.dist.name} {each.dist.version}" for each in entry_points(group="jax_plugins") if each.dist}

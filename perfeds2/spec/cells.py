@@ -24,12 +24,13 @@ from perfeds2.network.fleet_file import FleetFile
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
-from perfeds2.spec.fields import Spec
+from perfeds2.spec.fields import CellSpec, RadioSpec, Spec
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
 from perfeds2.spec.tasks import model_of
 from perfeds2.timeline.state import Budget
 
 NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
+# The paper's radio has only the first.
 OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
 KEPT = "fleet.json"  # in a run's folder: a copy of the fleet file and its traces
 
@@ -38,12 +39,12 @@ def make_cell(spec: Spec, seed: int) -> Cell:
     """Make the cell of a seed: positions, processor speeds and fading."""
     settings, own = spec.cell, spec.cell.kind
     kind: Value = Cell if own is None else own.value
-    refuse_without_a_fleet(spec)
     if isinstance(kind, FleetFile):
         kind = partial(cell_of_fleet, spec, kind)
     if isinstance(kind, Cell):
         cell = kind
     else:
+        refuse_without_effect(spec)
         known: Values = settings.model_dump(exclude=NOT_FOR_CELLS) | {"seed": seed}
         known |= make_radio(spec)
         known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
@@ -104,16 +105,7 @@ def make_radio(spec: Spec) -> Values:
     """Return the radio settings of a spec as keywords of ``Cell.draw``; empty if the spec sets none."""
     settings, named, made = spec.radio, spec.radio.name, Values()
     own = {key: value for key in OF_A_RADIO if (value := dict(settings)[key]) is not None}
-    if named is None or named.value is None:
-        unused = next((key for key in own if key != "carrier_hz"), None)
-        if unused is not None:
-            flag = f"--{unused.replace('_', '-')}"
-            raise InputError(f"{flag} changes nothing in the paper's radio; choose one that has it, --radio umi.")
-    else:
-        for key, usual in (("path_loss_exponent", 3.8), ("fading_scale", 40.0)):
-            if dict(spec.cell)[key] != usual:
-                flag = f"--{key.replace('_', '-')}"
-                raise InputError(f"{flag} is of the paper's radio and changes nothing with --radio {named}.")
+    if named is not None and named.value is not None:
         radio = named.value
         if not isinstance(radio, Radio):
             radio = Radio(named.label, partial(_own_loss, named))
@@ -199,17 +191,21 @@ def limits_energy(spec: Spec) -> bool:
     return spec.energy.budget is not None or (fleet is not None and fleet.has_energy_budgets)
 
 
-def refuse_without_a_fleet(spec: Spec) -> None:
-    """Refuse fleet settings that would have no effect."""
-    if spec.cell.kind is not None and isinstance(spec.cell.kind.value, Cell):
-        return
-    fleet = _fleet_of(spec)
-    for flag, given, has, needs in (
-        ("--trace-end", spec.cell.trace_end, fleet and fleet.traces, "traces (uplink_trace)"),
-        ("--on-leave", spec.cell.on_leave, fleet and fleet.has_hours, "hours (available)"),
-    ):
-        if given is not None and not has:
-            raise InputError(f"{flag} {given} changes nothing without a --cell FILE.csv whose devices have {needs}.")
+def refuse_without_effect(spec: Spec) -> None:
+    """Refuse settings that would change nothing in this cell."""
+    radio, fleet = spec.radio.name, _fleet_of(spec)
+    if radio is None or radio.value is None:
+        unused = dict.fromkeys(OF_A_RADIO[1:], "in the paper's radio; choose another, such as --radio umi")
+    else:
+        unused = dict.fromkeys(("path_loss_exponent", "fading_scale"), f"with --radio {radio}")
+    if fleet is None or not fleet.traces:
+        unused["trace_end"] = "without a --cell FILE.csv whose devices have traces (uplink_trace)"
+    if fleet is None or not fleet.has_hours:
+        unused["on_leave"] = "without a --cell FILE.csv whose devices have hours (available)"
+    given, fields = dict(spec.cell) | dict(spec.radio), CellSpec.model_fields | RadioSpec.model_fields
+    for key, where in unused.items():
+        if given[key] != fields[key].default:
+            raise InputError(f"--{key.replace('_', '-')} {given[key]} changes nothing {where}.")
 
 
 def keep_fleet(folder: Path, spec: Spec) -> None:

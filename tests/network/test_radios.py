@@ -202,8 +202,8 @@ def test_a_radio_of_ones_own(tmp_path):
     ("settings", "words"),
     [
         ({"radio": "umx"}, r"--radio 'umx' is not known; did you mean um[ia]"),
-        ({"radio": "umi", "path_loss_exponent": 3.0}, "--path-loss-exponent is of the paper's radio"),
-        ({"shadowing_db": 3}, "--shadowing-db changes nothing in the paper's radio"),
+        ({"radio": "umi", "path_loss_exponent": 3.0}, "--path-loss-exponent 3.0 changes nothing with --radio umi"),
+        ({"shadowing_db": 3}, "--shadowing-db 3.0 changes nothing in the paper's radio"),
         ({"fading": "rician"}, r"--fading 'rician' is not known; expected none, rayleigh or rician:K"),
         ({"fading": "rician:-1"}, "--fading 'rician:-1' is not known"),
         ({"radio": "umi", "carrier_hz": 1e8}, "--carrier-hz 100000000.0 is out of range"),
