@@ -31,7 +31,7 @@ def test_help_teaches_every_command_without_loading_jax():
     assert shown.returncode == 0, shown.stderr
     for command in ("compare", "run", "simulate", "report"):
         assert command in shown.stdout
-    flags = perfeds2("compare", "--help").stdout
+    flags = perfeds2("compare", "--help-all").stdout
     for flag in ("--task", "--quorum", "--max-staleness", "--stale", "--labels-per-ue", "--shares", "--bandwidth"):
         assert flag in flags
     assert "Folders that perfeds2 wrote" in perfeds2("report", "--help").stdout  # typer and click must fit for that

@@ -41,7 +41,7 @@ ADDITIONS = {
         from perfeds2.spec.resolve import spec_from
         assert spec_from().protocol.scratch_hz == 7.0
         assert spec_from(scratch_hz="5e3").protocol.scratch_hz == 5000.0
-        assert "--scratch-hz" in command_line("compare", "--help")
+        assert "--scratch-hz" in command_line("compare", "--help-all")
         """,
         table="ProtocolSpec",
     ),

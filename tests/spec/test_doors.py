@@ -130,7 +130,7 @@ def test_every_setting_explains_itself():
         assert each.description.endswith("."), each
         assert each.panel == SECTIONS[each.section].model_config.get("title")
         assert each.default or Spec().model_dump()[each.section][each.key] is None
-    shown = subprocess.run([sys.executable, "-m", "perfeds2", "compare", "--help"], capture_output=True, text=True)
+    shown = subprocess.run([sys.executable, "-m", "perfeds2", "compare", "--help-all"], capture_output=True, text=True)
     text = " ".join(shown.stdout.replace("│", " ").split())
     for each in settings():
         assert each.flag in text
