@@ -14,7 +14,7 @@ from perfeds2.allocation.bandwidth import equal_finish
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.notes import notes_of
-from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines, fixed_settings
+from perfeds2.spec.build import Algorithm, Stage, fixed_settings, make_algorithms, make_timelines
 from perfeds2.spec.cells import make_cell
 from perfeds2.spec.names import user_errors
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
