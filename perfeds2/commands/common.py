@@ -33,12 +33,19 @@ Flags = dict[str, tuple[Value, Value]]  # type and default, by parameter
 
 BASIC = {  # settings that --help shows, by panel; those with a value are its example
     "Task": {"task": "mnist", "labels_per_ue": "2", "split": ""},
-    "Cell": {"cell": "", "ues": "50", "bandwidth_hz": "5e6"},
+    "Cell": {"cell": "", "ues": "50", "devices": "10", "bandwidth_hz": "5e6"},
     "Radio": {"radio": "umi", "bits": "8"},
     "Energy": {},
     "Rounds": {"quorum": "5", "max_staleness": "10", "schedule": "", "bandwidth": ""},
     "Learning": {"alpha": "", "beta": "0.05", "batch": "", "local_steps": "4"},
-    "Run": {"algorithms": "PerFedS2,FedAvg-SYN", "seeds": "10", "horizon_s": "", "target_accuracy": ""},
+    "Run": {
+        "algorithms": "PerFedS2,FedAvg-SYN",
+        "algorithm": "FedAvgS2",
+        "seeds": "10",
+        "horizon_s": "",
+        "rounds": "",
+        "target_accuracy": "",
+    },
 }
 ADVANCED = {"seed", "on", "retries", "reuse", "track", "yes"}  # flags other than settings that --help does not show
 ALL = "perfeds2.help_all"  # set in a context to show every flag

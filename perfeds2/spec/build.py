@@ -231,8 +231,16 @@ def learner_settings(spec: Spec, algorithm: str) -> Values:
         merge = chosen.value
         if inspect.isclass(merge) or not hasattr(merge, "init"):  # a factory; a merge itself has init
             merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
-        found["merge"] = merge
+        found["merge"] = _checked_merge(merge, f"--merge {chosen}")
     return found
+
+
+def _checked_merge(merge: object, what: str) -> Merge | OfMean:
+    if not isinstance(merge, Merge | OfMean):
+        raise InputError(
+            f"{what} gave a {type(merge).__name__}; expected something with init and __call__ (docs/how-to/extending.md)."
+        )
+    return merge
 
 
 def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
@@ -241,18 +249,14 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     known = {name: value for name, value in dict(learning).items() if value is not None}
     made = call(method.make, f"the method {algorithm}", known | spec.method_settings(algorithm))
     objective, merge = parts_of(made)
-    learner = Learner(objective, **{"merge": merge} | learner_settings(spec, algorithm))
+    given = {"merge": _checked_merge(merge, f"the method {algorithm}")} | learner_settings(spec, algorithm)
+    learner = Learner(objective, **given)
     _refuse_what_does_not_fit(algorithm, learner, learning.merge)
     return learner
 
 
 def _refuse_what_does_not_fit(algorithm: str, learner: Learner, merge: Named | None) -> None:
-    """Refuse something that is no merge, and settings that a method does not support."""
-    if not isinstance(learner.merge, Merge | OfMean):
-        raise InputError(
-            f"the merge of {algorithm} is a {type(learner.merge).__name__}; expected something with init and __call__ "
-            f"(docs/how-to/extending.md)."
-        )
+    """Refuse settings that a method does not support."""
     given = {"--top-k": learner.top_k}
     why = "it merges late uploads as well, and a UE could not know which of them counted"
     if isinstance(learner.objective, Scaffold):
