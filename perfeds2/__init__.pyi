@@ -1,6 +1,5 @@
 """The public names of the package, and where each is defined. ``__init__.py`` reads them here, and type checkers do."""
 
-from collections.abc import Callable
 from typing import Final
 
 from perfeds2.allocation.bandwidth import Uplink as Uplink
@@ -52,5 +51,3 @@ from perfeds2.timeline.simulate import simulate as simulate
 __version__: Final[str]
 __all__: list[str]  # type: ignore[reportUnsupportedDunderAll]  # the names above
 _NAMES: Final[dict[str, str]]  # the module of each name
-
-def lazy_names(file: str) -> tuple[dict[str, str], Callable[[str], object]]: ...

@@ -3,6 +3,6 @@
 Its public names, for models and transports of your own, are in ``__init__.pyi``.
 """
 
-from perfeds2 import lazy_names
+from perfeds2.public import lazy_names
 
 __all__, __getattr__ = lazy_names(__file__)

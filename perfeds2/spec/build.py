@@ -177,7 +177,7 @@ def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:
     defaults, given = {each.name: each.default for each in fields(Learner)}, learner_settings(spec, own.name)
     if isinstance(own.learner.objective, Adapting):
         del given["alpha"]  # its own step is the objective's
-    follows = {key: value for key, value in given.items() if getattr(own.learner, key) == defaults[key]}
+    follows = {key: value for key, value in given.items() if vars(own.learner)[key] == defaults[key]}
     algorithm = replace(own, learner=replace(own.learner, **follows))
     _refuse_what_does_not_fit(own.name, algorithm.learner, spec.learning.merge if "merge" in follows else None)
     if own.protocol is FROM_SETTINGS:
