@@ -7,6 +7,7 @@ from perfeds2.allocation.bandwidth import between as between
 from perfeds2.allocation.bandwidth import equal_finish as equal_finish
 from perfeds2.allocation.bandwidth import equal_share as equal_share
 from perfeds2.allocation.schedulers import Moment as Moment
+from perfeds2.api import compare as compare
 from perfeds2.errors import InputError as InputError
 from perfeds2.learning import methods as methods
 from perfeds2.learning.datasets import digits as digits
@@ -39,7 +40,6 @@ from perfeds2.runs.comparison import Comparison as Comparison
 from perfeds2.spec.build import Algorithm as Algorithm
 from perfeds2.spec.resolve import spec_from as spec_from
 from perfeds2.studies.arena import arena as arena
-from perfeds2.studies.compare import compare as compare
 from perfeds2.studies.plan import plan as plan
 from perfeds2.studies.sweep import load_sweep as load_sweep
 from perfeds2.studies.sweep import sweep as sweep

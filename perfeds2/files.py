@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+Json = dict[str, Any]  # a JSON object
 UNFINISHED = re.compile(r"\..+\.(\d+)-\w{8}")  # .NAME.PID-RANDOM
 
 

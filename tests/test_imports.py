@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "perfeds2"
 LEVELS = [  # what stands later may import what stands earlier, and what is beside it
     ["public", "errors", "files", "console", "chart", "shown"],
     *[["network"], ["allocation"], ["theory"], ["timeline"], ["learning"], ["spec"], ["runs"], ["studies"]],
-    *[["paper"], ["report"], ["play"], ["deployment"], ["commands"], ["cli"], ["__main__"]],
+    *[["paper"], ["report"], ["api"], ["play"], ["deployment"], ["commands"], ["cli"], ["__main__"]],
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BY_NAME = {"public.py", "spec/names.py"}  # the package's lazy names, and users' own FILE.py:NAME

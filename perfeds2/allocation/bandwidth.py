@@ -6,7 +6,6 @@ bandwidth per UE. The bandwidths hold until the round closes or a UE leaves or r
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
@@ -345,7 +344,7 @@ def _log_fairness(snr: Array) -> tuple[Array, Array]:
     return np.log(share * gain / log), 1 + snr * log / gain - share - share / log
 
 
-POLICIES: dict[str, Callable[..., Any]] = {
+POLICIES: dict[str, Policy | Callable[[float], Policy]] = {
     "equal_share": equal_share,
     "planned_share": planned_share,
     "equal_finish": equal_finish,

@@ -1,12 +1,9 @@
 """perfeds2 compare: train several algorithms on equal terms."""
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import typer
 
 from perfeds2.commands.common import followed, prepare_to_train, study, watching
 from perfeds2.console import say
@@ -29,7 +26,6 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
     """Do compare, run or simulate: open the folder, train or simulate, write the report, print the table."""
     trains = command != "simulate"
     with study(command, given) as asked:
-        from perfeds2.report.live import is_live
         from perfeds2.runs.folder import Folder, alone, open_folder
 
         spec = asked.spec(defaults) if asked.resume is None else _resumed(asked.resume)
@@ -56,13 +52,11 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
                         train_spec(spec, command, folder, Workers(jobs), watch, followers)
                     else:
                         simulate_spec(spec, command, folder, watch, followers)
-            from perfeds2.report.run import print_summary, write_report
+            from perfeds2.report.run import finish_report, print_summary
 
-            if not (path / "report.html").exists() or is_live(path / "report.html"):
-                write_report(path)
+            finish_report(path)
         if not asked.quiet:
-            print_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
-            typer.echo(f"Results: {path}    Report: {path / 'report.html'}")
+            print_summary(path)
 
 
 def _resumed(path: Path) -> "Spec":

@@ -6,7 +6,6 @@
 
 import functools
 import importlib.util
-import json
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -127,8 +126,7 @@ def local(
         with live_table(quiet) as show:
             run_locally(setup, path, device_data, show, say=functools.partial(say, quiet))
         if not quiet:
-            print_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
-            typer.echo(f"Results: {path}    Report: {path / 'report.html'}")
+            print_summary(path)
 
 
 # ---- certificates

@@ -70,6 +70,7 @@ class AlgorithmResult:
     objective: str = ""  # FedAvg, FedProx, PerFed, …
     mode: str = ""  # SYN, S2 or ASY; anything else for a user's own algorithm
     diverged: int = 0  # number of seeds
+    p_behind_best: float | None = None  # of a paired test against the algorithm that ends best
     settings: Mapping[str, Any] = field(default_factory=dict)  # found by tuning
     edges: tuple[str, ...] = ()  # settings whose value is the smallest or largest tried
     tried: int = 0  # number of settings tried
@@ -243,6 +244,7 @@ def read_summary(summary: Mapping[str, Any]) -> RunResults:
                 str(row["objective"]),
                 str(row["mode"]),
                 int(row.get("diverged") or 0),
+                finite(row.get("p_behind_best")),
             )
             for row in summary["algorithms"]
         ),

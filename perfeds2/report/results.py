@@ -8,7 +8,7 @@ from typing import Any
 from perfeds2.learning.metrics import Score
 from perfeds2.report.read import SECONDS, AlgorithmResult, Cost, RunResults
 from perfeds2.report.style import ACCURACY, GLOBAL
-from perfeds2.report.tables import Cell, Column, Span, Table, estimate, text_column
+from perfeds2.report.tables import Cell, Column, Span, Table, estimate, p_value, signed, text_column
 from perfeds2.runs.statistics import NO_INTERVAL
 
 Extra = tuple[Column, Sequence[Cell]]  # an additional column and its cells
@@ -85,6 +85,18 @@ def results_table(
     return Table([column for column, _ in columns], rows, styles=styles)
 
 
+def behind_best(run: RunResults) -> list[Extra]:
+    """Return a column with how far each algorithm ends behind the best, seed by seed, and the paired test's p."""
+    cells: list[Cell] = []
+    for each in run.algorithms:
+        found = each.estimates.get("behind_best")
+        p = "" if each.p_behind_best is None else f", p {p_value(each.p_behind_best)}"
+        cells.append("–" if found is None else [*signed(vars(found), run.score.form, run.score.scale), Span(p)])
+    points = " (points)" if run.score.is_share else ""
+    column = Column(f"Behind the best, personal{points}")
+    return [(column, cells)] if any("behind_best" in each.estimates for each in run.algorithms) else []
+
+
 def _named(algorithm: AlgorithmResult) -> Cell:
     said = []
     if algorithm.starved:
@@ -140,6 +152,12 @@ def meaning(run: RunResults) -> str:
     if run.is_trained and len(run.algorithms) > 1:
         said.append("Bold is the best of a column.")
     return " ".join(said)
+
+
+PAIRED = (
+    "Behind the best: the difference in each seed from the algorithm that ends best. p: Student's paired test over the "
+    "seeds, adjusted by Holm's method; small means that the difference is hardly chance."
+)
 
 
 def radio_line(radio: Mapping[str, Any]) -> str:

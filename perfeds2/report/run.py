@@ -1,20 +1,22 @@
 """Show a run as an HTML page, for a paper and in the terminal."""
 
-from collections.abc import Mapping
+import json
 from pathlib import Path
-from typing import Any
 
 from perfeds2.files import write_text
 from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend
+from perfeds2.report.live import is_live
 from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import RunResults, load_run, over, read_summary
 from perfeds2.report.results import (
     LOSSES,
+    PAIRED,
     TIMING,
     WAITING,
     accuracies,
+    behind_best,
     energy_line,
     learned,
     meaning,
@@ -35,6 +37,7 @@ from perfeds2.report.timelines import (
 )
 
 MOST_LINES = 40  # in one chart
+NOTES_SHOWN = 2  # in the terminal; the page has all
 
 # ---- the page
 
@@ -44,6 +47,13 @@ def write_report(folder: Path | str, axis: str = "seconds") -> Path:
     path = Path(folder) / "report.html"
     write_text(path, page(load_run(folder), axis))
     return path
+
+
+def finish_report(folder: Path) -> None:
+    """Write the report of a finished run unless it is there; the page of the running command is replaced."""
+    path = folder / "report.html"
+    if not path.exists() or is_live(path):
+        write_report(folder)
 
 
 def page(run: RunResults, axis: str = "seconds") -> str:
@@ -63,9 +73,14 @@ def page(run: RunResults, axis: str = "seconds") -> str:
     )
     command = verbatim(f"perfeds2 {run.command} --spec spec.toml --out again")
     spec = ['<p class="hint">spec.toml, all settings of this run:</p>', verbatim(run.spec)] if run.spec else []
+    behind = behind_best(run)
     sections = [
         curves_section(over(run, axis), hint),
-        section("In numbers", results_table(run, page_measures(run)), hint=meaning(run)),
+        section(
+            "In numbers",
+            results_table(run, page_measures(run), behind),
+            hint=f"{meaning(run)} {PAIRED if behind else ''}",
+        ),
         section("Good to know", *map(note, notes)),
         *timeline_sections(run),
         section("Run it again", command, *spec, hint="In this run's folder; it gives the same numbers again."),
@@ -124,8 +139,9 @@ def write_run_figures(run: RunResults, out: Path, axis: str = "seconds") -> list
 # ---- in the terminal
 
 
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print the contents of summary.json, as two tables if one would be too wide."""
+def print_summary(folder: Path) -> None:
+    """Print a run's table (two if it would be too wide), the answer, where its report is, and the first notes."""
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     run, console = read_summary(summary), open_console()
     limit = f"{run.rounds:,} rounds" if run.horizon_s is None else f"{run.horizon_s:g} simulated seconds"
     console.print(f"\n[bold]{run.task}: {run.ues} UEs, {limit}, {counted(len(run.seeds), 'seed')}[/bold]")
@@ -135,10 +151,12 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         tables = [results_table(run, measures) for measures in ([*TIMING, WAITING], measured)]
     for table in tables:
         console.print(for_terminal(table))
-    for said in (meaning(run), energy_line(run), radio_line(run.radio) if run.radio else ""):
-        if said:
-            print_prose(console, said, "dim")
-    if run.radio and run.radio["warning"]:
-        print_prose(console, f"Warning: {run.radio['warning']}", "yellow")
-    for said in run.notes:
+    if meaning(run):
+        print_prose(console, meaning(run), "dim")
+    print_prose(console, answer(run)[0], "bold")
+    notes = [*run.notes, *([run.radio["warning"]] if run.radio and run.radio["warning"] else [])]
+    for said in notes[:NOTES_SHOWN]:
         print_prose(console, f"Note: {said}", "dim")
+    more = len(notes) - NOTES_SHOWN
+    others = f" (with {counted(more, 'more note')})" if more > 0 else ""
+    console.print(f"Report: {folder / 'report.html'}{others}", markup=False, highlight=False, soft_wrap=True)

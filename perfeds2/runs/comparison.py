@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
+from perfeds2.files import Json, write_text
 from perfeds2.runs.folder import Folder
 from perfeds2.runs.store import Arrays, Result, Row, load_arrays, read_rows, save_arrays, write_index
 from perfeds2.runs.table import write_csv
@@ -40,7 +40,7 @@ class Comparison:
     """
 
     spec: Spec
-    summary: dict[str, Any]
+    summary: Json
     timelines: dict[Which, Timeline]
     rows: list[Row] = field(repr=False)
     ue_rows: list[Row] = field(repr=False)
@@ -57,7 +57,8 @@ class Comparison:
         said, seeds = self.summary, len(self.summary["seeds"])
         length = f"{said['rounds']:,} rounds" if said["horizon_s"] is None else f"{said['horizon_s']:g} s"
         many = f"{len(said['algorithms'])} algorithms", f"{seeds} seed{'s' * (seeds > 1)}"
-        return in_a_line(self, said["task"], f"{said['ues']:,} UEs", length, *many, self._best())
+        line = in_a_line(self, said["task"], f"{said['ues']:,} UEs", length, *many, self._best())
+        return "\n".join([line, *(f"Note: {note}" for note in said["notes"])])
 
     def _best(self) -> str:
         """Say which algorithm ends with the highest mean personalised test accuracy."""
@@ -150,7 +151,7 @@ def load_models(spec: Spec, path: Path) -> dict[Which, Arrays]:
     return models
 
 
-def load_summary(path: Path) -> dict[str, Any]:
+def load_summary(path: Path) -> Json:
     """Return the content of a run's summary.json."""
     return json.loads((path / "summary.json").read_text(encoding="utf-8"))
 

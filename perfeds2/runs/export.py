@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
@@ -74,7 +74,7 @@ def _onnx(make_model: ModelOf, params: Arrays, about: Mapping[str, str]) -> byte
         from perfeds2.learning.models.onnx_graph import to_onnx
     except ModuleNotFoundError:
         raise InputError("--format onnx needs onnx: python -m pip install 'perfeds2[onnx]'.") from None
-    model: Any = make_model()
+    model = make_model()
     shapes = {name: each.shape for name, each in jax.eval_shape(model.init, jax.random.key(0)).items()}
     if shapes != {name: np.shape(values) for name, values in params.items()}:
         raise InputError(

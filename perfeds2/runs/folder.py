@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
-from perfeds2.runs.store import PARTS, Arrays, load_arrays, save_arrays
+from perfeds2.runs.store import PARTS, Arrays, Facts, load_arrays, save_arrays
 from perfeds2.spec.cells import keep_fleet, with_kept_fleet
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve
@@ -75,10 +74,10 @@ class Folder:
         """Create events.jsonl, so that every later event is also written there."""
         (self.path / EVENTS).touch()
 
-    def save_part(self, name: str, arrays: Arrays, facts: dict[str, Any]) -> None:
+    def save_part(self, name: str, arrays: Arrays, facts: Facts) -> None:
         save_arrays(self.parts / f"{name}.safetensors", arrays, facts)
 
-    def load_part(self, name: str) -> tuple[Arrays, dict[str, Any]] | None:
+    def load_part(self, name: str) -> tuple[Arrays, Facts] | None:
         """Return the arrays and facts saved under a name, or None."""
         path = self.parts / f"{name}.safetensors"
         return load_arrays(path) if path.exists() else None
@@ -236,7 +235,7 @@ def as_json(at: str, event: str, facts: Mapping[str, int]) -> str:
         if kind == "closed"
         else {name: numbers[0] for name, numbers in found.items() if numbers}
     )
-    told: dict[str, Any] = {"time": at, "kind": kind, **named, **facts, "event": event}
+    told: Facts = {"time": at, "kind": kind, **named, **facts, "event": event}
     return json.dumps(told, ensure_ascii=False)
 
 

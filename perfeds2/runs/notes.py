@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from perfeds2.runs.store import Facts, Row
 from perfeds2.spec.fields import Spec
@@ -91,7 +90,7 @@ def _learned(spec: Spec, name: str, facts: Facts, of_seeds: Sequence[Sequence[Ro
     return notes
 
 
-def has_collapsed(rows: Sequence[Mapping[str, Any]]) -> bool:
+def has_collapsed(rows: Sequence[Row]) -> bool:
     """Return whether the global model lost over half of its best accuracy while personalised models are fine.
 
     Fine means at least as accurate as the global model ever was.
@@ -101,7 +100,7 @@ def has_collapsed(rows: Sequence[Mapping[str, Any]]) -> bool:
     return rows[-1]["test_accuracy"] < best / 2 and rows[-1]["test_accuracy_personal"] >= best
 
 
-def has_diverged(rows: Sequence[Mapping[str, Any]]) -> bool:
+def has_diverged(rows: Sequence[Row]) -> bool:
     """Return whether training diverged in one seed.
 
     It did if both losses end NaN, more than 10 % above their start, or with over half of their decrease lost again.

@@ -17,17 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from perfeds2.files import is_alive
+from perfeds2.files import Json, is_alive
 
 LIVE = "live.jsonl"
 DONE = "done"
 INTERRUPTED = "interrupted"
 WRITE_EVERY_S = 1.0  # overall progress
 LOOK_EVERY_S = 0.5  # polling interval of followers in this process
-Line = dict[str, Any]
-Row = dict[str, Any]  # one evaluation: round, time_s, metrics, costs
+Row = Json  # one evaluation: round, time_s, metrics, costs
 
 
 # ---- progress
@@ -150,7 +149,7 @@ class Live:
         self._file: int | None = None
         self._written: dict[str, int] = {}  # evaluations written, by training
 
-    def write(self, **said: Any) -> None:
+    def write(self, **said: object) -> None:
         """Append a line in a single write, since several threads and processes append."""
         with suppress(OSError):
             if self._file is None:
@@ -169,7 +168,7 @@ class Live:
         failed = {"failed": now.failed} if now.failed else {}
         self.write(share=now.share, at=time.time(), what=what, **failed)
 
-    def training(self, label: str, algorithm: str, seed: int, of: int, **known: Any) -> str:
+    def training(self, label: str, algorithm: str, seed: int, of: int, **known: object) -> str:
         """Announce a training that will be evaluated ``of`` times, and return its name in the file."""
         name = hashlib.sha256(json.dumps([label, algorithm, seed]).encode()).hexdigest()[:16]
         if name not in self._written:
@@ -248,7 +247,7 @@ class LiveTraining:
     of: int  # number of evaluations
     metric: str = "accuracy"
     target: float | None = None
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Json = field(default_factory=dict)
     time_s: list[float] = field(default_factory=list)
     score: list[float] = field(default_factory=list)  # test_accuracy_personal
 
@@ -297,7 +296,7 @@ class Board:
         host, process, birth = self.who
         return not self.end and host == socket.gethostname() and born(process) != birth
 
-    def take(self, lines: Iterable[Line]) -> list[News]:
+    def take(self, lines: Iterable[Json]) -> list[News]:
         """Process more lines and return the new evaluations; repeated ones are skipped."""
         news = list[News]()
         for line in lines:
@@ -306,7 +305,7 @@ class Board:
                     news.append(one)
         return news
 
-    def _take(self, line: Line) -> News | None:
+    def _take(self, line: Json) -> News | None:
         if "row" in line:
             training, number, row = self.trainings[line["t"]], int(line["n"]), line["row"]
             if number != len(training.time_s):
@@ -342,14 +341,14 @@ class Tail:
     def is_open(self) -> bool:
         return self._file is not None
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[Json]:
         if self._file is None:
             with suppress(OSError):
                 self._file = self._path.open("rb")
         if self._file is None:
             return []
         *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
-        lines: list[Any] = []
+        lines: list[object] = []
         for text in whole:
             with suppress(ValueError, RecursionError):
                 lines.append(json.loads(text))

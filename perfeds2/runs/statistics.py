@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from perfeds2.files import Json
+
 Means = Any  # an array with one mean per time, or one number
 
 INTERVAL_SEEDS = 3  # minimum; with two seeds it would be 13 standard errors to either side
 NO_INTERVAL = "Fewer than three seeds give no interval."
 
 
-def statistic(values: Sequence[float | None]) -> dict[str, Any]:
+def statistic(values: Sequence[float | None]) -> Json:
     """Return the mean over seeds and its 95 % interval.
 
     Fewer than three seeds have no interval. If any seed has no finite value, there is no mean either.
@@ -106,7 +108,7 @@ def censored_median(times: Sequence[float | None]) -> float | None:
     return reached[middle] if 0 <= middle < len(reached) else None
 
 
-def time_to_target(rows: Sequence[Mapping[str, Any]], target: float, what: str = "time_s") -> float | None:
+def time_to_target(rows: Sequence[Mapping[str, float]], target: float, what: str = "time_s") -> float | None:
     """Return the first evaluated time in seconds at which the personalised test accuracy reaches the target.
 
     Args:
@@ -121,7 +123,7 @@ def time_to_target(rows: Sequence[Mapping[str, Any]], target: float, what: str =
 
 
 def mean_over_time(
-    rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal", *, last: bool = False
+    rows: Sequence[Mapping[str, float]], metric: str = "test_accuracy_personal", *, last: bool = False
 ) -> float:
     """Return the mean of a metric over simulated time, or its last value if ``last``.
 

@@ -10,19 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from perfeds2.errors import InputError
-from perfeds2.files import clear_unfinished, write_atomically, write_text
+from perfeds2.files import Json, clear_unfinished, write_atomically, write_text
 from perfeds2.timeline.record import Timeline, save_timelines
 
 Arrays = dict[str, np.ndarray]
-Row = dict[str, Any]  # one row of metrics.csv or ue_metrics.csv
-Facts = dict[str, Any]  # facts about a training's timeline and settings, as JSON
+Row = Json  # one row of metrics.csv or ue_metrics.csv
+Facts = Json  # facts about a training's timeline and settings, as JSON
 TRAININGS = "trainings"  # store of a study, kept with its results
 PARTS = "parts"  # store of a run, deleted once its tables are written
 RESULT = ".safetensors"

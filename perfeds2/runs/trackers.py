@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
+from perfeds2.files import Json, write_text
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.progress import DONE, Board, LiveTraining, News, Row
 from perfeds2.runs.table import COSTS
@@ -39,7 +39,7 @@ class Tracked:
     label: str  # distinguishes it in a sweep; empty in a comparison
     id: str  # stays the same after a resume
     told: int  # points sent before
-    config: dict[str, Any]  # the spec, flat: {"protocol.quorum": 5, …}
+    config: Json  # the spec, flat: {"protocol.quorum": 5, …}
     folder: Path  # the run's folder, for files of the tracker
 
 
@@ -49,6 +49,10 @@ class Tracker(Protocol):
 
     def log(self, row: Row) -> None:
         """Receive one evaluation: time_s (simulated), round, metrics, joules and bits."""
+
+
+MakeTracker = Callable[[Tracked], Tracker]
+TrackerChoice = str | MakeTracker | Sequence[str | MakeTracker] | None
 
 
 # ---- built-in trackers
@@ -168,7 +172,7 @@ class MLflow:
         self._client.set_terminated(self._id, "FINISHED" if done else "KILLED")
 
 
-TRACKERS: dict[str, Callable[[Tracked], Tracker]] = {
+TRACKERS: dict[str, MakeTracker] = {
     "tensorboard": TensorBoard,
     "wandb": WandB,
     "mlflow": MLflow,
@@ -179,7 +183,7 @@ TRACKER = Kind("tracker", "perfeds2.runs.trackers:TRACKERS")
 # ---- using trackers
 
 
-def trackers(asked: Any, out: Path | str | None) -> list["Tracking"]:
+def trackers(asked: TrackerChoice, out: Path | str | None) -> list["Tracking"]:
     """Return a follower for each tracker asked for; called before anything is written.
 
     Args:
@@ -214,7 +218,7 @@ class Tracking:
     def __init__(self, tracker: Named, folder: Path) -> None:
         self._tracker, self._folder = tracker, folder.resolve()
         self._told: dict[str, int] | None = None  # points sent, by training
-        self._open: dict[str, Any] = {}
+        self._open: dict[str, Tracker] = {}
 
     def look(self, board: Board, news: Sequence[News]) -> None:
         """Send new evaluations, and record them once the tracker has them."""
@@ -237,7 +241,7 @@ class Tracking:
     def end(self, board: Board) -> None:
         self._close(list(self._open), done=board.end == DONE)
 
-    def _begin(self, training: LiveTraining, told: int) -> Any:
+    def _begin(self, training: LiveTraining, told: int) -> Tracker:
         digest = hashlib.sha256(f"{self._folder} {training.name}".encode()).hexdigest()[:16]
         name, config = f"{training.curve}, seed {training.seed}", dict(flat(training.config))
         known = (name, training.algorithm, training.seed, training.label, digest, told, config)
@@ -258,9 +262,9 @@ def read_told(folder: Path) -> dict[str, dict[str, int]]:
     return {}
 
 
-def flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+def flat(values: Mapping[str, object], above: str = "") -> list[tuple[str, object]]:
     """Flatten nested values to (section.key, value) pairs."""
-    found = list[tuple[str, Any]]()
+    found = list[tuple[str, object]]()
     for key, value in values.items():
         if isinstance(value, Mapping):
             found += flat(value, f"{above}{key}.")

@@ -1,12 +1,13 @@
 """Do a training: simulate its timeline, replay and evaluate it, and store the result."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from perfeds2.learning.devices import on_one
 from perfeds2.learning.evaluate import evaluate, own_model
@@ -17,7 +18,7 @@ from perfeds2.learning.task import Task
 from perfeds2.learning.train import EvaluationPoint, TrainState, Values, evaluation_points, train
 from perfeds2.learning.train_many import Lane, group_lanes, train_together
 from perfeds2.network.cell import Cell
-from perfeds2.runs.store import Result, Row, Store
+from perfeds2.runs.store import Facts, Result, Row, Store
 from perfeds2.runs.training import Training
 from perfeds2.spec.build import Algorithm, Stage, clock_key, make_algorithms, make_timelines
 from perfeds2.spec.cells import make_energy, upload_bits
@@ -32,6 +33,7 @@ CHECKPOINT_EVERY_S = 2.0
 CHECKPOINT_SHARE = 0.05  # of the time at most
 NAMED_STARVED = 6  # starved UEs that are listed: one more than a note shows
 
+Made = TypeVar("Made")
 ClockTold = Callable[[Algorithm, int, float], None]  # receives the rounds closed and the simulated second reached
 Evaluated = Callable[["PreparedTraining", Sequence[Values]], None]
 
@@ -69,8 +71,8 @@ class Workbench:
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self._tasks: dict[Any, Task] = {}
-        self._stages: dict[Any, Stage] = {}
+        self._tasks: dict[Hashable, Task] = {}
+        self._stages: dict[Hashable, Stage] = {}
 
     def prepare(self, training: Training, told: ClockTold | None = None) -> PreparedTraining:
         """Make a training's data and simulate its timeline."""
@@ -87,7 +89,7 @@ class Workbench:
         spec, seed = training.spec, training.seed
         return self._kept(self._stages, (clock_key(spec), seed), lambda: Stage.of(spec, seed))
 
-    def _kept(self, known: dict[Any, Any], what: Any, make: Callable[[], Any]) -> Any:
+    def _kept(self, known: dict[Hashable, Made], what: Hashable, make: Callable[[], Made]) -> Made:
         if what not in known:
             while self._most is not None and len(known) >= self._most:
                 del known[next(iter(known))]
@@ -137,8 +139,8 @@ def _train_one(work: _Work, alike: Sequence[PreparedTraining]) -> list[TrainStat
     lane, checkpoints = one.lane, _Checkpoints(work.store, alike)
     end = resume = checkpoints.load()[0]
     stop = bool(one.training.spec.run.stop_when_diverged)
-    how: dict[str, Any] = {"seed": lane.seed, "resume": resume, "stop_when_diverged": stop}
-    for end in train(lane.task, lane.timeline, lane.learner, lane.points, **how):
+    options = {"seed": lane.seed, "resume": resume, "stop_when_diverged": stop}
+    for end in train(lane.task, lane.timeline, lane.learner, lane.points, **options):
         checkpoints.save_if_due(lambda _, end=end: end)
         work.evaluated(one, end.values)
     assert end is not None
@@ -208,7 +210,7 @@ def _result(one: PreparedTraining, end: TrainState, group_key: str) -> Result:
     )
 
 
-def _per_ue(one: PreparedTraining, weights: Any, memory: Any) -> list[Row]:
+def _per_ue(one: PreparedTraining, weights: PyTree, memory: PyTree) -> list[Row]:
     """Return the metrics of the final model on each UE."""
     task, learner = one.task, one.algorithm.learner
     own, steps = own_model(learner.objective), learner.personal_steps
@@ -226,11 +228,11 @@ def _per_ue(one: PreparedTraining, weights: Any, memory: Any) -> list[Row]:
 # ---- facts and costs from the timeline
 
 
-def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, cell: Cell | None) -> dict[str, Any]:
+def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, cell: Cell | None) -> Facts:
     """Return all facts about one training that tables and notes use, as JSON. Without a cell, energy is left out."""
     protocol, learner, rounds = algorithm.protocol, algorithm.learner, timeline.rounds
     bits = upload_bits(spec, learner.objective)
-    known: dict[str, Any] = {
+    known: Facts = {
         "algorithm": algorithm.name,
         "seed": seed,
         "objective": algorithm.objective,

@@ -20,17 +20,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from perfeds2.errors import InputError
+from perfeds2.files import Json
 from perfeds2.learning.compiled import collect_rarely, deterministic, keep_compiled
 from perfeds2.learning.train import Values
 from perfeds2.runs.progress import Live
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import PreparedTraining, Workbench, train_group
 from perfeds2.runs.training import Training
+from perfeds2.spec.build import Algorithm
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import resolve
 from perfeds2.spec.tasks import metric_of
@@ -44,7 +45,7 @@ CHANGES_NUMBERS = (  # JAX settings that affect results and that a program may h
 TELL_EVERY_S = 0.2
 KEPT_DATA = 2  # data sets and stages that a worker caches for its next jobs
 
-Reply = dict[str, Any]  # about a job: started, share, clock, done or error
+Reply = Json  # about a job: started, share, clock, done or error
 Tell = Callable[[Reply], None]
 
 
@@ -191,7 +192,7 @@ class ThisProcess(TrainingWorker):
     def _prepare(self, job: Job) -> None:
         says = now_and_then(lambda reply: self._say(self.number, job, reply), self._stopped.is_set)
 
-        def told(algorithm: Any, _: int, time_s: float) -> None:
+        def told(algorithm: Algorithm, _: int, time_s: float) -> None:
             says({"clock": f"{algorithm.name} seed {job.trainings[0].seed}", "time_s": time_s})
 
         with suppress(KeyboardInterrupt):
@@ -285,7 +286,7 @@ class Process(TrainingWorker):
         return f"its process ended with status {status}"
 
 
-def _as_text(job: Job, place: Place) -> dict[str, Any]:
+def _as_text(job: Job, place: Place) -> Json:
     """Return a job as JSON-compatible values, for another process."""
     return {
         "trainings": [[one.spec.values(), one.label] for one in job.trainings],
@@ -306,7 +307,7 @@ class Ray:
 
     count: int
     has_gpus: bool
-    train: Callable[[dict[str, Any]], Any]  # starts a job, given as JSON values, on the cluster
+    train: Callable[[Json], object]  # starts a job, given as JSON values, on the cluster
     cancel: Callable[..., None]
     close: Callable[[], None]
 
@@ -319,7 +320,7 @@ class Ray:
         started = not ray.is_initialized()
         if started:
             try:
-                local: dict[str, Any] = {"include_dashboard": False, "num_cpus": workers} if on == "ray" else {}
+                local: Json = {"include_dashboard": False, "num_cpus": workers} if on == "ray" else {}
                 ray.init("local" if on == "ray" else on, log_to_driver=False, logging_level=logging.ERROR, **local)
             except (ConnectionError, OSError, ValueError, RuntimeError) as error:
                 raise InputError(f"--on {on}: Ray cannot be reached: {str(error).splitlines()[0]}") from None
@@ -327,7 +328,7 @@ class Ray:
         gpus = int(has.get("GPU", 0))
         environment = {"env_vars": deterministic() if gpus else ONE_CORE}
         how = {"num_cpus": 1, "num_gpus": int(gpus > 0), "max_retries": 0, "runtime_env": environment}
-        task: Any = ray.remote(**how)(_on_cluster)
+        task = ray.remote(**how)(_on_cluster)
         count = workers or gpus or max(1, int(has.get("CPU", 1)))
         return cls(count, gpus > 0, task.remote, ray.cancel, ray.shutdown if started else lambda: None)
 
@@ -350,7 +351,7 @@ class OnRay(TrainingWorker):
         from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
         try:
-            reply: Any = ray.get(self._running)
+            reply = ray.get(self._running)
         except RayError as error:  # the process or machine died
             first_line = str(error).splitlines()[0]
             reply = {"error": f"{type(error).__name__}: {first_line}", "again": True, "died": True}
@@ -366,7 +367,7 @@ class OnRay(TrainingWorker):
         self._tasks.shutdown()
 
 
-def _on_cluster(asked: dict[str, Any]) -> Reply:
+def _on_cluster(asked: Json) -> Reply:
     keep_compiled()
     reply = serve_text(asked, Workbench(), lambda _: None)
     reply.pop("cause", None)
@@ -431,7 +432,7 @@ def _read_lines(lines: "queue.SimpleQueue[str]") -> None:
     os._exit(0)  # the command is gone; exit whatever the other threads do
 
 
-def serve_text(asked: Mapping[str, Any], bench: Workbench, tell: Tell) -> Reply:
+def serve_text(asked: Json, bench: Workbench, tell: Tell) -> Reply:
     """Run a job given as JSON values. Without a store, the reply contains the results."""
     live = None
     try:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from replay_twin import replay_slowly, sent_in_few_bits
 
+from perfeds2.api import compare
 from perfeds2.errors import InputError
 from perfeds2.learning.methods import FedPer
 from perfeds2.learning.objectives import FedAvg
@@ -16,7 +17,6 @@ from perfeds2.spec.build import check
 from perfeds2.spec.cells import model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
 from perfeds2.spec.tasks import make_task
-from perfeds2.studies.compare import compare
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 

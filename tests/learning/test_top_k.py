@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from twins import World, sparse_fedavg
 
+from perfeds2.api import compare
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning import replay as module
@@ -27,7 +28,6 @@ from perfeds2.runs.trainer import load_checkpoint, save_checkpoint
 from perfeds2.spec.build import check
 from perfeds2.spec.cells import model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
-from perfeds2.studies.compare import compare
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 

@@ -4,14 +4,16 @@ import io
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from perfeds2.chart import LineStyle
-from perfeds2.report.run import print_summary, write_paper_figures
+from perfeds2.report.run import print_summary, write_paper_figures, write_report
 from perfeds2.report.tables import Column, Span, Table, as_html, as_latex, as_markdown, for_terminal, in_latex
+from perfeds2.runs.table import behind_best
 
 HOSTILE = r"50 % of $x_1$ & {a|b} \cmd #2 <b>~^ [red]"
 TABLE = Table(
@@ -97,9 +99,30 @@ def test_the_table_of_a_simulation_or_of_two_seeds_has_what_there_is(make_run, t
 @pytest.mark.parametrize(("width", "tables"), [(90, 2), (150, 1)])
 def test_the_summary_fits_the_terminal(compared: Path, capsys, on_a_terminal, width: int, tables: int):
     on_a_terminal(width)
-    print_summary(json.loads((compared / "summary.json").read_text()))
+    print_summary(compared)
     out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert max(map(len, out.splitlines())) <= width
-    assert out.count("PerFedS2") == tables
+    assert len(re.findall("^PerFedS2  ", out, re.MULTILINE)) == tables
     assert "diverged in 1 of 3" in out
     assert out.count("± half of the 95 % interval") == 1
+
+
+def test_the_terminal_ends_with_the_answer_two_notes_and_the_report(make_run, capsys):
+    folder = make_run(notes=["one", "two", "three"])
+    print_summary(folder)
+    *_, answer, one, two, report = capsys.readouterr().out.splitlines()
+    assert "reached 80 % personalised accuracy first" in answer
+    assert (one, two) == ("Note: one", "Note: two")
+    assert report == f"Report: {folder / 'report.html'} (with 1 more note)"
+
+
+def test_the_page_says_how_far_each_is_behind_the_best_and_whether_that_is_chance(make_run):
+    folder = make_run()
+    summary = json.loads((folder / "summary.json").read_text())
+    rows = summary["algorithms"]
+    summary["algorithms"] = [row | behind for row, behind in zip(rows, behind_best(rows), strict=True)]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    html = write_report(folder).read_text()
+    assert "Behind the best, personal (points)" in html
+    assert html.count(", p ") == len(rows) - 1
+    assert "Student's paired test over the seeds" in unescape(html)

@@ -1,6 +1,5 @@
 """Is it said when a model is good only after the personal step, and is it not said of one that is merely worse before it?"""
 
-import json
 from typing import Any
 
 import pytest
@@ -51,7 +50,7 @@ def test_a_collapse_is_noted_with_who_and_how_often(tmp_path, capsys):
     assert "docs/explanation/personalisation.md" in note
     perfed, fedavg = (row["train_loss"]["mean"] for row in comparison.summary["algorithms"])
     assert perfed > 2.3 > fedavg  # ln 10: the loss of a guess among ten
-    print_summary(json.loads((tmp_path / "run" / "summary.json").read_text()))
+    print_summary(tmp_path / "run")
     assert "Note: PerFedS2: in 2 of 2 seeds" in capsys.readouterr().out
 
 

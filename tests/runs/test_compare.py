@@ -57,6 +57,7 @@ def test_the_folder_has_the_contracts_files(nine):
     comparison, folder = nine
     names = {path.name for path in folder.iterdir()}
     assert names >= {"spec.toml", "timeline.npz", "metrics.csv", "summary.json", "model.safetensors", "events.log"}
+    assert "Behind the best" in (folder / "report.html").read_text()
     assert not (folder / "parts").exists()
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -1,8 +1,10 @@
 """Claims about what several seeds say together."""
 
 import itertools
+import math
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from perfeds2.runs.statistics import (
     time_to_target,
     worst_decile,
 )
+from perfeds2.runs.table import behind_best
 
 
 def test_the_interval_of_three_seeds_is_students():
@@ -215,3 +218,29 @@ def test_jains_index_lies_between_one_nth_and_one_and_knows_no_unit(values: list
     assert 1 / len(values) - 1e-9 <= jain(values) <= 1 + 1e-9
     assert jain([scale * value for value in values]) == pytest.approx(jain(values))
     assert worst_decile(values) <= np.mean(values) + 1e-12
+
+
+def final(name: str, *values: float) -> dict[str, Any]:
+    return {"algorithm": name, "test_accuracy_personal": statistic(values)}
+
+
+def test_each_algorithm_is_paired_with_the_best_seed_by_seed():
+    rows = [
+        final("b", 0.8, 0.7, 0.5),
+        final("a", 0.9, 0.8, 0.7),
+        final("c", 0.9, 0.7, 0.65),
+        final("d", 0.9, math.nan, 0.9),
+    ]
+    second, best, third, diverged = behind_best(rows)
+    assert best == diverged == {}
+    assert second["behind_best"]["values"] == pytest.approx([-0.1, -0.1, -0.2])
+    assert second["behind_best"]["mean"] == pytest.approx(-0.4 / 3)
+    p = [ttest_rel(row["test_accuracy_personal"]["values"], [0.9, 0.8, 0.7]).pvalue for row in (rows[0], rows[2])]
+    assert second["p_behind_best"] == pytest.approx(2 * p[0])  # the smaller of two
+    assert third["p_behind_best"] == pytest.approx(max(2 * p[0], p[1]))
+
+
+def test_two_seeds_are_no_test_and_one_algorithm_has_no_rival():
+    assert behind_best([final("a", 0.9, 0.8), final("b", 0.8, 0.7)])[1]["p_behind_best"] is None
+    assert behind_best([final("a", 0.9, 0.8, 0.7)]) == [{}]
+    assert behind_best([{"algorithm": "simulated"}, {"algorithm": "too"}]) == [{}, {}]

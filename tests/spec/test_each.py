@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from command_line import perfeds2
 
+from perfeds2.api import compare
 from perfeds2.commands.common import Study, nested_values
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
@@ -15,7 +16,6 @@ from perfeds2.learning.objectives import FedAvg
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import LearningSpec, Spec, settings
 from perfeds2.spec.resolve import name_of, place_of, put, put_text, resolve, spec_from, take
-from perfeds2.studies.compare import compare
 from perfeds2.studies.grid import grid_from_flags, make_grid, parse_grid, read_sweep
 from perfeds2.studies.plan_space import make_space
 

@@ -12,6 +12,7 @@ from test_agrees_with_processes import mast_of
 from twin import Battery, Radio, RoundRules, play_with_processes
 
 from perfeds2.allocation.bandwidth import equal_share
+from perfeds2.api import compare
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.network.cell import Cell
@@ -21,7 +22,6 @@ from perfeds2.network.radios import RADIOS
 from perfeds2.spec.build import Stage, check, clock_key, make_algorithms, make_timelines
 from perfeds2.spec.cells import make_budget
 from perfeds2.spec.resolve import spec_from
-from perfeds2.studies.compare import compare
 from perfeds2.timeline.energy import Powers, energy_of, job_joules
 from perfeds2.timeline.protocol import IDLE, Protocol
 from perfeds2.timeline.record import Timeline

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from random_runs import Run, runs
 
+from perfeds2.api import compare
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.radios import RADIOS
 from perfeds2.spec.cells import make_energy
 from perfeds2.spec.resolve import spec_from
-from perfeds2.studies.compare import compare
 from perfeds2.timeline.energy import Powers, energy_of, job_joules
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import LONG_ROW, Timeline

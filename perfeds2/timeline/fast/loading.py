@@ -33,7 +33,7 @@ class Kernel:
     names: ModuleType  # the kernel module, for its records and stop reasons
     play: Callable[..., tuple[int, int, int, float]]
     draw: Callable[..., None]
-    loops: tuple[Any, ...]  # NumPy's logarithms, exponential and sum
+    loops: tuple[tuple[int, int], ...]  # NumPy's logarithms, exponential and sum
 
 
 class Loaded:

@@ -12,16 +12,17 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+Function = Callable[..., Any]
 NJIT: Any = numba.njit  # its type stubs do not list all its options
 CONFIG: Any = numba.core.config
 
 
-def entrance(function: Callable[..., Any]) -> Callable[..., Any]:
+def entrance(function: Function) -> Function:
     """Compile a function when Python first calls it, without the type checks that test runs wrap around it."""
     return NJIT(cache=CONFIG.CACHE_DIR != "", error_model="numpy")(inspect.unwrap(function))
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Function) -> Function:
     """Compile a function that only compiled functions call."""
     inside = NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
     return inside(inspect.unwrap(function))

@@ -13,7 +13,7 @@ other UE could have arrived. A wrong guess costs time but never changes the resu
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,10 +22,13 @@ from perfeds2.allocation import bandwidth as policies
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import LN2, rate_bps
 from perfeds2.timeline.fast import loading
-from perfeds2.timeline.protocol import most_at_work, open_server
+from perfeds2.timeline.protocol import Protocol, most_at_work, open_server
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder, nothing_yet
 from perfeds2.timeline.state import Clock, Conditions
+
+if TYPE_CHECKING:  # the module imports Numba
+    from perfeds2.timeline.fast.kernel import Followed, Rules
 
 Tell = Callable[[int, float], None]  # gets the number of closed rounds and the simulated time
 ROUND_S, UE_S = 2.5e-4, 1e-7  # seconds that the NumPy clock takes per round, and per UE and round
@@ -81,7 +84,7 @@ def knows(conditions: Conditions) -> bool:
     )
 
 
-def _nothing_else(record: Any, known: list[str]) -> bool:
+def _nothing_else(record: Conditions | Protocol | Cell, known: list[str]) -> bool:
     """Return whether every field that is not in ``known`` has its default."""
     return all(getattr(record, f.name) is f.default or f.name in known for f in fields(record))
 
@@ -159,7 +162,7 @@ def _seconds_left(clock: Clock, last: int | None, horizon_s: float | None, ues: 
     return rounds * round_s
 
 
-def _rules(kernel: loading.Kernel, conditions: Conditions, horizon_s: float | None) -> Any:
+def _rules(kernel: loading.Kernel, conditions: Conditions, horizon_s: float | None) -> "Rules":
     protocol, cell = conditions.protocol, conditions.cell
     bound, cap = protocol.max_staleness, cell.cap_bits_per_s_hz
     return kernel.names.Rules(
@@ -182,8 +185,8 @@ def _rules(kernel: loading.Kernel, conditions: Conditions, horizon_s: float | No
 def _play(
     kernel: loading.Kernel,
     conditions: Conditions,
-    rules: Any,
-    followed: Any,
+    rules: "Rules",
+    followed: "Followed",
     round_: int,
     time_s: float,
     record: Recorder,
