@@ -8,7 +8,6 @@ from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend
 from perfeds2.report.live import is_live
-from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import RunResults, load_run, over, read_summary
 from perfeds2.report.results import (
     LOSSES,
@@ -123,6 +122,10 @@ def write_paper_figures(folder: Path | str, out: Path | str | None = None, axis:
 
 def write_run_figures(run: RunResults, out: Path, axis: str = "seconds") -> list[Path]:
     """Draw a run for a paper and write ``table.tex``. Return the paths."""
+    from perfeds2.report.on_paper import (
+        write_figures,
+    )  # Matplotlib: commands that draw nothing for paper do not wait for it
+
     figures = {chart.name: [chart] for chart in run_charts(over(run, axis))}
     shown = groups(run)
     if shown:

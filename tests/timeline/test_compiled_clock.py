@@ -258,9 +258,10 @@ def nothing_loaded(monkeypatch, tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("nothing_loaded")
-def test_it_is_compiled_by_one_other_process_while_the_numpy_clock_plays_on(monkeypatch):
+def test_it_is_compiled_after_a_short_run_and_beside_a_long_one(nothing_loaded, monkeypatch):
     started: list[list[str]] = []
+    at_exit: list[Path] = []
+    monkeypatch.setattr(loading.atexit, "register", lambda _, folder: at_exit.append(folder))
     monkeypatch.setattr(loading.subprocess, "Popen", lambda command, **_: started.append(command))
     run = Run(Cell.draw(5), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None)
     setting = run.setting
@@ -270,7 +271,11 @@ def test_it_is_compiled_by_one_other_process_while_the_numpy_clock_plays_on(monk
         monkeypatch.setattr(loading, "LOAD_S", 0.01)
         monkeypatch.setattr(loading, "COMPILE_PAYS_S", 0.01)
         play(setting, start_clock(setting), rounds=100)
-    assert len(by_numpy) == 110
+        assert [command[1:] for command in started] == []
+        assert at_exit == [nothing_loaded]  # once, for the next run
+        monkeypatch.setattr(loading, "COMPILE_S", 0.01)
+        play(setting, start_clock(setting), rounds=100)
+    assert len(by_numpy) == 210
     assert [command[1:] for command in started] == [["-m", "perfeds2.timeline.fast.loading"]]
 
 

@@ -4,6 +4,7 @@
 needed).
 """
 
+import atexit
 import hashlib
 import math
 import os
@@ -62,8 +63,10 @@ def loaded(searching: bool, work_s: float, *, wait: bool = False) -> Kernel | No
     elif folder is None:
         if work_s > 2 * COMPILE_S:
             _load(searching, None)
-    elif work_s + Loaded.spent_s > COMPILE_PAYS_S and (Loaded.compiling is None or Loaded.compiling.poll() is not None):
+    elif work_s + Loaded.spent_s > COMPILE_S and (Loaded.compiling is None or Loaded.compiling.poll() is not None):
         _start_compiling(folder)
+    elif work_s + Loaded.spent_s > COMPILE_PAYS_S:
+        _compile_at_exit(folder)
     return Loaded.kernels.get(searching)
 
 
@@ -120,6 +123,12 @@ def _folder() -> Path | None:
 
 def _ready(folder: Path, searching: bool) -> Path:
     return folder / ("searching-ready" if searching else "ready")
+
+
+@cache
+def _compile_at_exit(folder: Path) -> None:
+    """Compile for the next run once this one has ended, so that it keeps the processor to itself."""
+    atexit.register(_start_compiling, folder)
 
 
 def _start_compiling(folder: Path) -> None:
