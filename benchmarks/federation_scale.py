@@ -20,12 +20,15 @@ import numpy as np
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.transport import InProcess, Reply
+from perfeds2.deployment.transport import Reply
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import Folder
 from perfeds2.timeline.protocol import Protocol, Stale
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
+from in_process import InProcess  # type: ignore[import-not-found]  # in tests/
 
 STATUS_EVERY_S = 0.5
 PROTOCOLS: dict[str, tuple[Any, Stale]] = {  # the bound S, and the rule for UEs that would exceed it

@@ -29,7 +29,7 @@ from perfeds2.deployment.mqtt.link import Site
 from perfeds2.deployment.mqtt.runs import claim_run, devices_command, supervise
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import Arrays, InProcess, Reply, Request
+from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.link import rate_bps
@@ -155,6 +155,8 @@ def compare_with_prediction(
 
 def predict(setup: Setup, job_s: np.ndarray, rounds: int) -> Timeline:
     """Simulate rounds with a fixed job duration per device. Weights do not matter, so the model has only one."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
+    from in_process import InProcess  # type: ignore[import-not-found]  # in tests/
 
     def answer(request: Request, params: Arrays) -> Reply:
         return Reply(request.ue, request.ticket, request.version, params)

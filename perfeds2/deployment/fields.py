@@ -1,6 +1,5 @@
 """Declare a federation's settings: those of the simulator's spec that apply to it, and its own."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,10 @@ def _read_pairs(given: Any) -> Any:
     """Parse ``5=20,2=3.5`` into a value for device 5 and one for device 2."""
     if not isinstance(given, str):
         return given
-    pairs = [re.fullmatch(r"(\d+)=(\S+)", part.strip()) for part in given.split(",")]
-    if not all(pairs):
+    pairs = [part.strip().partition("=") for part in given.split(",")]
+    if not all(device.isdecimal() and value for device, _, value in pairs):
         raise ValueError("is not a value for each device; expected DEVICE=VALUE, such as 5=20")
-    return {pair[1]: pair[2] for pair in pairs if pair}
+    return {device: value for device, _, value in pairs}
 
 
 def _write_pairs(values: Mapping[int, float]) -> str:

@@ -1,14 +1,11 @@
 """The interface between a federation and its network: send jobs, collect replies, track which devices are reachable.
 
-``mqtt/`` implements it for real devices. ``InProcess`` implements it on a virtual clock without a network; read it
-first if you want to add another transport.
+``mqtt/`` implements it for real devices.
 """
 
-import heapq
-import itertools
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -102,48 +99,3 @@ class Transport(typing.Protocol):
     def now(self) -> float:
         """Return seconds on a monotonic clock; only differences matter."""
         ...
-
-
-# ---- without a network
-
-Answer = Callable[[Request, Arrays], Reply]  # a device's reply to a request; the transport sets its arrival time
-
-
-class InProcess:
-    """A transport without a network: devices are functions, delays are given, and time is virtual."""
-
-    def __init__(self, answer: Answer, delay_s: Callable[[Request], float], ues: int) -> None:
-        self.answer, self.delay_s = answer, delay_s
-        self.present = Presence(range(ues))
-        self.time_s = 0.0
-        self._on_the_way: list[tuple[float, int, Reply]] = []
-        self._order = itertools.count()
-
-    def dispatch(self, request: Request, params: Arrays) -> None:
-        reply, delay_s = self.answer(request, params), self.delay_s(request)
-        self.deliver(replace(reply, compute_s=min(reply.compute_s, delay_s)), delay_s)  # measured on the real clock
-
-    def deliver(self, reply: Reply, delay_s: float) -> None:
-        """Deliver a reply after a delay, whether or not it was asked for."""
-        arrival_s = self.time_s + delay_s
-        heapq.heappush(self._on_the_way, (arrival_s, next(self._order), replace(reply, received_s=arrival_s)))
-
-    def poll(self, wait_s: float) -> list[Reply]:
-        """Advance the clock to the next arrival, by at most ``wait_s`` seconds, and return what has arrived."""
-        next_s = self._on_the_way[0][0] if self._on_the_way else float("inf")
-        self.time_s = max(self.time_s, min(next_s, self.time_s + wait_s))
-        arrived = []
-        while self._on_the_way and self._on_the_way[0][0] <= self.time_s:
-            reply = heapq.heappop(self._on_the_way)[2]
-            if reply.ue in self.present.here:  # replies of a device that left are lost
-                arrived.append(reply)
-        return arrived
-
-    def changes(self) -> Changes:
-        return self.present.changes()
-
-    def troubles(self) -> Troubles:
-        return {}
-
-    def now(self) -> float:
-        return self.time_s

@@ -6,11 +6,10 @@ trainings. Every file is written atomically, so a run can be resumed after a kil
 
 import json
 import os
-import re
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +40,6 @@ RESULTS = {  # the result file, which is written last
 WAIT = "wait until it has ended, or choose another folder"
 DONE = ".parts.done"  # parts about to be deleted
 EVENTS = "events.jsonl"
-NAMED = {"ue": re.compile(r"\b(?:UE |device-)(\d{1,9})\b"), "ticket": re.compile(r"\bticket (\d{1,18})\b")}
-
-OF_WHAT = re.compile(r"^(round \d+|device-\d+) ")
-WORDS = re.compile(r"[A-Za-z ]+")
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class Folder:
             file.write(f"{at} {in_one_line(event)}\n")
         if (self.path / EVENTS).exists():
             with (self.path / EVENTS).open("a", encoding="utf-8") as file:
-                file.write(f"{as_json(at, event, facts)}\n")
+                file.write(json.dumps({"time": at, **facts, "event": event}, ensure_ascii=False) + "\n")
 
     def log_json(self) -> None:
         """Create events.jsonl, so that every later event is also written there."""
@@ -220,30 +215,3 @@ def in_one_line(event: str) -> str:
     An event may quote what a device sent, which must not forge another line or send control codes to a terminal.
     """
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in event)
-
-
-def as_json(at: str, event: str, facts: Mapping[str, int]) -> str:
-    """Return an event such as ``refused: UE 3 ticket 7 has no update`` as JSON.
-
-    The object has time, kind, ue, ticket, the facts and the sentence itself. A closed round has lists ``ues`` and
-    ``tickets``. Other events have the first UE and ticket; later ones may be quoted text.
-    """
-    kind = kind_of(event)
-    found = {name: list(map(int, form.findall(event))) for name, form in NAMED.items()}
-    named = (
-        {f"{name}s": numbers for name, numbers in found.items()}
-        if kind == "closed"
-        else {name: numbers[0] for name, numbers in found.items() if numbers}
-    )
-    told: Facts = {"time": at, "kind": kind, **named, **facts, "event": event}
-    return json.dumps(told, ensure_ascii=False)
-
-
-def kind_of(event: str) -> str:
-    """Return the kind of an event: the words before the colon, or else the first word.
-
-    A leading ``round N`` or ``device-N`` is skipped.
-    """
-    event = OF_WHAT.sub("", event)
-    words, colon, _ = event.partition(":")
-    return words if colon and WORDS.fullmatch(words) else event.split(" ")[0].rstrip(":")

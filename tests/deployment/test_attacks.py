@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from recorded_net import RecordedNet
+from in_process import InProcess
 from test_federation_by_hand import federation, ones, play
 
 from perfeds2.deployment.device import compute_job, do_job
@@ -33,7 +33,7 @@ def sends(number, among=lambda _: True):
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 def test_one_finite_update_of_3e38_is_never_merged(factor, first):
     attack = lambda job: job.ue == 0 and (first or job.version > 3)  # noqa: E731
-    net = RecordedNet(sends(3e38, attack), lambda job: 0.5 if job.ue == 0 else 1.0 + job.ue / 10, 4)
+    net = InProcess(sends(3e38, attack), lambda job: 0.5 if job.ue == 0 else 1.0 + job.ue / 10, 4)
     server = federation(net, Protocol(2), 4, norm_factor=factor)
     play(server, 20)
     assert server.round == 20
@@ -45,7 +45,7 @@ def test_one_finite_update_of_3e38_is_never_merged(factor, first):
 def test_who_comes_first_moves_the_model_by_no_more_than_its_own_length():
     log, largest = [], 1.0 / 0.5 / np.sqrt(2)  # the model is shorter than 1, which counts as 1; β is 0.5
     for size, rounds in ((0.99 * largest, 1), (1.01 * largest, 0)):
-        server = federation(RecordedNet(sends(size), lambda _: 1.0, 1), Protocol(1), 1, log=log.append)
+        server = federation(InProcess(sends(size), lambda _: 1.0, 1), Protocol(1), 1, log=log.append)
         play(server, 1, steps=1)
         assert server.round == rounds
     assert "above the bound 2" in log[-1]
@@ -91,7 +91,7 @@ def test_honest_devices_are_never_refused(name):
     def honest(job, params):
         return Reply(job.ue, job.ticket, job.version, compute_job(setup, task, Handed(params), job.ue, job.version)[0])
 
-    net = RecordedNet(honest, lambda job: float(pace_s[job.ue] * rng.uniform(0.8, 1.2)), 10)
+    net = InProcess(honest, lambda job: float(pace_s[job.ue] * rng.uniform(0.8, 1.2)), 10)
     algorithm = setup.algorithm
     server = Federation(algorithm.protocol, algorithm.learner, dict(setup.first_params()), net, 10, rounds, setup.own)
     while server.round < rounds:
@@ -123,7 +123,7 @@ def test_metrics_are_what_a_model_can_have(change, why):
 
 def test_nobody_computes_longer_than_the_job_was_out():
     for compute_s, refused in ((2.0, 0), (2.5, 1), (np.nan, 1), (-1.0, 1), (np.inf, 1)):
-        net = RecordedNet(ones, lambda _: 9.0, 1)
+        net = InProcess(ones, lambda _: 9.0, 1)
         server = federation(net, Protocol(1), 1)
         server.rounds = 5
         server.step(0.0)
@@ -137,7 +137,7 @@ def test_what_a_device_says_stays_on_one_line_of_the_log():
     lines = "x\n2026-01-01 round 9 closed\x1b[2J" + "y" * 10**4
     changes = [{"metrics": {lines: 1.0}}, {"error": lines}, {"update": {lines: np.ones(2, np.float32)}}]
     for change in changes:
-        net = RecordedNet(lambda job, params, change=change: replace(ones(job, params), **change), lambda _: 1.0, 1)
+        net = InProcess(lambda job, params, change=change: replace(ones(job, params), **change), lambda _: 1.0, 1)
         play(federation(net, Protocol(1), 1, log=log.append), 1, steps=2)
     assert len(log) >= len(changes)
     for line in log:
@@ -148,7 +148,7 @@ def test_what_a_device_says_stays_on_one_line_of_the_log():
 
 def test_a_flood_of_replies_nobody_asked_for_is_counted_and_does_not_flood_the_log():
     log = []
-    net = RecordedNet(ones, lambda _: 1.0, 2)
+    net = InProcess(ones, lambda _: 1.0, 2)
     server = federation(net, Protocol(1), 2, log=log.append)
     for number in range(5000):
         server.take(Reply(1, 10**6 + number, 0))
@@ -164,7 +164,7 @@ def test_a_flood_of_replies_nobody_asked_for_is_counted_and_does_not_flood_the_l
 def test_an_answer_of_a_real_device_passes():
     setup = Setup.from_texts({"devices": 2, "quorum": 1, "rounds": 2})
     task = setup.task(0)
-    net = RecordedNet(lambda job, params: do_job(setup, task, job, Handed(params))[0], lambda _: 5.0, 2)
+    net = InProcess(lambda job, params: do_job(setup, task, job, Handed(params))[0], lambda _: 5.0, 2)
     algorithm = setup.algorithm
     server = Federation(algorithm.protocol, algorithm.learner, dict(setup.first_params()), net, 2, 2, setup.own)
     while server.round < 2:

@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import pytest
 from command_line import told
+from in_process import InProcess
 
 from perfeds2.deployment.calibrate import LAPS, calibrate, read_laps
 from perfeds2.deployment.device import do_job
@@ -12,7 +13,7 @@ from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import InProcess, Reply, Request
+from perfeds2.deployment.transport import Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.task import payload_bits

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from in_process import InProcess
 from slow_federation import SlowFederation
 from test_federation_by_machine import LEARNER, Net
 
@@ -13,7 +14,7 @@ from perfeds2.deployment.crew import Crew
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.status import SHOWN, STATES
-from perfeds2.deployment.transport import InProcess, Presence, Reply
+from perfeds2.deployment.transport import Presence, Reply
 from perfeds2.timeline.protocol import Protocol
 
 OWN = DeploymentSpec(norm_factor=0, set_aside_after=2, readmit_s=7.0, wait_s=0, job_s=9.0)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from recorded_net import RecordedNet
+from in_process import InProcess
 from rich.console import Console
 
 from perfeds2.deployment.device import do_job, evaluate_here
@@ -59,7 +59,7 @@ def honest(job, params):
 
 
 def test_a_round_closes_on_the_first_arrivals_and_the_surplus_is_carried():
-    net = RecordedNet(ones, lambda job: [1.0, 2.0, 2.0][job.ue], 3)
+    net = InProcess(ones, lambda job: [1.0, 2.0, 2.0][job.ue], 3)
     server = federation(net)
     play(server, 2)
     assert server.timeline().ues.tolist() == [[0, 1], [2, 0]]
@@ -76,7 +76,7 @@ def test_who_is_merged_and_when_is_what_the_simulator_says():
     # Not restart: a running job cannot be called back from a real device, so there the two differ.
     for protocol in (Protocol(2), Protocol(2, 3, "wait"), Protocol(3, 2, "ignore"), Protocol(5)):
         simulated = simulate(cell, protocol, payload_bits=1e-6, samples=1.0, rounds=12)
-        net = RecordedNet(ones, lambda job: float(compute_s[job.ue]), 5)
+        net = InProcess(ones, lambda job: float(compute_s[job.ue]), 5)
         server = federation(net, protocol, 5)
         play(server, 12)
         assert server.timeline().ues.tolist() == simulated.ues.tolist(), protocol
@@ -84,7 +84,7 @@ def test_who_is_merged_and_when_is_what_the_simulator_says():
 
 
 def test_a_device_that_leaves_is_not_waited_for_and_comes_back_with_the_newest_model():
-    net = RecordedNet(ones, lambda _: 1.0, 3)
+    net = InProcess(ones, lambda _: 1.0, 3)
     server = federation(net, Protocol(2), 3)
     net.present.discard(2)
     play(server, 4)
@@ -97,7 +97,7 @@ def test_a_device_that_leaves_is_not_waited_for_and_comes_back_with_the_newest_m
 
 
 def test_a_round_of_which_a_device_is_lost_closes_when_it_returns():
-    net = RecordedNet(ones, lambda _: 1.0, 3)
+    net = InProcess(ones, lambda _: 1.0, 3)
     server = federation(net, Protocol(3), 3)
     net.present.discard(0)
     play(server, 1, steps=5)
@@ -123,7 +123,7 @@ def test_a_round_of_which_a_device_is_lost_closes_when_it_returns():
 )
 def test_an_update_that_is_not_as_it_must_be_is_refused_and_the_model_stays(update, why):
     log = []
-    net = RecordedNet(lambda job, _: Reply(job.ue, job.ticket, job.version, update), lambda _: 1.0, 1)
+    net = InProcess(lambda job, _: Reply(job.ue, job.ticket, job.version, update), lambda _: 1.0, 1)
     server = federation(net, Protocol(1), 1, log=log.append, norm_bound=10.0)
     play(server, 1, steps=1)
     assert server.round == 0
@@ -135,7 +135,7 @@ def test_an_update_that_is_not_as_it_must_be_is_refused_and_the_model_stays(upda
 @pytest.mark.parametrize(("scale", "merged_rounds"), [(1.0, 1), (1.01, 0)], ids=["within", "beyond"])
 def test_the_norm_bound_is_the_largest_norm_that_is_merged(scale, merged_rounds):
     update = {"w": np.float32(scale) * np.array([3, 4], np.float32)}
-    net = RecordedNet(lambda job, _: Reply(job.ue, job.ticket, job.version, update), lambda _: 1.0, 1)
+    net = InProcess(lambda job, _: Reply(job.ue, job.ticket, job.version, update), lambda _: 1.0, 1)
     server = federation(net, Protocol(1), 1, norm_bound=5.0, norm_factor=0)
     play(server, 1, steps=1)
     assert server.round == merged_rounds
@@ -144,7 +144,7 @@ def test_the_norm_bound_is_the_largest_norm_that_is_merged(scale, merged_rounds)
 def test_a_late_answer_to_a_job_that_was_given_up_is_dropped_and_its_device_is_handed_the_newest_model():
     """UE 1 takes 4.5 s a job, and UE 0 closes a round every second: with S = 1 what UE 1 began is given up in round 2."""
     log = []
-    net = RecordedNet(ones, lambda job: [1.0, 4.5][job.ue], 2)
+    net = InProcess(ones, lambda job: [1.0, 4.5][job.ue], 2)
     server = federation(net, Protocol(1, 1, "restart"), 2, log=log.append)
     play(server, 6)
     assert [line for line in log if line.startswith("late")] == [
@@ -164,7 +164,7 @@ def test_what_devices_say_of_a_model_is_in_the_row_of_that_model():
     def answer(job, params):
         return replace(ones(job, params), metrics=dict.fromkeys(METRICS, 0.5) | {"train_loss": float(job.version)})
 
-    net = RecordedNet(answer, lambda job: 1.0 + job.ue, 3)
+    net = InProcess(answer, lambda job: 1.0 + job.ue, 3)
     server = federation(net, Protocol(3), 3)
     play(server, 4)
     rows = server.record.metric_rows("PerFedS2", 7)
@@ -186,7 +186,7 @@ def test_what_devices_say_of_a_model_is_in_the_row_of_that_model():
 
 def test_an_update_for_another_version_or_another_ticket_is_refused():
     for change in ({"version": 7}, {"ticket": 99}):
-        net = RecordedNet(lambda job, params, change=change: replace(ones(job, params), **change), lambda _: 1.0, 1)
+        net = InProcess(lambda job, params, change=change: replace(ones(job, params), **change), lambda _: 1.0, 1)
         server = federation(net, Protocol(1), 1)
         play(server, 1, steps=3)
         assert server.round == 0
@@ -194,7 +194,7 @@ def test_an_update_for_another_version_or_another_ticket_is_refused():
 
 
 def test_a_reply_that_comes_twice_is_merged_once():
-    net = RecordedNet(ones, lambda _: 1.0, 1)
+    net = InProcess(ones, lambda _: 1.0, 1)
     server = federation(net, Protocol(1), 1)
     server.rounds = 10
     server.step(wait_s=0.0)
@@ -209,7 +209,7 @@ def test_a_device_that_keeps_failing_is_set_aside_and_the_others_go_on():
     def answer(job, params):
         return ones(job, params) if job.ue else Reply(0, job.ticket, job.version, error="crashed")
 
-    net = RecordedNet(answer, lambda _: 1.0, 2)
+    net = InProcess(answer, lambda _: 1.0, 2)
     server = federation(net, Protocol(1), 2, set_aside_after=3)
     play(server, 10)
     assert server.devices[0].set_aside
@@ -218,7 +218,7 @@ def test_a_device_that_keeps_failing_is_set_aside_and_the_others_go_on():
 
 
 def test_a_device_that_went_away_did_not_fail():
-    class Leaving(RecordedNet):
+    class Leaving(InProcess):
         def dispatch(self, request, params):
             super().dispatch(request, params)
             if request.ue == 0 and request.ticket < 8:
@@ -259,7 +259,7 @@ def test_a_federation_leaves_the_folder_of_a_simulation_and_replays_to_the_same_
     """Killed twice on the way: before its first round, and after its third."""
     out = tmp_path / "run"
 
-    class Fragile(RecordedNet):
+    class Fragile(InProcess):
         dies_after = 0
 
         def dispatch(self, request, params):
@@ -308,7 +308,7 @@ def test_the_merge_of_a_simulation_merges_in_a_federation_also_one_that_died(tol
         return do_job(setup, TASK, job, Handed(params))[0]
 
     for dies_after in (11, -1):
-        net = RecordedNet(honestly, lambda job: 1.0 + job.ue**2, 4)
+        net = InProcess(honestly, lambda job: 1.0 + job.ue**2, 4)
         try:
             serve(setup, net, out)
         except KeyboardInterrupt:
@@ -323,7 +323,7 @@ def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):
     from perfeds2.runs.store import save_arrays
 
     out = tmp_path / "run"
-    serve(SETUP, RecordedNet(honest, lambda job: 1.0 + job.ue, 4), out)
+    serve(SETUP, InProcess(honest, lambda job: 1.0 + job.ue, 4), out)
     SETUP.write(out)
     weights, _ = load_arrays(out / "model.safetensors")
     name = sorted(weights)[0]
@@ -334,7 +334,7 @@ def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):
 def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("perfeds2.deployment.serve.CLAIM_WITHIN_S", 0.3)
     with alone(tmp_path), pytest.raises(InputError, match="another process"):
-        serve(SETUP, RecordedNet(honest, lambda job: 1.0 + job.ue, 4), tmp_path)
+        serve(SETUP, InProcess(honest, lambda job: 1.0 + job.ue, 4), tmp_path)
 
 
 def silent(ue, after=0):
@@ -345,7 +345,7 @@ def silent(ue, after=0):
 @pytest.mark.parametrize("protocol", [Protocol(3), Protocol(2, 1, "wait")], ids=["SYN", "wait"])
 def test_a_device_that_is_here_and_never_answers_is_given_up_and_set_aside(protocol):
     log = []
-    net = RecordedNet(ones, silent(2, after=3), 3)
+    net = InProcess(ones, silent(2, after=3), 3)
     server = federation(net, protocol, log=log.append, job_s=10, set_aside_after=2, readmit_s=0, wait_s=30)
     with pytest.raises(InputError, match="2 of 3 devices can be used") if protocol.quorum == 3 else nullcontext():
         play(server, 20, steps=500)
@@ -357,7 +357,7 @@ def test_a_device_that_is_here_and_never_answers_is_given_up_and_set_aside(proto
 
 def test_a_job_is_given_up_after_its_time_and_not_before_and_never_if_so_told():
     for job_s, given_up in ((10, [11.0]), (0, [])):
-        log, net = [], RecordedNet(ones, lambda _: 1e9, 1)
+        log, net = [], InProcess(ones, lambda _: 1e9, 1)
         server = federation(
             net, Protocol(1), ues=1, job_s=job_s, log=lambda line, log=log, net=net: log.append((net.time_s, line))
         )
@@ -368,7 +368,7 @@ def test_a_job_is_given_up_after_its_time_and_not_before_and_never_if_so_told():
 
 
 def test_a_late_answer_to_an_overdue_job_is_late_and_not_an_offence():
-    log, net = [], RecordedNet(ones, lambda job: 14.0 if job.ticket == 0 else 1.0, 1)
+    log, net = [], InProcess(ones, lambda job: 14.0 if job.ticket == 0 else 1.0, 1)
     server = federation(net, Protocol(1), ues=1, job_s=10, log=log.append)
     play(server, 3)
     net.deliver(Reply(0, 0, 0, {"w": np.ones(2, np.float32)}), 0.0)
@@ -378,7 +378,7 @@ def test_a_late_answer_to_an_overdue_job_is_late_and_not_an_offence():
 
 
 def test_while_the_network_is_away_nobody_is_overdue():
-    log, net = [], RecordedNet(ones, lambda job: 1e9 if job.ticket < 1 else 1.0, 1)
+    log, net = [], InProcess(ones, lambda job: 1e9 if job.ticket < 1 else 1.0, 1)
     server = federation(net, Protocol(1), ues=1, job_s=10, log=log.append)
     server.rounds, net.trouble = 5, {None: "the broker cannot be reached"}
     for _ in range(30):
@@ -394,7 +394,7 @@ def test_while_the_network_is_away_nobody_is_overdue():
 
 
 def test_why_a_device_cannot_take_part_is_told_to_the_operator():
-    log, net = [], RecordedNet(ones, lambda _: 1.0, 3)
+    log, net = [], InProcess(ones, lambda _: 1.0, 3)
     server = federation(net, log=log.append)
     for said in range(100):  # by one who says something else each time
         net.trouble = {1: f"no data {said}"}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process import InProcess
 
 from perfeds2.deployment.device import do_job
 from perfeds2.deployment.merging import Handed
@@ -12,7 +13,6 @@ from perfeds2.deployment.own import own_samples
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import InProcess
 from perfeds2.errors import InputError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"

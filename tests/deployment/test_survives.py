@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from recorded_net import RecordedNet
+from in_process import InProcess
 from test_federation_by_hand import SETUP, federation, honest, ones, play
 
 from perfeds2.deployment import serve as serving
@@ -39,7 +39,7 @@ def saved_federation(tmp_path, rounds=6, answer=None):
     """Plays rounds with a checkpoint each; returns the folder, the server and copies of its files after each save."""
     folder, copies = Folder(tmp_path / "run"), []
     folder.parts.mkdir(parents=True)
-    net = RecordedNet(answer or fails({3}), lambda job: 1.0 + job.ue, 4)
+    net = InProcess(answer or fails({3}), lambda job: 1.0 + job.ue, 4)
     server, checkpoints = federation(net, Protocol(2), 4), Checkpoints(folder)
 
     def save(state):
@@ -53,7 +53,7 @@ def saved_federation(tmp_path, rounds=6, answer=None):
 
 
 def loaded(folder):
-    server = federation(RecordedNet(ones, lambda _: 1.0, 4), Protocol(2), 4)
+    server = federation(InProcess(ones, lambda _: 1.0, 4), Protocol(2), 4)
     assert Checkpoints(folder).load(server) == 7.0
     return server
 
@@ -101,14 +101,14 @@ def test_who_was_set_aside_stays_so_after_a_resume_even_if_no_round_closed_since
     assert [device.set_aside for device in server.devices] == [False, True, True, True]
     assert server.crew.states["set aside"].keys() == {1, 2, 3}
     play(server, 2, steps=3)
-    assert isinstance(server.transport, RecordedNet)
+    assert isinstance(server.transport, InProcess)
     assert not [job for job in server.transport.sent if job.ue]
     assert copies
 
 
 def test_who_was_set_aside_gets_one_more_chance_after_a_while():
     log = []
-    net = RecordedNet(fails({0}), lambda _: 1.0, 2)
+    net = InProcess(fails({0}), lambda _: 1.0, 2)
     server = federation(net, Protocol(1), 2, log=log.append, readmit_s=10.0)
     play(server, 30)
     said = [line.split(":")[0] for line in log if "UE 0" in line]
@@ -123,14 +123,14 @@ def test_who_was_set_aside_gets_one_more_chance_after_a_while():
         "set aside",
     ]
     assert sum(job.ue == 0 for job in net.sent) == 5
-    never = RecordedNet(fails({0}), lambda _: 1.0, 2)
+    never = InProcess(fails({0}), lambda _: 1.0, 2)
     play(federation(never, Protocol(1), 2, readmit_s=0.0), 30)
     assert sum(job.ue == 0 for job in never.sent) == 3
 
 
 def test_too_few_devices_are_said_at_once_and_not_waited_for_for_ever():
     log = []
-    net = RecordedNet(fails({0}), lambda _: 1.0, 3)
+    net = InProcess(fails({0}), lambda _: 1.0, 3)
     server = federation(net, Protocol(2), 3, log=log.append, wait_s=20.0, readmit_s=0.0)
     net.present.discard(1)
     server.rounds = 5
@@ -152,7 +152,7 @@ def test_too_few_devices_are_said_at_once_and_not_waited_for_for_ever():
 def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(tmp_path):
     out, setup = tmp_path / "run", replace(SETUP, own=SETUP.own.model_copy(update={"wait_s": 5.0, "gather_s": 0.0}))
 
-    class Leaving(RecordedNet):
+    class Leaving(InProcess):
         def dispatch(self, request, params):
             if request.version == 3:
                 for ue in range(1, 4):
@@ -166,18 +166,18 @@ def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(
     assert (status.phase, status.round) == (STOPPED, 3)
     assert "still only 1 of 4" in (status.warning or "")
     assert "stopped: after 5 s" in (out / "events.log").read_text()
-    assert serve(setup, RecordedNet(honest, lambda job: 1.0 + job.ue, 4), out).finished
-    nobody = RecordedNet(honest, lambda _: 1.0, 0)
+    assert serve(setup, InProcess(honest, lambda job: 1.0 + job.ue, 4), out).finished
+    nobody = InProcess(honest, lambda _: 1.0, 0)
     with pytest.raises(InputError, match="0 of 4 devices came within"):
         serve(setup, nobody, tmp_path / "nobody")
 
 
 def test_a_server_killed_in_round_0_uses_no_ticket_again(tmp_path):
-    class Dying(RecordedNet):
+    class Dying(InProcess):
         def poll(self, wait_s):  # noqa: ARG002 (the interface)
             raise KeyboardInterrupt
 
-    out, first, second = tmp_path / "run", Dying(honest, lambda _: 1.0, 4), RecordedNet(honest, lambda _: 1.0, 4)
+    out, first, second = tmp_path / "run", Dying(honest, lambda _: 1.0, 4), InProcess(honest, lambda _: 1.0, 4)
     with pytest.raises(KeyboardInterrupt):
         serve(SETUP, first, out)
     assert serve(SETUP, second, out).finished
@@ -197,7 +197,7 @@ def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
             claim_run(out, SETUP).__enter__()
         with alone(out):  # its server
             with pytest.raises(InputError, match="another process is writing"):
-                serve(SETUP, RecordedNet(honest, lambda _: 1.0, 4), out)
+                serve(SETUP, InProcess(honest, lambda _: 1.0, 4), out)
             with pytest.raises(InputError, match="a federation runs there"):
                 claim_run(out, SETUP).__enter__()
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
@@ -205,7 +205,7 @@ def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
 
 
 def test_the_table_shows_counts_accuracies_and_warnings():
-    net = RecordedNet(ones, lambda job: 1.0 + job.ue, 200)
+    net = InProcess(ones, lambda job: 1.0 + job.ue, 200)
     server = federation(net, Protocol(150, 4, "wait"), 200)
     play(server, 1, steps=300)
     server.warning = "look here"

@@ -8,6 +8,7 @@ and compute in turn.
 import contextlib
 import functools
 import os
+import re
 import tempfile
 import time
 import warnings
@@ -93,8 +94,8 @@ def read_numbers(text: str) -> list[int]:
     """Parse device numbers such as 3, 0-5 or 0,2,4-6."""
     numbers: list[int] = []
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal()):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
             raise InputError(f"device numbers look like 3, 0-5 or 0,2,4-6; got {text!r}.")
-        numbers += range(int(first), int(last or first) + 1)
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
     return numbers
