@@ -4,7 +4,6 @@
 out of a text. All have the same interface, ``Data``.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 from perfeds2.learning.partition import Partition
 
 Ue = Int[Array, ""]  # index of a UE
-Counts = Int[Array, " n"]
+Counts = Int[Array, "*lanes n"]  # data of several trainings can be stacked
 RandomKey = Key[Array, ""]
 Batch = tuple[Shaped[Array, "*s x"], Shaped[Array, "..."]]  # inputs, and a label or a row of numbers per sample
 Part = tuple[Any, Any, Bool[Array, " m"]]
@@ -25,7 +24,10 @@ Part = tuple[Any, Any, Bool[Array, " m"]]
 
 @runtime_checkable
 class Data(Protocol):
-    """Samples divided among UEs. A registered JAX dataclass, so that it can enter a compiled loop."""
+    """Samples divided among UEs. A registered JAX dataclass, so that it can enter a compiled loop.
+
+    Its arrays may be padded at their end, to train with several data sets at once.
+    """
 
     @property
     def ues(self) -> int: ...
@@ -53,16 +55,6 @@ class Data(Protocol):
 
 
 @runtime_checkable
-class Joinable(Data, Protocol):
-    """Data that several trainings can share: concatenated, so that each data set is on the device once."""
-
-    @classmethod
-    def join(cls, each: Sequence[Any]) -> Any:
-        """Return one object with all UEs of ``each``, in that order."""
-        ...
-
-
-@runtime_checkable
 class Divisible(Data, Protocol):
     """Data whose training part can give up a validation part, on which settings are tuned."""
 
@@ -80,8 +72,8 @@ MOST_SAMPLES = 256  # of a part, in an evaluation
 class Shards:
     """Samples on the device, UE after UE, with an index range for each: unequal sizes without padding."""
 
-    x: Shaped[Array, "m ..."]
-    y: Shaped[Array, "m ..."]
+    x: Shaped[Array, "..."]  # one row per sample
+    y: Shaped[Array, "..."]  # its label, or a row of numbers
     start: Counts
     train_count: Counts
     test_count: Counts
@@ -94,11 +86,6 @@ class Shards:
             jnp.asarray(y[parts.order], jnp.float32 if y.dtype.kind == "f" else jnp.int32),
             *(jnp.asarray(each, jnp.int32) for each in (parts.start, parts.train_count, parts.test_count)),
         )
-
-    @classmethod
-    def join(cls, each: Sequence["Shards"]) -> "Shards":
-        """Concatenate several."""
-        return joined(each, [len(one.y) for one in each], lambda one, at: replace(one, start=one.start + at))
 
     def held_out(self) -> "Shards":
         """Hold out the last quarter of each training part, which is shuffled. The test part becomes unreachable."""
@@ -149,7 +136,7 @@ class Generated:
     a common one. Its labels are ``labels_per_ue`` of all.
     """
 
-    key: RandomKey
+    key: Key[Array, "*lanes"]
     ues: int
     features: int
     classes: int
@@ -192,13 +179,6 @@ class Generated:
         return 0.5 * jax.random.normal(centre, (self.features,)), rule, known
 
 
-def joined(each: Sequence[Any], sizes: Sequence[int], moved: Callable[[Any, int], Any]) -> Any:
-    """Concatenate the arrays of several objects; ``moved`` shifts indices of samples by an offset."""
-    begin = np.cumsum([0, *sizes[:-1]]).tolist()
-    parts = [moved(one, at) for one, at in zip(each, begin, strict=True)]
-    return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
-
-
 def held_out_of(count: Counts) -> Counts:
     """Return how many of ``count`` training samples are held out: a quarter, at least one, and never all."""
     return jnp.clip(jnp.round(VALIDATION * count).astype(count.dtype), jnp.minimum(1, count - 1), None)
@@ -208,73 +188,3 @@ def draw_numbers(key: RandomKey, size: Ue, shape: tuple[int, ...]) -> Int[Array,
     """Draw independent uniform integers below ``size``."""
     uniform = jax.random.uniform(key, shape)
     return jnp.minimum((uniform * size).astype(jnp.int32), size - 1)
-
-
-# ---- data that several trainings share: concatenated, each data set once
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["everybody", "first"], meta_fields=["ues"])
-@dataclass(frozen=True)
-class SomeOfPool:
-    """The data of one lane's UEs, a contiguous range among the UEs of all lanes."""
-
-    everybody: Data
-    first: Int[Array, ""]  # index of the lane's UE 0
-    ues: int
-
-    @property
-    def train_count(self) -> Counts:
-        return jax.lax.dynamic_slice_in_dim(self.everybody.train_count, self.first, self.ues)
-
-    def lengths(self) -> tuple[int, int]:
-        return self.everybody.lengths()
-
-    def batches(self, key: RandomKey, ue: Ue, shape: tuple[int, ...]) -> Batch:
-        return self.everybody.batches(key, self.first + ue, shape)
-
-    def train_part(self, ue: Ue, length: int) -> Part:
-        return self.everybody.train_part(self.first + ue, length)
-
-    def test_part(self, ue: Ue, length: int) -> Part:
-        return self.everybody.test_part(self.first + ue, length)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How to rebuild one lane's data: the static part of a pool."""
-
-    own: Any  # structure of a lane's own part
-    ues: int  # of one lane
-    lengths: tuple[int, int]  # of the parts in an evaluation
-
-    def data_of(self, shared: Data | None, own: list[Array]) -> Data:
-        """Return one lane's data, inside a compiled loop."""
-        mine = jax.tree.unflatten(self.own, own)
-        return mine if shared is None else SomeOfPool(shared, mine, self.ues)
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The data of several lanes: what they share, and what each has of its own, stacked."""
-
-    shared: Data | None
-    own: list[Array]
-    layout: Layout
-
-    @classmethod
-    def of(cls, data: Sequence[Data]) -> "Pool":
-        """Pool data: one copy of each data set if they can be joined, else a copy per lane."""
-        each = list({id(one): one for one in data}.values())
-        place = {id(one): number for number, one in enumerate(each)}
-        first, ues = each[0], each[0].ues
-        train, test = (max(lengths) for lengths in zip(*(one.lengths() for one in each), strict=True))
-        alike = all(type(one) is type(first) for one in each)
-        shared = first.join(each) if isinstance(first, Joinable) and alike else None
-        own = data if shared is None else [jnp.asarray(ues * place[id(one)], jnp.int32) for one in data]
-        layout = Layout(jax.tree.structure(own[0]), ues, (train, test))
-        return cls(shared, stack([jax.tree.leaves(one) for one in own]), layout)
-
-
-def stack(trees: Sequence[Any]) -> Any:
-    """Stack several lanes' arrays along a new first axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

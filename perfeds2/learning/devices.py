@@ -1,11 +1,12 @@
-"""Share the participants of a round among several devices."""
+"""Share work among several devices: the participants of a round, or trainings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
@@ -33,9 +34,25 @@ def side_by_side(mesh: Mesh | None, job: Callable[..., Any], given: Any, rows: A
     count = jax.tree.leaves(rows)[0].shape[0]
     filling = -count % mesh.size
     if filling:
-        rows = jax.tree.map(lambda each: jnp.pad(each, ((0, filling), *((0, 0),) * (each.ndim - 1))), rows)
+        rows = jax.tree.map(lambda each: _padded(each, count + filling), rows)
     all_, share = PartitionSpec(), PartitionSpec(*mesh.axis_names)
     specs = (all_, *(share for _ in rows))
     # Unchecked: a model may start a scan from zeros, which are the same on all devices.
     shared = jax.shard_map(jobs, mesh=mesh, in_specs=specs, out_specs=share, check_vma=False)
     return jax.tree.map(lambda each: each[:count], shared(given, *rows))
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Stack the arrays of several trees along a new first axis. Shorter arrays are padded with zeros at their end."""
+
+    def stacked(*arrays: Array) -> Array:
+        if arrays[0].ndim == 0:
+            return jnp.stack(arrays)
+        longest = max(len(array) for array in arrays)
+        return jnp.stack([_padded(array, longest) for array in arrays])
+
+    return jax.tree.map(stacked, *trees)
+
+
+def _padded(array: Array, length: int) -> Array:
+    return jnp.pad(array, ((0, length - len(array)), *((0, 0),) * (array.ndim - 1)))

@@ -24,12 +24,14 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, mean_loss
 from perfeds2.learning.objectives import Adapting, Annealed, Objective, Stateful, Withholding, clip, descend, passes
 from perfeds2.learning.payload import largest, numbers_sent, quantised
-from perfeds2.learning.settings import setting, split, traced
+from perfeds2.learning.settings import Structure, setting, split, traced
 from perfeds2.learning.task import Task
 from perfeds2.theory.constants import ALPHA
 from perfeds2.timeline.record import Timeline
 
 QUANTISING = 7  # folded into a job's key for stochastic rounding
+Numbers = tuple[list[Array], list[Array]]  # settings of an objective and of a merge
+Structures = tuple[Structure, Structure]  # the rest of both
 FEW, WIDE = 8, 2**16  # unroll a round of at most FEW uploads if the first layer has at least WIDE weights
 SAFE = "promise_in_bounds"  # indices into the shelf are valid; checking them costs a GPU kernel launches
 
@@ -60,6 +62,12 @@ class Learner:
     def samples(self) -> int:
         """Return the number of samples one job computes on, d_i in the paper. It determines the computing time."""
         return self.local_steps * passes(self.objective) * self.batch
+
+    @property
+    def parts(self) -> tuple[Numbers, Structures]:
+        """Return the numbers and the structures of the objective and the merge."""
+        (numbers, objective), (merging, merge) = split(self.objective), split(self.merge)
+        return (numbers, merging), (objective, merge)
 
 
 @traced
@@ -106,8 +114,7 @@ class Program:
     """The static part of a training, for which the loop is compiled."""
 
     model: Model
-    structure: Any  # structure of the objective
-    merge: Any  # structure of the merge
+    structures: Structures
     batch: int
     local_steps: int
     each: int | None = None  # uploads per round that are merged individually; None: only their sum is needed
@@ -133,13 +140,19 @@ class Program:
             raise ValueError(
                 "some jobs are done again for this merge, so take an objective without a memory, and no top_k."
             )
-        (_, structure), (_, merge) = split(learner.objective), split(learner.merge)
         looks = keeps or not isinstance(learner.merge, OfMean)
-        each, at_once = quorum if looks else None, None if one_by_one else quorum
-        shorter = (learner.bits, learner.top_k)
-        program = cls(model, structure, merge, learner.batch, learner.local_steps, each, at_once, mesh, *shorter)
-        written_out = quorum if one_by_one and not looks and _adding_up_counts(model, learner, quorum) else None
-        return replace(program, written_out=written_out)
+        return cls(
+            model,
+            learner.parts[1],
+            learner.batch,
+            learner.local_steps,
+            each=quorum if looks else None,
+            at_once=None if one_by_one else quorum,
+            mesh=mesh,
+            bits=learner.bits,
+            top_k=learner.top_k,
+            written_out=quorum if one_by_one and not looks and _adding_up_counts(model, learner, quorum) else None,
+        )
 
 
 def _adding_up_counts(model: Model, learner: Learner, quorum: int | None) -> bool:
@@ -158,8 +171,7 @@ class Known:
     """The traced inputs of a training beside its script. Those of several trainings can be stacked."""
 
     data: Any  # the task's ``Data``; in stacked trainings, each one's own part
-    numbers: list[Any]  # the objective's settings
-    merging: list[Any]  # the merge's settings
+    numbers: Numbers  # settings of the objective and of the merge
     beta: Float[Array, "*lanes"]
     alpha: Float[Array, "*lanes"]
     key: Key[Array, "*lanes"]  # source of the batches of all jobs
@@ -167,11 +179,10 @@ class Known:
 
     @classmethod
     def of(cls, task: Task, learner: Learner, seed: int) -> "Known":
-        (numbers, _), (merging, _) = split(learner.objective), split(learner.merge)
         beta, alpha = (jnp.asarray(number, jnp.float32) for number in (learner.beta, learner.personal_step))
         most = None if learner.clip is None else jnp.asarray(learner.clip, jnp.float32)
         key = jax.random.fold_in(jax.random.key(as_int32(seed)), 1)
-        return cls(task.data, numbers, merging, beta, alpha, key, most)
+        return cls(task.data, learner.parts[0], beta, alpha, key, most)
 
 
 @dataclass(frozen=True)
@@ -222,7 +233,7 @@ def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndar
 
 def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
     """Return the initial state, with w_0 as the current model and on the shelf."""
-    numbers, structures = zip(split(learner.objective), split(learner.merge), strict=True)
+    numbers, structures = learner.parts
     sizes = {"slots": script.slots, "ues": task.ues, "all_sent": learner.top_k is None}
     return _start(as_int32(seed), numbers, structures=structures, model=task.model, **sizes)
 
@@ -231,7 +242,7 @@ def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
 def _start(
     seed: Int[Array, ""], numbers: Any, *, structures: Any, model: Model, slots: int, ues: int, all_sent: bool
 ) -> State:
-    objective, merge = (structure.unflatten(own) for structure, own in zip(structures, numbers, strict=True))
+    objective, merge = structures[0].unflatten(numbers[0]), structures[1].unflatten(numbers[1])
     params = model.init(jax.random.fold_in(jax.random.key(seed), 0))
     merging, first = merge.init(params, ues), objective.first(params) if isinstance(objective, Stateful) else None
     memory = jax.tree.map(lambda w: jnp.broadcast_to(w, (ues, *jnp.shape(w))), first)
@@ -301,7 +312,7 @@ def local_update(
     along with the model; ``kept`` is the objective's memory and what the UE has not uploaded yet. Randomness depends
     only on (UE, model version), so it is the same whichever round merges the job.
     """
-    (memory, unsent), objective = kept, program.structure.unflatten(known.numbers)
+    (memory, unsent), objective = kept, program.structures[0].unflatten(known.numbers[0])
     objective = objective.at(version) if isinstance(objective, Annealed) else objective
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
@@ -346,7 +357,7 @@ def play_round(
     alive: Bool[Array, ""] | None = None,
 ) -> State:
     """Play round k: merge its participants' uploads and put the model on the shelf. Do nothing unless ``alive``."""
-    merge: Any = program.merge.unflatten(known.merging)
+    merge: Any = program.structures[1].unflatten(known.numbers[1])
     rows, kept, memory = None, None, (state.memory, state.unsent)
     if program.each is None:
         mean = jax.tree.map(lambda g: g / script.quorum, _total_upload(program, known, script, state, k))

@@ -44,7 +44,7 @@ def traced(cls: type[Kind]) -> type[Kind]:
     return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
 
 
-def split(part: Any) -> tuple[list[Any], Any]:
+def split(part: Any) -> tuple[list[jax.Array], "Structure"]:
     """Return the numbers of an objective or merge and its structure, so that one program serves all numbers."""
     numbers, structure = jax.tree.flatten(part)
     if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):
@@ -71,3 +71,6 @@ class Transparent:
 
     def unflatten(self, numbers: list[Any]) -> Any:
         return self.structure.unflatten(numbers)
+
+
+Structure = Opaque | Transparent

@@ -18,8 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from perfeds2.learning import on_gpu
-from perfeds2.learning.data import Joinable, Layout, Pool, stack
-from perfeds2.learning.devices import side_by_side
+from perfeds2.learning.devices import side_by_side, stack
 from perfeds2.learning.evaluate import View, device_bytes, look_at_ues, own_model
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.replay import (
@@ -89,8 +88,7 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
     data = task.data
     (numbers, structure), (merging, merge) = split(learner.objective), split(learner.merge)
     leaves, tree = jax.tree.flatten(data)
-    joined = isinstance(data, Joinable)  # the number of samples may then differ
-    shapes = tuple((leaf.shape[1:] if joined else leaf.shape, leaf.dtype) for leaf in leaves)
+    shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)  # the number of samples may differ
     return (
         *(task.model, task.ues, tree, shapes, quorum),
         *(structure, merge, tuple(number.shape for number in (*numbers, *merging))),
@@ -129,30 +127,27 @@ def train_together(
     resume = [None] * len(lanes) if resume is None else resume
     scripts = [Script.of(lane.timeline, lane.learner.merge) for lane in lanes]
     slots = max(script.slots for script in scripts)
-    pool = Pool.of([lane.task.data for lane in lanes])
+    lengths = zip(*(lane.task.data.lengths() for lane in lanes), strict=True)
     common = _Common(
         Program.of(first.task.model, first.learner, int(scripts[0].quorum), one_by_one=False),
         View.of(
             first.task.model,
-            pool.layout.lengths,
+            (max(next(lengths)), max(next(lengths))),
             own_model(first.learner.objective),
             first.learner.personal_steps,
             len(lanes),
         ),
-        pool.layout,
         _mesh(len(lanes)),
         on_gpu.block_of([point.round for point in own] for own in points),
         on_gpu.compiler_options(first.task.model, len(lanes) * int(scripts[0].quorum)),
     )
-    knowns = [Known.of(lane.task, lane.learner, lane.seed) for lane in lanes]
-    each = common.place(
-        (
-            stack([_as_long_as(script, scripts, slots) for script in scripts]),
-            replace(stack([replace(known, data=None) for known in knowns]), data=pool.own),
-        )
-    )
-    everybody = common.place(pool.shared, split=False)
-    state = common.place(stack([_begin(*one, slots) for one in zip(lanes, scripts, resume, strict=True)]))
+    each_script = common.place(stack([replace(script, slots=slots) for script in scripts]))
+    each_known = common.place(stack([Known.of(lane.task, lane.learner, lane.seed) for lane in lanes]))
+    states = [
+        start(lane.task, script, lane.learner, lane.seed) if one is None else one.state
+        for lane, script, one in zip(lanes, scripts, resume, strict=True)
+    ]
+    state = common.place(stack(states))
     values = [[] if one is None else list(one.values) for one in resume]
     own_slots = [script.slots for script in scripts]
     if all(len(own) == len(times) for own, times in zip(values, points, strict=True)):
@@ -168,9 +163,9 @@ def train_together(
         if point == 0 or (end > begin).any():
             most = int((end - begin).max())
             rounds = common.place((jnp.asarray(begin), jnp.asarray(end)))
-            state = _compiled(common.options)(state, each, everybody, *rounds, most, common=common)
+            state = _compiled(common.options)(state, each_script, each_known, *rounds, most, common=common)
             memory = None if common.view.own is None else state.memory
-            looked = np.asarray(_evaluate_together(state.params, each[1], everybody, memory, common=common))
+            looked = np.asarray(_evaluate_together(state.params, each_known, memory, common=common))
         for number in moving:
             own = values[number]
             own.append(mean_values(looked[number]) if point == 0 or end[number] > begin[number] else own[-1])
@@ -185,19 +180,13 @@ class _Common:
 
     program: Program
     view: View  # for evaluations
-    layout: Layout  # of the pooled data
     mesh: Mesh | None  # devices that share the lanes
     block: int = 1  # rounds between two checks whether to stop
     options: on_gpu.Options = ()  # compiler options
 
-    def place(self, tree: Any, *, split: bool = True) -> Any:
-        """Place arrays on the devices, split along the axis of lanes or replicated."""
-        where = PartitionSpec("lanes") if split else PartitionSpec()
-        return tree if self.mesh is None else jax.device_put(tree, NamedSharding(self.mesh, where))
-
-    def known(self, own: Known, everybody: Any) -> Known:
-        """Return a lane's inputs with its data."""
-        return replace(own, data=self.layout.data_of(everybody, own.data))
+    def place(self, tree: Any) -> Any:
+        """Place arrays on the devices, split along the axis of lanes."""
+        return tree if self.mesh is None else jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec("lanes")))
 
 
 def _mesh(lanes: int) -> Mesh | None:
@@ -216,8 +205,8 @@ def _compiled(options: on_gpu.Options) -> Callable[..., State]:
 
 def _rounds_together(
     state: State,
-    each: tuple[Script, Known],
-    everybody: Any,
+    script: Script,
+    known: Known,
     begin: Int[Array, " p"],
     end: Int[Array, " p"],
     most: Int[Array, ""],
@@ -226,48 +215,19 @@ def _rounds_together(
 ) -> State:
     """Play rounds ``begin`` to ``end`` − 1 of every lane; ``most`` is the largest number of rounds of a lane."""
 
-    def play(given: Any, state: State, each: tuple[Script, Known], begin: Array, end: Array) -> State:
-        (everybody, most), (script, own) = given, each
-        known = common.known(own, everybody)
-
+    def play(most: Array, state: State, script: Script, known: Known, begin: Array, end: Array) -> State:
         def one(step: Array, state: State) -> State:
             k = begin + step
             return play_round(common.program, known, script, state, k, alive=k < end)
 
         return on_gpu.in_blocks(common.block, most, one, state)
 
-    return side_by_side(common.mesh, play, (everybody, most), (state, each, begin, end))
+    return side_by_side(common.mesh, play, most, (state, script, known, begin, end))
 
 
 @partial(jax.jit, static_argnames="common")
-def _evaluate_together(
-    params: Params, known: Known, everybody: Any, memory: Any, *, common: _Common
-) -> Float[Array, "p n 4"]:
-    def look(everybody: Any, params: Params, own: Known, memory: Any) -> Array:
-        known = common.known(own, everybody)
+def _evaluate_together(params: Params, known: Known, memory: Any, *, common: _Common) -> Float[Array, "p n 4"]:
+    def look(_: None, params: Params, known: Known, memory: Any) -> Array:
         return look_at_ues(common.view, params, known.data, known.alpha, memory)
 
-    return side_by_side(common.mesh, look, everybody, (params, known, memory))
-
-
-# ---- pad lanes to a common length
-
-
-def _as_long_as(script: Script, scripts: Sequence[Script], slots: int) -> Script:
-    """Pad a script to the longest of all."""
-
-    def fill(column: Array, length: int) -> Array:
-        return jnp.pad(column, (0, length - column.size))
-
-    merges, rounds = (max(getattr(one, name).size for one in scripts) for name in ("ues", "write"))
-    ues, versions, read = (fill(column, merges) for column in (script.ues, script.versions, script.read))
-    return Script(script.quorum, ues, versions, read, fill(script.write, rounds), slots)
-
-
-def _begin(lane: Lane, script: Script, resume: TrainState | None, slots: int) -> State:
-    """Return the state in which a lane starts or continues, with a shelf of the common length."""
-    if resume is None:
-        return start(lane.task, replace(script, slots=slots), lane.learner, lane.seed)
-    more = slots - script.slots
-    shelf = jax.tree.map(lambda w: jnp.pad(w, ((0, more), *((0, 0),) * (w.ndim - 1))), resume.state.shelf)
-    return replace(resume.state, shelf=shelf)
+    return side_by_side(common.mesh, look, None, (params, known, memory))

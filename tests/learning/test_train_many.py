@@ -10,9 +10,9 @@ import optax
 import pytest
 
 from perfeds2.learning import train_many as module
-from perfeds2.learning.data import Generated, Pool, Shards, SomeOfPool
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.datasets.shakespeare import Role, Windows
+from perfeds2.learning.devices import stack
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import loss_of
@@ -90,35 +90,20 @@ def test_optimisers_and_local_steps_are_kept_apart_too():
         assert_same(end[number], alone(trials[number]))
 
 
-def test_the_same_data_lie_on_the_device_once():
-    pool = Pool.of([TASKS[0].data, TASKS[1].data, TASKS[0].data])
-    assert isinstance(pool.shared, Shards)
-    assert pool.shared.y.size == 2 * TASKS[0].data.y.size  # type: ignore[attr-defined]  # the digits are shards
-    assert pool.own[0].tolist() == [0, 6, 0]
-
-
-def test_data_that_cannot_be_joined_are_stacked():
-    each = [synthetic(6, 3, seed).data for seed in range(2)]
-    pool = Pool.of(each)
-    assert pool.shared is None
-    for number, own in enumerate(each):
-        ours = pool.layout.data_of(None, [leaf[number] for leaf in pool.own])
-        assert isinstance(ours, Generated)
-        assert (jax.random.key_data(ours.key) == jax.random.key_data(own.key)).all()  # type: ignore[attr-defined]
-        assert replace(ours, key=own.key) == own  # type: ignore[attr-defined]
-
-
-def test_among_others_a_ue_draws_what_it_draws_alone():
+def test_beside_others_a_ue_draws_what_it_draws_alone():
     chance = np.random.default_rng(0)
     texts = ["".join(chance.choice(list("abcdefgh "), 400 + 10 * number)) for number in range(6)]
     roles = [Role(f"r{number}", "p", text) for number, text in enumerate(texts)]
     key = jax.random.key(5)
-    for each in ([Windows.of(roles[:3]), Windows.of(roles[3:])], [TASKS[0].data, TASKS[1].data]):
-        pool = Pool.of(each)
+    short = Task.of_arrays("short", np.eye(64)[:50], np.arange(50) % 3, ues=6, seed=0).data
+    for each in (
+        [Windows.of(roles[:3]), Windows.of(roles[3:])],
+        [TASKS[0].data, short, TASKS[1].data],
+        [synthetic(6, 3, seed).data for seed in range(2)],
+    ):
+        together = stack(each)
         for number, own in enumerate(each):
-            assert pool.shared is not None
-            among = pool.layout.data_of(pool.shared, [pool.own[0][number]])
-            assert isinstance(among, SomeOfPool)
+            among = jax.tree.map(lambda leaf, number=number: leaf[number], together)
             np.testing.assert_array_equal(among.train_count, own.train_count)
             for ue in range(own.ues):
                 at = jnp.asarray(ue)

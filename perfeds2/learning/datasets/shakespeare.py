@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, UInt8
 
-from perfeds2.learning.data import Batch, Counts, Part, RandomKey, Ue, draw_numbers, held_out_of, joined
+from perfeds2.learning.data import Batch, Counts, Part, RandomKey, Ue, draw_numbers, held_out_of
 from perfeds2.learning.files.formats import DataBroken, naming, read_bytes, read_text
 from perfeds2.learning.files.sources import Download, Form, Found, Source
 from perfeds2.learning.models.lstm import LSTM
@@ -186,7 +186,7 @@ SHAKESPEARE = Source(
 class Windows:
     """All roles' lines on the device, one role per UE. Sample i is characters i to i + 79, and character i + 80."""
 
-    text: UInt8[Array, " m"]  # indices of letters, role after role
+    text: UInt8[Array, "*lanes m"]  # indices of letters, role after role
     start: Counts  # a UE's first training window
     train_count: Counts  # number of training windows
     test_start: Counts
@@ -206,15 +206,6 @@ class Windows:
             jnp.asarray(numbers, jnp.int32) for numbers in (start, usable - test, start + samples - test, test)
         )
         return cls(text, first, train, test_start, tests)
-
-    @classmethod
-    def join(cls, each: Sequence["Windows"]) -> "Windows":
-        """Concatenate several."""
-
-        def moved(one: Windows, at: int) -> Windows:
-            return replace(one, start=one.start + at, test_start=one.test_start + at)
-
-        return joined(each, [one.text.size for one in each], moved)
 
     def held_out(self) -> "Windows":
         """Hold out the last quarter of each role's training windows.
