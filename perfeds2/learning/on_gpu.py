@@ -1,4 +1,4 @@
-"""Choose what differs between a GPU and a CPU: how often to check for the end, and compiler options."""
+"""Choose how often a loop checks for its end, which a GPU waits for."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -7,12 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
-from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Model, bare
-
-Options = tuple[tuple[str, Any], ...]  # compiler options
 BLOCK = 16  # rounds between two checks whether to stop
-MANY = 64  # gradients per round from which cuBLAS is faster
 
 
 def is_there() -> bool:
@@ -41,13 +36,3 @@ def in_blocks(block: int, most: Int[Array, ""], step: Callable[[Array, Any], Any
         return jax.lax.fori_loop(0, block, lambda more, state: step(number * block + more, state), state)
 
     return jax.lax.fori_loop(0, (most + block - 1) // block, several, state)
-
-
-def compiler_options(model: Model, gradients: int) -> Options:
-    """Return the compiler options for rounds with this many gradients.
-
-    For an MLP, cuBLAS multiplies faster than Triton with 320 gradients at once, but reaches only two thirds of its
-    speed with five (docs/reports/performance.md).
-    """
-    many = is_there() and isinstance(bare(model), MLP) and gradients >= MANY
-    return (("xla_gpu_enable_triton_gemm", False),) if many else ()

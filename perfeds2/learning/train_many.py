@@ -6,9 +6,9 @@ the order of summation.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -139,7 +139,6 @@ def train_together(
         ),
         _mesh(len(lanes)),
         on_gpu.block_of([point.round for point in own] for own in points),
-        on_gpu.compiler_options(first.task.model, len(lanes) * int(scripts[0].quorum)),
     )
     each_script = common.place(stack([replace(script, slots=slots) for script in scripts]))
     each_known = common.place(stack([Known.of(lane.task, lane.learner, lane.seed) for lane in lanes]))
@@ -163,7 +162,7 @@ def train_together(
         if point == 0 or (end > begin).any():
             most = int((end - begin).max())
             rounds = common.place((jnp.asarray(begin), jnp.asarray(end)))
-            state = _compiled(common.options)(state, each_script, each_known, *rounds, most, common=common)
+            state = _rounds_together(state, each_script, each_known, *rounds, most, common=common)
             memory = None if common.view.own is None else state.memory
             looked = np.asarray(_evaluate_together(state.params, each_known, memory, common=common))
         for number in moving:
@@ -182,7 +181,6 @@ class _Common:
     view: View  # for evaluations
     mesh: Mesh | None  # devices that share the lanes
     block: int = 1  # rounds between two checks whether to stop
-    options: on_gpu.Options = ()  # compiler options
 
     def place(self, tree: Any) -> Any:
         """Place arrays on the devices, split along the axis of lanes."""
@@ -196,13 +194,7 @@ def _mesh(lanes: int) -> Mesh | None:
     return Mesh(np.array(devices[:count]), ("lanes",)) if count > 1 else None
 
 
-@cache
-def _compiled(options: on_gpu.Options) -> Callable[..., State]:
-    """Return the loop over rounds, compiled with these options."""
-    told = dict(options) or None
-    return jax.jit(_rounds_together, static_argnames="common", donate_argnames="state", compiler_options=told)
-
-
+@partial(jax.jit, static_argnames="common", donate_argnames="state")
 def _rounds_together(
     state: State,
     script: Script,

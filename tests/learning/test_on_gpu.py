@@ -131,17 +131,3 @@ def test_a_training_in_blocks_and_factors_is_the_same_training(monkeypatch, toge
     assert_close(found[1].state.params, found[0].state.params, 1e-5)
     for ours, theirs in zip(found[1].values, found[0].values, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4)
-
-
-# ---- the compiler
-
-
-@pytest.mark.usefixtures("a_gpu")
-def test_only_many_gradients_of_an_mlp_are_multiplied_by_cublas():
-    options = (("xla_gpu_enable_triton_gemm", False),)
-    assert on_gpu.compiler_options(MLP((4, 5, 2)), 320) == options
-    assert on_gpu.compiler_options(MLP((4, 5, 2)), 5) == on_gpu.compiler_options(LSTM(), 320) == ()
-
-
-def test_a_processors_compiler_is_told_nothing():
-    assert on_gpu.compiler_options(MLP((4, 5, 2)), 320) == ()
