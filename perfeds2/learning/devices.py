@@ -1,24 +1,12 @@
-"""Share work among several devices: the participants of a round, or trainings."""
+"""Share trainings among several devices."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-
-def shared_by(quorum: int) -> Mesh | None:
-    """Return a mesh of the devices that share a round's participants; None for one device or one participant."""
-    devices = jax.local_devices()[:quorum]
-    return Mesh(np.array(devices), ("participants",)) if len(devices) > 1 else None
-
-
-def everywhere(tree: Any, mesh: Mesh | None) -> Any:
-    """Replicate arrays on every device. Arrays that are already there are not copied."""
-    return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+from jax.sharding import Mesh, PartitionSpec
 
 
 def on_one(arrays: Any) -> Any:
@@ -31,15 +19,10 @@ def side_by_side(mesh: Mesh | None, job: Callable[..., Any], given: Any, rows: A
     jobs = jax.vmap(job, in_axes=(None, *(0 for _ in rows)))
     if mesh is None:
         return jobs(given, *rows)
-    count = jax.tree.leaves(rows)[0].shape[0]
-    filling = -count % mesh.size
-    if filling:
-        rows = jax.tree.map(lambda each: _padded(each, count + filling), rows)
-    all_, share = PartitionSpec(), PartitionSpec(*mesh.axis_names)
-    specs = (all_, *(share for _ in rows))
+    share = PartitionSpec(*mesh.axis_names)
+    specs = (PartitionSpec(), *(share for _ in rows))
     # Unchecked: a model may start a scan from zeros, which are the same on all devices.
-    shared = jax.shard_map(jobs, mesh=mesh, in_specs=specs, out_specs=share, check_vma=False)
-    return jax.tree.map(lambda each: each[:count], shared(given, *rows))
+    return jax.shard_map(jobs, mesh=mesh, in_specs=specs, out_specs=share, check_vma=False)(given, *rows)
 
 
 def stack(trees: Sequence[Any]) -> Any:
@@ -48,11 +31,7 @@ def stack(trees: Sequence[Any]) -> Any:
     def stacked(*arrays: Array) -> Array:
         if arrays[0].ndim == 0:
             return jnp.stack(arrays)
-        longest = max(len(array) for array in arrays)
-        return jnp.stack([_padded(array, longest) for array in arrays])
+        longest, others = max(len(array) for array in arrays), ((0, 0),) * (arrays[0].ndim - 1)
+        return jnp.stack([jnp.pad(array, ((0, longest - len(array)), *others)) for array in arrays])
 
     return jax.tree.map(stacked, *trees)
-
-
-def _padded(array: Array, length: int) -> Array:
-    return jnp.pad(array, ((0, length - len(array)), *((0, 0),) * (array.ndim - 1)))

@@ -13,11 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from perfeds2.learning import factored, on_gpu
-from perfeds2.learning.devices import everywhere, on_one, shared_by, side_by_side
 from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
 from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
@@ -119,7 +117,6 @@ class Program:
     local_steps: int
     each: int | None = None  # uploads per round that are merged individually; None: only their sum is needed
     at_once: int | None = None  # participants of a round computed side by side; None: one after the other
-    mesh: Mesh | None = None  # devices that share the participants of a round
     bits: int | None = None  # bits per number of an upload
     top_k: float | None = None  # share of the numbers that is uploaded
     block: int = 1  # rounds between two checks whether to stop
@@ -133,7 +130,6 @@ class Program:
         quorum: int | None = None,
         *,
         one_by_one: bool = True,
-        mesh: Mesh | None = None,
     ) -> "Program":
         keeps = isinstance(learner.objective, Stateful) or learner.top_k is not None
         if keeps and isinstance(learner.merge, Undrafted):
@@ -148,7 +144,6 @@ class Program:
             learner.local_steps,
             each=quorum if looks else None,
             at_once=None if one_by_one else quorum,
-            mesh=mesh,
             bits=learner.bits,
             top_k=learner.top_k,
             written_out=quorum if one_by_one and not looks and _adding_up_counts(model, learner, quorum) else None,
@@ -187,7 +182,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A training without its state, placed on the devices that share its participants."""
+    """A training without its state."""
 
     program: Program
     script: Script
@@ -195,10 +190,9 @@ class Prepared:
 
     @classmethod
     def of(cls, task: Task, script: Script, learner: Learner, seed: int, block: int = 1) -> "Prepared":
-        mesh = shared_by(quorum := int(script.quorum))
-        one_by_one = jax.default_backend() == "cpu" and mesh is None  # a GPU computes a round's participants at once
-        program = Program.of(task.model, learner, quorum, one_by_one=one_by_one, mesh=mesh)
-        return cls(replace(program, block=block), *everywhere((script, Known.of(task, learner, seed)), mesh))
+        one_by_one = jax.default_backend() == "cpu"  # a GPU computes a round's participants at once
+        program = Program.of(task.model, learner, int(script.quorum), one_by_one=one_by_one)
+        return cls(replace(program, block=block), script, Known.of(task, learner, seed))
 
 
 def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndarray, " K"]]:
@@ -258,16 +252,13 @@ def _told(merge: Any, state: Any) -> Any:
 
 def advance(prepared: Prepared, state: State, first: int, stop: int) -> State:
     """Play rounds ``first`` to ``stop`` − 1. The given state is donated and must not be used again."""
-    state = everywhere(state, prepared.program.mesh)
     return _rounds(state, prepared.script, prepared.known, first, stop, program=prepared.program)
 
 
 def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> Params:
     """Train along a timeline from beginning to end.
 
-    If JAX sees several devices, each computes its share of a round's participants. That pays if a participant's
-    gradient takes longer than adding up the weights across devices, about 0.1 ms per round: a large model, many
-    participants. For small models, train several seeds together instead (``train_together``).
+    One device does all the work. Several devices can train several seeds together (``train_together``).
 
     Args:
         task: The data of the UEs and the model.
@@ -289,7 +280,7 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     """
     script, block = Script.of(timeline, learner.merge), on_gpu.block_of([(0, timeline.rounds)])
     prepared, state = Prepared.of(task, script, learner, seed, block), start(task, script, learner, seed)
-    return on_one(advance(prepared, state, 0, timeline.rounds).params)
+    return advance(prepared, state, 0, timeline.rounds).params
 
 
 def as_int32(seed: int) -> np.int32:
@@ -377,7 +368,7 @@ def play_round(
         memory = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), memory, kept)
     made = (params, _told(merge, merging))
     shelf = jax.tree.map(lambda old, new: old.at[place].set(new, mode=SAFE), state.shelf, made)
-    return everywhere(State(params, shelf, merging, *memory), program.mesh)
+    return State(params, shelf, merging, *memory)
 
 
 def merge_now(merge: Any, params: Any, arrived: Arrived, state: Any) -> tuple[Params, Any]:
@@ -401,18 +392,13 @@ def merge_each(merge: Merge | OfMean, params: Params, arrived: Arrived, state: A
 def _total_upload(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> Params:
     """Return the sum of the uploads of round k."""
 
-    def upload(given: tuple[Known, Any], ue: Array, version: Array, place: Array) -> Params:
-        known, shelf = given
-        params, told = jax.tree.map(lambda w: w.at[place].get(mode=SAFE), shelf)
-        return local_update(program, known, params, ue, version, told)[0]
-
-    given, first_merge = (known, state.shelf), k * script.quorum
     if program.at_once is not None:
-        uploads = side_by_side(program.mesh, upload, given, _jobs_of(script, k, program.at_once))
-        return jax.tree.map(lambda g: g.sum(axis=0), uploads)
+        return jax.tree.map(lambda g: g.sum(axis=0), _arrived(program, known, script, state, k)[0].uploads)
+    first_merge = k * script.quorum
 
     def merged(number: Array) -> Params:
-        return upload(given, script.ues[number], script.versions[number], script.read[number])
+        params, told = _on_shelf(state, script.read[number])
+        return local_update(program, known, params, script.ues[number], script.versions[number], told)[0]
 
     def add(number: Array, total: Params) -> Params:
         return jax.tree.map(jnp.add, total, merged(number))
@@ -425,33 +411,27 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
 
 def _arrived(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> tuple[Arrived, Any]:
     """Return the stacked uploads of round k, and what their UEs keep."""
-    assert program.each is not None
+    count = program.each or program.at_once
+    assert count is not None
+    columns = (script.ues, script.versions, script.read)
+    ues, versions, places = (jax.lax.dynamic_slice_in_dim(each, k * script.quorum, count) for each in columns)
 
-    def job(known: Known, ue: Array, version: Array, handed: Any, kept: Any) -> tuple[Params, Any]:
-        params, told = handed
+    def job(one: tuple[Array, Array, Array, Any]) -> tuple[Params, Any]:
+        ue, version, place, kept = one
+        params, told = _on_shelf(state, place)
         return local_update(program, known, params, ue, version, told, kept)
 
-    ues, versions, places = _jobs_of(script, k, program.each)
     # Gather rows before the jobs: a loop that captures the whole memory would copy it.
-    handed = jax.tree.map(lambda w: w[places], state.shelf)
     kept = jax.tree.map(lambda w: w[ues], (state.memory, state.unsent))
-    if program.at_once is not None:
-        uploads, kept = side_by_side(program.mesh, job, known, [ues, versions, handed, kept])
-    else:
-
-        def in_turn(one: Any) -> tuple[Params, Any]:
-            ue, version, place, kept = one
-            return job(known, ue, version, jax.tree.map(lambda w: w[place], state.shelf), kept)
-
-        uploads, kept = jax.lax.map(in_turn, (ues, versions, places, kept))
-    models, told = handed
+    jobs = (ues, versions, places, kept)
+    uploads, kept = jax.lax.map(job, jobs) if program.at_once is None else jax.vmap(job)(jobs)
+    models, told = _on_shelf(state, places)
     return Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps), kept
 
 
-def _jobs_of(script: Script, k: Int[Array, ""], count: int) -> list[Array]:
-    """Return the UEs of round k, their model versions and the slots of those on the shelf."""
-    columns = (script.ues, script.versions, script.read)
-    return [jax.lax.dynamic_slice_in_dim(column, k * script.quorum, count) for column in columns]
+def _on_shelf(state: State, place: Int[Array, "..."]) -> Any:
+    """Return the models in some slots of the shelf, and what was sent with them."""
+    return jax.tree.map(lambda w: w.at[place].get(mode=SAFE), state.shelf)
 
 
 def _power_of_two(size: int) -> int:

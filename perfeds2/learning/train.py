@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float
 
 from perfeds2.learning import on_gpu
-from perfeds2.learning.devices import on_one
 from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import Learner, Prepared, Script, State, advance, start
@@ -78,8 +77,7 @@ def train(
         if number == 0 or now > before:
             state = advance(prepared, state, before, now)
             own = own_model(learner.objective)
-            weights, memory = on_one(state.params), on_one(state.memory)
-            per_ue = evaluate(task, weights, learner.personal_step, memory, own, learner.personal_steps)
+            per_ue = evaluate(task, state.params, learner.personal_step, state.memory, own, learner.personal_steps)
             values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
         else:
             values.append(values[-1])  # no round closed since the last point, so the model is the same

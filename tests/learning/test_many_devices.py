@@ -1,4 +1,4 @@
-"""Do several devices that share a round's participants, or a group's trials, get the numbers of one?"""
+"""Do several devices that share the trainings of a group get the numbers of one?"""
 
 import os
 import subprocess
@@ -54,11 +54,10 @@ def numbers_with(devices, path):
 
 
 def test_eight_devices_compute_what_one_does(tmp_path):
-    """Eleven participants on eight devices: one device has one job less, and fills up with nothing."""
     import numpy as np
 
     one, eight = numbers_with(1, tmp_path / "one.npz"), numbers_with(8, tmp_path / "eight.npz")
     assert one.pop("devices").tolist() == [1, 1]
-    assert eight.pop("devices").tolist() == [8, 4]  # four trials on four of the devices
+    assert eight.pop("devices").tolist() == [1, 4]  # four trainings on four of the devices
     for name, expected in one.items():
         np.testing.assert_allclose(eight[name], expected, rtol=1e-5, atol=1e-5, err_msg=name)

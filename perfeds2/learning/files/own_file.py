@@ -53,7 +53,7 @@ class OwnFile:
 
     def table(self, target: tuple[str, ...], ue_column: str | None, loss: str | None) -> SampleTable:
         """Return its samples. A loss for numbers or for labels decides which of them the target is."""
-        return _meant(self.path, self.digest, target, ue_column, MEANINGS.get(loss or ""))
+        return _read_once(self.path, self.digest, target, ue_column).meant(MEANINGS.get(loss or ""))
 
     def defaults(self, target: tuple[str, ...], ue_column: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings that fit it, by section; ``given`` has the loss, metric and split the user chose."""
@@ -134,13 +134,6 @@ def _scale_of(x: np.ndarray, parts: Partition) -> tuple[np.ndarray, np.ndarray]:
 def _digest(file: Path, *_: int) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-@lru_cache(maxsize=4)  # tables of one file share its samples
-def _meant(
-    path: Path, digest: str, target: tuple[str, ...], ue_column: str | None, meaning: Meaning | None
-) -> SampleTable:
-    return _read_once(path, digest, target, ue_column).meant(meaning)
 
 
 @lru_cache(maxsize=1)  # shared by all seeds

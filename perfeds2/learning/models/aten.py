@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from perfeds2.learning.models.lenet import neighbours
 from perfeds2.learning.models.lstm import recur
 
 CHECKS = ("_assert_", "sym_constrain_range")  # operations with these prefixes compute nothing
@@ -147,10 +148,7 @@ def _by_patches(x: Array, weight: Array, stride: Sequence[int], edges: Any, dila
     maps = jnp.moveaxis(x, 0, -1)  # channel, position, sample: shifting an image then copies long runs
     maps = jnp.pad(maps, ((0, 0), *edges, (0, 0)))
     for axis, (size, step, apart) in enumerate(zip(weight.shape[2:], stride, dilation, strict=True), start=1):
-        places = (maps.shape[axis] - apart * (size - 1) - 1) // step + 1
-        starts = range(0, size * apart, apart)
-        shifted = [jax.lax.slice_in_dim(maps, i, i + step * (places - 1) + 1, step, axis) for i in starts]
-        maps = jnp.concatenate(shifted)  # the last axis's shift varies slowest
+        maps = neighbours(maps, axis, size, step, apart)  # the last axis's shift varies slowest
     columns = jnp.transpose(weight, (0, *range(weight.ndim - 1, 1, -1), 1)).reshape(weight.shape[0], -1)
     out = columns @ maps.reshape(maps.shape[0], -1)
     return jnp.moveaxis(out.reshape(-1, *maps.shape[1:]), -1, 0)
@@ -323,42 +321,49 @@ def _one_layer(
     return out, end
 
 
+NUMPY = (
+    "arange",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "cos",
+    "exp",
+    "flip",
+    "floor",
+    "log",
+    "log1p",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "maximum",
+    "minimum",
+    "reciprocal",
+    "remainder",
+    "round",
+    "sign",
+    "sin",
+    "sqrt",
+    "tanh",
+    "where",
+)  # operations that JAX's NumPy has under the same name
+OPERATORS = (
+    "mul",
+    "pow",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "neg",
+    "getitem",
+    "floordiv",
+    "mod",
+)  # those of Python
+
 ATEN: Mapping[str, Callable[..., Any]] = {
-    "arange": jnp.arange,
-    "bitwise_and": jnp.bitwise_and,
-    "bitwise_not": jnp.bitwise_not,
-    "bitwise_or": jnp.bitwise_or,
-    "cos": jnp.cos,
-    "exp": jnp.exp,
-    "flip": jnp.flip,
-    "floor": jnp.floor,
-    "log": jnp.log,
-    "log1p": jnp.log1p,
-    "logical_and": jnp.logical_and,
-    "logical_not": jnp.logical_not,
-    "logical_or": jnp.logical_or,
-    "maximum": jnp.maximum,
-    "minimum": jnp.minimum,
-    "reciprocal": jnp.reciprocal,
-    "remainder": jnp.remainder,
-    "round": jnp.round,
-    "sign": jnp.sign,
-    "sin": jnp.sin,
-    "sqrt": jnp.sqrt,
-    "tanh": jnp.tanh,
-    "where": jnp.where,
-    "mul": operator.mul,
-    "pow": operator.pow,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "neg": operator.neg,
-    "getitem": operator.getitem,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
+    **{name: getattr(jnp, name) for name in NUMPY},
+    **{name: getattr(operator, name) for name in OPERATORS},
     **dict.fromkeys(("div", "truediv"), operator.truediv),
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), operator.matmul),
     **dict.fromkeys(("alias", "clone", "lift_fresh_copy"), lambda x: x),

@@ -126,21 +126,24 @@ def by_patches(weight: Float[Array, "p o"], maps: Float[Array, "c h w b"]) -> Fl
 
 def patches(maps: Float[Array, "c h w b"]) -> Float[Array, "p i j b"]:
     """Return the 5×5 neighbourhood of every inner point as columns of (row, column, channel)."""
-    sideways, rows = in_its_row(maps), maps.shape[1] - KERNEL + 1
-    return jnp.concatenate([sideways[:, i : i + rows] for i in range(KERNEL)])
+    return neighbours(neighbours(maps, 2), 1)
 
 
 def by_rows(weight: Float[Array, "p o"], maps: Float[Array, "c h w b"]) -> Float[Array, "o i j b"]:
     """Apply each row of the weights everywhere, then shift and add up: a fifth of the patches."""
     rows = maps.shape[1] - KERNEL + 1
-    said = jnp.einsum("kpo,phjb->kohjb", weight.reshape(KERNEL, -1, weight.shape[-1]), in_its_row(maps))
+    said = jnp.einsum("kpo,phjb->kohjb", weight.reshape(KERNEL, -1, weight.shape[-1]), neighbours(maps, 2))
     return functools.reduce(jnp.add, (said[i, :, i : i + rows] for i in range(KERNEL)))
 
 
-def in_its_row(maps: Float[Array, "c h w b"]) -> Float[Array, "p h j b"]:
-    """Return the five neighbours in its row of every point that has them."""
-    columns = maps.shape[2] - KERNEL + 1
-    return jnp.concatenate([maps[:, :, j : j + columns] for j in range(KERNEL)])
+def neighbours(maps: Array, axis: int, count: int = KERNEL, step: int = 1, apart: int = 1) -> Array:
+    """Concatenate, along the first axis, the neighbours along another axis of every point that has so many.
+
+    Points are ``step`` apart, and neighbours ``apart``.
+    """
+    points = (maps.shape[axis] - apart * (count - 1) - 1) // step + 1
+    starts = range(0, count * apart, apart)
+    return jnp.concatenate([jax.lax.slice_in_dim(maps, i, i + step * (points - 1) + 1, step, axis) for i in starts])
 
 
 def pooled(maps: Float[Array, "c h w b"], pooling: Pooling) -> Float[Array, "c i j b"]:
