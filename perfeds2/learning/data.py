@@ -6,7 +6,7 @@ out of a text. All have the same interface, ``Data``.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ Ue = Int[Array, ""]  # index of a UE
 Counts = Int[Array, "*lanes n"]  # data of several trainings can be stacked
 RandomKey = Key[Array, ""]
 Batch = tuple[Shaped[Array, "*s x"], Shaped[Array, "..."]]  # inputs, and a label or a row of numbers per sample
-Part = tuple[Any, Any, Bool[Array, " m"]]
+Part = tuple[Shaped[Array, "..."], Shaped[Array, "..."], Bool[Array, " m"]]
 
 
 @runtime_checkable
@@ -33,7 +33,7 @@ class Data(Protocol):
     def ues(self) -> int: ...
 
     @property
-    def train_count(self) -> Any:
+    def train_count(self) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
         """Return the number of training samples of each UE; 0 if there is no limit."""
         ...
 
@@ -58,7 +58,7 @@ class Data(Protocol):
 class Divisible(Data, Protocol):
     """Data whose training part can give up a validation part, on which settings are tuned."""
 
-    def held_out(self) -> Any:
+    def held_out(self) -> Data:
         """Return the data with the validation part in place of the test part, which can no longer be read."""
         ...
 

@@ -1,20 +1,21 @@
 """Share trainings among several devices."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
+from perfeds2.learning.trees import Tree
 
-def on_one(arrays: Any) -> Any:
+
+def on_one(arrays: Tree) -> Tree:
     """Return the first device's copy of some arrays."""
     return jax.tree.map(lambda w: w if len(w.devices()) == 1 else w.addressable_data(0), arrays)
 
 
-def side_by_side(mesh: Mesh | None, job: Callable[..., Any], given: Any, rows: Any) -> Any:
+def side_by_side(mesh: Mesh | None, job: Callable[..., Tree], given: Tree, rows: tuple[Tree, ...]) -> Tree:
     """Return ``job(given, *row)`` for every row, stacked. Several devices each compute a share of the rows."""
     jobs = jax.vmap(job, in_axes=(None, *(0 for _ in rows)))
     if mesh is None:
@@ -25,7 +26,7 @@ def side_by_side(mesh: Mesh | None, job: Callable[..., Any], given: Any, rows: A
     return jax.shard_map(jobs, mesh=mesh, in_specs=specs, out_specs=share, check_vma=False)(given, *rows)
 
 
-def stack(trees: Sequence[Any]) -> Any:
+def stack(trees: Sequence[Tree]) -> Tree:
     """Stack the arrays of several trees along a new first axis. Shorter arrays are padded with zeros at their end."""
 
     def stacked(*arrays: Array) -> Array:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +13,21 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.models.model import Model, Params, measure, summed_loss
 from perfeds2.learning.objectives import Personal, stepped
 from perfeds2.learning.task import Task
+from perfeds2.learning.trees import Memory, Tree
 
 MOST_UES = 1024  # only this many UEs, the first, of a larger population are evaluated
 UES_AT_ONCE = 32  # for one model, per 16 GiB of GPU memory
 PIECE = 32  # samples at once on a CPU, so that UEs with few samples cost less than the largest one
-OwnModel = Callable[[Params, Any], Params]  # (newest model, what a UE keeps) -> the UE's own model
+OwnModel = Callable[[Params, Memory], Params]  # (newest model, what a UE keeps) -> the UE's own model
 
 
-def own_model(objective: Any) -> OwnModel | None:
+def own_model(objective: object) -> OwnModel | None:
     """Return how an objective's UEs make models of their own; None: by personal steps."""
     return type(objective).personal if isinstance(objective, Personal) else None
 
 
 def evaluate(
-    task: Task, params: Params, alpha: float, memory: Any = None, own: OwnModel | None = None, steps: int = 1
+    task: Task, params: Params, alpha: float, memory: Memory = None, own: OwnModel | None = None, steps: int = 1
 ) -> dict[str, Float[Array, " n"]]:
     """Return the loss and accuracy of the global and the personalised model for each UE.
 
@@ -85,7 +85,7 @@ def device_bytes() -> int:
 
 
 def look_at_ues(
-    view: View, params: Params, data: Data, alpha: Float[Array, ""], memory: Any = None
+    view: View, params: Params, data: Data, alpha: Float[Array, ""], memory: Memory = None
 ) -> Float[Array, "n 4"]:
     """Return the metrics of every UE, one column per metric."""
 
@@ -106,7 +106,7 @@ def look_at_ue(
     model, lengths = view.model, view.lengths
     train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
 
-    def mean(sum_over: Callable[[Part], Any]) -> Any:
+    def mean(sum_over: Callable[[Part], Tree]) -> Tree:
         return jax.tree.map(lambda each: each / train[2].sum(), sum_of_pieces(sum_over, train, view.samples_at_once))
 
     def slope(w: Params) -> tuple[Float[Array, ""], Params]:
@@ -121,7 +121,7 @@ def look_at_ue(
     return jnp.concatenate([losses, jnp.where(jnp.isfinite(losses), right, jnp.nan)])
 
 
-def sum_of_pieces(sum_over: Callable[[Part], Any], part: Part, piece: int | None) -> Any:
+def sum_of_pieces(sum_over: Callable[[Part], Tree], part: Part, piece: int | None) -> Tree:
     """Sum ``sum_over`` over the pieces of a part that hold samples.
 
     A part that does not divide into such pieces is taken as a whole.
@@ -131,7 +131,7 @@ def sum_of_pieces(sum_over: Callable[[Part], Any], part: Part, piece: int | None
         return sum_over(part)
     last = jnp.where(mask, jnp.arange(1, mask.size + 1), 0).max()
 
-    def add(number: Array, total: Any) -> Any:
+    def add(number: Array, total: Tree) -> Tree:
         some = jax.tree.map(lambda rows: jax.lax.dynamic_slice_in_dim(rows, number * piece, piece), part)
         return jax.tree.map(jnp.add, total, sum_over(some))
 

@@ -6,8 +6,6 @@ step w − α∇f enters only by its effect on the next batch (inputs·inputsᵀ
 results are those of ``objectives``, up to the order of summation.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -16,18 +14,19 @@ from perfeds2.learning import on_gpu
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, loss_of
 from perfeds2.learning.objectives import FedAvg, Loss, Objective, PerFed, stepped
+from perfeds2.learning.trees import Batch
 
 WEIGHT, BIAS = "dense1.weight", "dense1.bias"
 
 
-def one_step(model: Model, objective: Objective, loss: Loss, params: Params, batches: Any) -> Params:
+def one_step(model: Model, objective: Objective, loss: Loss, params: Params, batches: Batch) -> Params:
     """Return the gradient of ``objective`` at ``params``, in factors if this is supported and faster."""
     if pays(model, objective, batch=jax.tree.leaves(batches)[0].shape[1]):
         return gradient(model, objective, params, batches)
     return objective(loss, params, params, batches)
 
 
-def pays(model: Model, objective: Any, batch: int) -> bool:
+def pays(model: Model, objective: Objective, batch: int) -> bool:
     """Return whether ``gradient`` supports this objective and model, with less work.
 
     It is less work if a batch has fewer samples than the first layer has outputs. A GPU always gains, because it reads
@@ -40,7 +39,7 @@ def pays(model: Model, objective: Any, batch: int) -> bool:
     return type(objective) is FedAvg or (plain_step and objective.anneal is None)
 
 
-def gradient(model: Model, objective: Objective, params: Params, batches: Any) -> Params:
+def gradient(model: Model, objective: Objective, params: Params, batches: Batch) -> Params:
     """Return the gradient of ``objective`` at ``params``; ``batches`` is stacked along its first axis."""
     x, y = batches
     network = bare(model)

@@ -15,8 +15,9 @@ from pydantic import Field
 
 from perfeds2.learning.objectives import stepped
 from perfeds2.learning.settings import setting, traced
+from perfeds2.learning.trees import MergeState, Rows, Scalar, Told, Tree
 
-Params = dict[str, Any]  # JAX arrays in a replay, NumPy arrays in a federation
+Params = dict[str, Rows]
 Discount = Literal["poly", "hinge", "constant"]
 DiscountNumber = Annotated[float, Field(ge=0)] | Array
 
@@ -25,21 +26,21 @@ DiscountNumber = Annotated[float, Field(ge=0)] | Array
 class Arrived:
     """The uploads of a round, stacked: every array has one row per upload."""
 
-    uploads: Any  # sum of a UE's gradients over its local steps
-    handed: Any  # the model it started from
-    told: Any  # what the merge sent along with that model, if anything
-    staleness: Any  # τ, an integer each
-    ues: Any  # the sender
-    beta: Any  # step size of a UE's local steps
+    uploads: Tree  # sum of a UE's gradients over its local steps
+    handed: Tree  # the model it started from
+    told: Told  # what the merge sent along with that model, if anything
+    staleness: Rows  # τ, an integer each
+    ues: Rows  # the sender
+    beta: Scalar  # step size of a UE's local steps
     steps: int = setting(default=1, static=True)  # number of local steps
 
     @property
-    def moves(self) -> Any:
+    def moves(self) -> Tree:
         """Return Δ = w_handed − w_end, the move of each UE, with the sign of the literature."""
         return jax.tree.map(lambda g: self.beta * g, self.uploads)
 
     @property
-    def models(self) -> Any:
+    def models(self) -> Tree:
         """Return w_end, the model each UE ended with."""
         return jax.tree.map(jnp.subtract, self.handed, self.moves)
 
@@ -48,11 +49,11 @@ class Arrived:
 class Merge(typing.Protocol):
     """How uploads become a model. Implement these two methods and pass your own."""
 
-    def init(self, params: Params, ues: int) -> Any:
+    def init(self, params: Params, ues: int) -> MergeState:
         """Return the state before the first round: arrays, or None."""
         ...
 
-    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         """Return the next model and the next state."""
         ...
 
@@ -61,16 +62,16 @@ class Merge(typing.Protocol):
 class OfMean(typing.Protocol):
     """A merge that needs only the mean of the uploads, so they are added up as they arrive and not kept."""
 
-    def init(self, params: Params, ues: int) -> Any: ...
+    def init(self, params: Params, ues: int) -> MergeState: ...
 
-    def step(self, params: Params, mean: Params, beta: Any, state: Any) -> tuple[Params, Any]: ...
+    def step(self, params: Params, mean: Params, beta: Scalar, state: MergeState) -> tuple[Params, MergeState]: ...
 
 
 @typing.runtime_checkable
 class Telling(Merge, typing.Protocol):
     """A merge that sends something along with every model."""
 
-    def tell(self, state: Any) -> Any: ...
+    def tell(self, state: MergeState) -> Told: ...
 
 
 @typing.runtime_checkable
@@ -87,7 +88,7 @@ class Undrafted(typing.Protocol):
     takes_undrafted: typing.Literal[True]
 
 
-def weighted(weights: Any, rows: Params) -> Params:
+def weighted(weights: Array, rows: Params) -> Params:
     """Return Σ weight·row of every array.
 
     In full precision: a GPU would otherwise round the factors of a product to ten bits.
@@ -112,7 +113,7 @@ class Stateless:
 class Mean(Stateless):
     """w −= β·mean, eq. (8)."""
 
-    def step(self, params: Params, mean: Params, beta: Any, state: None) -> tuple[Params, None]:
+    def step(self, params: Params, mean: Params, beta: Scalar, state: None) -> tuple[Params, None]:
         return stepped(params, beta, mean), state
 
 
@@ -125,16 +126,16 @@ class Optax:
 
     transformation: Any = setting(default=None, static=True)  # an optax.GradientTransformation
 
-    def init(self, params: Params, ues: int) -> Any:  # noqa: ARG002 (the interface)
+    def init(self, params: Params, ues: int) -> MergeState:  # noqa: ARG002 (the interface)
         return self.transformation.init(params)
 
-    def step(self, params: Params, mean: Params, beta: Any, state: Any) -> tuple[Params, Any]:  # noqa: ARG002
+    def step(self, params: Params, mean: Params, beta: Scalar, state: MergeState) -> tuple[Params, MergeState]:  # noqa: ARG002
         updates, state = self.transformation.update(mean, state, params)
         return jax.tree.map(jnp.add, params, updates), state
 
 
 def discounted(
-    kind: Discount, staleness: Any, a: float | Array | None = None, b: float | Array = 4.0
+    kind: Discount, staleness: Rows, a: float | Array | None = None, b: float | Array = 4.0
 ) -> Float[Array, " a"]:
     """Return FedAsync's discount s(τ): 1, or (1 + τ)^−a, or 1 up to b and then 1/(a(τ − b) + 1)."""
     tau = jnp.asarray(staleness, jnp.float32)

@@ -9,7 +9,7 @@ lost job leaves no trace. Objectives for all three modes are here; ``methods/`` 
 import typing
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,12 @@ from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.settings import Length, Steps, StepSize, Versions, setting, traced
+from perfeds2.learning.trees import Batch, Memory, Scalar, Told, Tree
 from perfeds2.theory.constants import ALPHA
 
-Loss = Callable[[Params, Any], Float[Array, ""]]
+Loss = Callable[[Params, Batch], Float[Array, ""]]
 Hessian = Literal["exact", "fo", "hf"]
-Gradient = Callable[[Params, Any], Params]  # (model, one step's batches) -> gradient
+Gradient = Callable[[Params, Batch], Params]  # (model, one step's batches) -> gradient
 
 
 @typing.runtime_checkable
@@ -37,7 +38,7 @@ class Objective(typing.Protocol):
         """
         ...
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batch) -> Params:
         """Return the gradient at ``params`` of a job that began at ``start``; ``batches`` is stacked along axis 0."""
         ...
 
@@ -46,7 +47,7 @@ class Objective(typing.Protocol):
 class Adapting(Objective, typing.Protocol):
     """An objective with a personal step size of its own, which evaluations use too."""
 
-    alpha: Any
+    alpha: float | Array
 
 
 @typing.runtime_checkable
@@ -65,13 +66,13 @@ class Stateful(typing.Protocol):
         """Return the number of independent batches per step."""
         ...
 
-    def first(self, params: Params) -> Any:
+    def first(self, params: Params) -> Memory:
         """Return the memory before the first job, as arrays; ``params`` is w_0."""
         ...
 
     def job(
-        self, loss: Loss, start: Params, told: Any, kept: Any, batches: Any, beta: Float[Array, ""]
-    ) -> tuple[Params, Any]:
+        self, loss: Loss, start: Params, told: Told, kept: Memory, batches: Batch, beta: Float[Array, ""]
+    ) -> tuple[Params, Memory]:
         """Return the upload (the sum of the steps' gradients) and the new memory.
 
         ``batches`` has one row per local step, with ``self.batches`` batches each; ``told`` is what the merge sent
@@ -85,7 +86,7 @@ class Personal(Stateful, typing.Protocol):
     """An objective whose UEs keep models of their own; evaluations use those instead of a personal step."""
 
     @staticmethod
-    def personal(params: Params, kept: Any) -> Params:
+    def personal(params: Params, kept: Memory) -> Params:
         """Return a UE's own model from the newest one and its memory. It must not use the objective's numbers."""
         ...
 
@@ -111,7 +112,7 @@ class KeepsModel:
         return kept
 
 
-def passes(objective: Any) -> int:
+def passes(objective: "Objective | Stateful") -> int:
     """Return how many batches of computing time one step costs."""
     return getattr(objective, "passes", objective.batches)
 
@@ -124,7 +125,7 @@ class FedAvg:
 
     batches = 1
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batch) -> Params:  # noqa: ARG002 (the interface)
         """Return ∇f(w) on the first batch.
 
         Args:
@@ -149,7 +150,7 @@ class FedProx:
 
     batches = 1
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batch) -> Params:
         """Return ∇f(w) + μ(w − w_start) on the first batch.
 
         Args:
@@ -204,7 +205,7 @@ class PerFed:
         """
         return self if self.anneal is None else replace(self, anneal=self.anneal - jnp.asarray(version, jnp.float32))
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batch) -> Params:  # noqa: ARG002 (the interface)
         """Return the meta-gradient of eq. (7).
 
         Args:
@@ -252,11 +253,11 @@ class Moreau:
     def passes(self) -> int:
         return self.moreau_steps
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Any) -> Params:  # noqa: ARG002 (the interface)
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batch) -> Params:  # noqa: ARG002 (the interface)
         theta = self.personal_model(loss, params, pick(batches, 0))
         return jax.tree.map(lambda w, t: self.moreau * (w - t), params, theta)
 
-    def personal_model(self, loss: Loss, params: Params, batch: Any) -> Params:
+    def personal_model(self, loss: Loss, params: Params, batch: Batch) -> Params:
         """Return θ̂, which gradient steps on the penalised f reach from w on one batch."""
         size = self.alpha / (1 + self.alpha * self.moreau)
 
@@ -275,20 +276,20 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 }  # each in all three modes
 
 
-def zeros(tree: dict[str, Any]) -> dict[str, Any]:
+def zeros(tree: Tree) -> Tree:
     """Return zeros in the shapes of a tree's arrays."""
     return jax.tree.map(jnp.zeros_like, tree)
 
 
-def stepped(params: dict[str, Any], size: Any, direction: dict[str, Any]) -> dict[str, Any]:
+def stepped(params: Tree, size: Scalar, direction: Tree) -> Tree:
     """Return params − size·direction."""
     return jax.tree.map(lambda w, g: w - size * g, params, direction)
 
 
-def descend(gradient: Gradient, start: Params, batches: Any, beta: Float[Array, ""]) -> tuple[Params, Params]:
+def descend(gradient: Gradient, start: Params, batches: Batch, beta: Float[Array, ""]) -> tuple[Params, Params]:
     """Take local steps, and return where they end and the sum of their gradients."""
 
-    def step(carry: tuple[Params, Params], own: Any) -> tuple[tuple[Params, Params], None]:
+    def step(carry: tuple[Params, Params], own: Batch) -> tuple[tuple[Params, Params], None]:
         w, total = carry
         g = gradient(w, own)
         return (stepped(w, beta, g), jax.tree.map(jnp.add, total, g)), None
@@ -301,7 +302,7 @@ def plain(loss: Loss, number: int = 0) -> Gradient:
     return lambda w, batches: jax.grad(loss)(w, pick(batches, number))
 
 
-def pick(batches: Any, number: int) -> Any:
+def pick(batches: Batch, number: int) -> Batch:
     """Return one of the batches of a step."""
     return jax.tree.map(lambda b: b[number], batches)
 

@@ -1,11 +1,12 @@
 """Choose how often a loop checks for its end, which a GPU waits for."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Int
+
+from perfeds2.learning.trees import Tree
 
 BLOCK = 16  # rounds between two checks whether to stop
 
@@ -27,12 +28,12 @@ def block_of(looks: Iterable[Sequence[int]]) -> int:
     return BLOCK if np.median(gaps[gaps > 0] if gaps.any() else 0) >= 8 * BLOCK else 1
 
 
-def in_blocks(block: int, most: Int[Array, ""], step: Callable[[Array, Any], Any], state: Any) -> Any:
+def in_blocks(block: int, most: Int[Array, ""], step: Callable[[Array, Tree], Tree], state: Tree) -> Tree:
     """Run steps 0 to ``most`` − 1, and up to ``block`` − 1 more, which must change nothing."""
     if block == 1:
         return jax.lax.fori_loop(0, most, step, state)
 
-    def several(number: Array, state: Any) -> Any:
+    def several(number: Array, state: Tree) -> Tree:
         return jax.lax.fori_loop(0, block, lambda more, state: step(number * block + more, state), state)
 
     return jax.lax.fori_loop(0, (most + block - 1) // block, several, state)

@@ -22,8 +22,10 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, mean_loss
 from perfeds2.learning.objectives import Adapting, Annealed, Objective, Stateful, Withholding, clip, descend, passes
 from perfeds2.learning.payload import largest, numbers_sent, quantised
+from perfeds2.learning.returns import expect_like, expect_pair
 from perfeds2.learning.settings import Structure, setting, split, traced
 from perfeds2.learning.task import Task
+from perfeds2.learning.trees import Batch, Memory, MergeState, Told, Tree
 from perfeds2.theory.constants import ALPHA
 from perfeds2.timeline.record import Timeline
 
@@ -73,10 +75,10 @@ class State:
     """What the loop carries from round to round."""
 
     params: Params  # w_k
-    shelf: Any  # older versions and what was sent with them, stacked; the last slot takes versions that are never read
-    merge: Any  # state of the merge
-    memory: Any = None  # what each UE keeps, one row per UE; None if the objective keeps nothing
-    unsent: Any = None  # what each UE has not uploaded yet, one row per UE; None if everything is uploaded
+    shelf: Tree  # older versions and what was sent with them, stacked; the last slot takes versions that are never read
+    merge: MergeState  # state of the merge
+    memory: Memory = None  # what each UE keeps, one row per UE; None if the objective keeps nothing
+    unsent: Tree = None  # what each UE has not uploaded yet, one row per UE; None if everything is uploaded
 
 
 @traced
@@ -165,7 +167,7 @@ def _adding_up_counts(model: Model, learner: Learner, quorum: int | None) -> boo
 class Known:
     """The traced inputs of a training beside its script. Those of several trainings can be stacked."""
 
-    data: Any  # the task's ``Data``; in stacked trainings, each one's own part
+    data: Tree  # the task's ``Data``; in stacked trainings, each one's own part
     numbers: Numbers  # settings of the objective and of the merge
     beta: Float[Array, "*lanes"]
     alpha: Float[Array, "*lanes"]
@@ -234,7 +236,14 @@ def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
 
 @partial(jax.jit, static_argnames=("structures", "model", "slots", "ues", "all_sent"))
 def _start(
-    seed: Int[Array, ""], numbers: Any, *, structures: Any, model: Model, slots: int, ues: int, all_sent: bool
+    seed: Int[Array, ""],
+    numbers: Numbers,
+    *,
+    structures: Structures,
+    model: Model,
+    slots: int,
+    ues: int,
+    all_sent: bool,
 ) -> State:
     objective, merge = structures[0].unflatten(numbers[0]), structures[1].unflatten(numbers[1])
     params = model.init(jax.random.fold_in(jax.random.key(seed), 0))
@@ -245,7 +254,7 @@ def _start(
     return State(params, shelf, merging, memory, unsent)
 
 
-def _told(merge: Any, state: Any) -> Any:
+def _told(merge: Merge | OfMean, state: MergeState) -> Told:
     """Return what is sent along with the model that a merge has just made."""
     return merge.tell(state) if isinstance(merge, Telling) else None
 
@@ -294,9 +303,9 @@ def local_update(
     params: Params,
     ue: Int[Array, ""],
     version: Int[Array, ""],
-    told: Any = None,
-    kept: Any = (None, None),
-) -> tuple[Params, Any]:
+    told: Told = None,
+    kept: tuple[Memory, Tree] = (None, None),
+) -> tuple[Params, tuple[Memory, Tree]]:
     """Compute one job: what UE ``ue`` uploads after receiving model ``version``, and what it keeps.
 
     The upload is the sum of the gradients of the local steps, clipped and compressed if so set. ``told`` was sent
@@ -308,15 +317,20 @@ def local_update(
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
 
-    def loss(w: Params, xy: Any) -> Float[Array, ""]:
+    def loss(w: Params, xy: Batch) -> Float[Array, ""]:
         return mean_loss(program.model, w, *xy)
 
+    who = f"the objective {type(objective).__name__}"
     if isinstance(objective, Stateful):
-        total, memory = objective.job(loss, params, told, memory, batches, known.beta)
+        found = objective.job(loss, params, told, memory, batches, known.beta)
+        total, now_kept = expect_pair(who, found, "the upload and what the UE keeps")
+        expect_like(who, "what the UE keeps", now_kept, memory)
+        memory = now_kept
     elif program.local_steps == 1:
         total = factored.one_step(program.model, objective, loss, params, jax.tree.map(lambda b: b[0], batches))
     else:
         _, total = descend(lambda w, own: objective(loss, w, params, own), params, batches, known.beta)
+    expect_like(who, "the upload", total, params)
     total = total if known.clip is None else clip(total, known.clip)
     sent = owed = total if program.top_k is None else jax.tree.map(jnp.add, total, unsent)
     if program.top_k is not None:
@@ -352,11 +366,15 @@ def play_round(
     rows, kept, memory = None, None, (state.memory, state.unsent)
     if program.each is None:
         mean = jax.tree.map(lambda g: g / script.quorum, _total_upload(program, known, script, state, k))
-        params, merging = merge.step(state.params, mean, known.beta, state.merge)
+        found = merge.step(state.params, mean, known.beta, state.merge)
     else:
         arrived, kept = _arrived(program, known, script, state, k)
         rows = arrived.ues
-        params, merging = merge_each(merge, state.params, arrived, state.merge)
+        found = merge_each(merge, state.params, arrived, state.merge)
+    who = f"the merge {type(merge).__name__}"
+    params, merging = expect_pair(who, found, "the next model and the next state")
+    expect_like(who, "the next model", params, state.params)
+    expect_like(who, "the next state", merging, state.merge)
     place = script.write[k]
     if alive is not None:  # shelf and memory are too long to copy: unwanted rows go to the spare slot, or are dropped
         params, merging = jax.tree.map(
@@ -371,18 +389,20 @@ def play_round(
     return State(params, shelf, merging, *memory)
 
 
-def merge_now(merge: Any, params: Any, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+def merge_now(merge: Merge, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
     """Merge one round outside a replay, compiled. Federations use this."""
     numbers, structure = split(merge)
     return _merge_now(numbers, params, arrived, state, structure=structure)
 
 
 @partial(jax.jit, static_argnames="structure")
-def _merge_now(numbers: Any, params: Params, arrived: Arrived, state: Any, *, structure: Any) -> tuple[Params, Any]:
+def _merge_now(
+    numbers: list[Array], params: Params, arrived: Arrived, state: MergeState, *, structure: Structure
+) -> tuple[Params, MergeState]:
     return structure.unflatten(numbers)(params, arrived, state)
 
 
-def merge_each(merge: Merge | OfMean, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+def merge_each(merge: Merge | OfMean, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
     """Return the next model and merge state from stacked uploads."""
     if isinstance(merge, OfMean):
         return merge.step(params, mean_of(arrived.uploads), arrived.beta, state)
@@ -409,14 +429,14 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
     return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, nothing)
 
 
-def _arrived(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> tuple[Arrived, Any]:
+def _arrived(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> tuple[Arrived, Tree]:
     """Return the stacked uploads of round k, and what their UEs keep."""
     count = program.each or program.at_once
     assert count is not None
     columns = (script.ues, script.versions, script.read)
     ues, versions, places = (jax.lax.dynamic_slice_in_dim(each, k * script.quorum, count) for each in columns)
 
-    def job(one: tuple[Array, Array, Array, Any]) -> tuple[Params, Any]:
+    def job(one: tuple[Array, Array, Array, Tree]) -> tuple[Params, Tree]:
         ue, version, place, kept = one
         params, told = _on_shelf(state, place)
         return local_update(program, known, params, ue, version, told, kept)
@@ -429,7 +449,7 @@ def _arrived(program: Program, known: Known, script: Script, state: State, k: In
     return Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps), kept
 
 
-def _on_shelf(state: State, place: Int[Array, "..."]) -> Any:
+def _on_shelf(state: State, place: Int[Array, "..."]) -> tuple[Params, Told]:
     """Return the models in some slots of the shelf, and what was sent with them."""
     return jax.tree.map(lambda w: w.at[place].get(mode=SAFE), state.shelf)
 

@@ -58,7 +58,7 @@ class Opaque:
 
     itself: Hashable
 
-    def unflatten(self, _: list[Any]) -> Any:
+    def unflatten(self, _: list[jax.Array]) -> Any:
         return self.itself
 
 
@@ -69,7 +69,7 @@ class Transparent:
     kind: type  # JAX considers the structures of two classes with the same fields equal
     structure: Any
 
-    def unflatten(self, numbers: list[Any]) -> Any:
+    def unflatten(self, numbers: list[jax.Array]) -> Any:
         return self.structure.unflatten(numbers)
 
 

@@ -1,7 +1,6 @@
 """Describe what a model must predict, labels or numbers, and with which loss and metric."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,7 @@ def judged(model: Model, target: Targets, loss: str | Loss | None, metric: str |
     loss = loss or ("cross-entropy" if target.labels else "mse")
     metric = metric or ("accuracy" if target.labels else "r2")
     loss_function = LOSSES[loss] if isinstance(loss, str) else loss
-    measure: Any = MEASURES[metric] if isinstance(metric, str) else metric
+    measure = MEASURES[metric] if isinstance(metric, str) else metric
     measure = R2(target.unit) if measure is R2 else measure
     if loss_function is cross_entropy and measure is accuracy:
         return bare(model)

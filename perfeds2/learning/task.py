@@ -172,6 +172,7 @@ class Recipe:
     # Settings that differ from the general defaults, by section: {"run": {"horizon_s": 600.0}}.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     target: Targets | None = None  # None: the labels that its model distinguishes
+    shape: tuple[int, ...] = ()  # of a sample in its file, in which a PyTorch module gets it; empty: that of ``sample``
     said: str = ""  # how the columns or arrays of a file were understood
     source: Source | None = None  # where its files come from; None: it needs none
 
@@ -185,7 +186,7 @@ class Recipe:
         hidden = 32 if table.x.shape[1] <= 64 else 100  # the sizes for digits and for MNIST
         network = mlp(table.x.shape[1], 1 if loss == "binary" else learned.outputs, table.x.dtype, hidden)
         data = partial(own_data, partial(file.table, target, ue_column, loss))
-        return cls(file.path.stem, network, data, sample, target=learned, said="; ".join(table.said))
+        return cls(file.path.stem, network, data, sample, target=learned, shape=table.shape, said="; ".join(table.said))
 
     @property
     def learned(self) -> Targets:

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +32,7 @@ from perfeds2.learning.replay import (
 from perfeds2.learning.settings import split
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, TrainState, Values, diverged, mean_values, no_values
+from perfeds2.learning.trees import Memory, Tree
 from perfeds2.timeline.record import Timeline
 
 MOST_BYTES = 32 << 30  # for the weights and data of trainings in one group, each counted in full
@@ -182,7 +182,7 @@ class _Common:
     mesh: Mesh | None  # devices that share the lanes
     block: int = 1  # rounds between two checks whether to stop
 
-    def place(self, tree: Any) -> Any:
+    def place(self, tree: Tree) -> Tree:
         """Place arrays on the devices, split along the axis of lanes."""
         return tree if self.mesh is None else jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec("lanes")))
 
@@ -218,8 +218,8 @@ def _rounds_together(
 
 
 @partial(jax.jit, static_argnames="common")
-def _evaluate_together(params: Params, known: Known, memory: Any, *, common: _Common) -> Float[Array, "p n 4"]:
-    def look(_: None, params: Params, known: Known, memory: Any) -> Array:
+def _evaluate_together(params: Params, known: Known, memory: Memory, *, common: _Common) -> Float[Array, "p n 4"]:
+    def look(_: None, params: Params, known: Known, memory: Memory) -> Array:
         return look_at_ues(common.view, params, known.data, known.alpha, memory)
 
     return side_by_side(common.mesh, look, None, (params, known, memory))

@@ -179,11 +179,20 @@ def _chosen(spec: Spec, task: Recipe | Task) -> Model:
     assert spec.task.model is not None
     with user_errors(f"--task {spec.task.name}", type(task.model)):
         (classes,) = logits(task.model, task.sample)
-    return _fitting(spec.task.model, str(spec.task.name), task.sample, classes, weights_of(spec.task.model.value))
+    shape = task.shape if isinstance(task, Recipe) else ()
+    weights = weights_of(spec.task.model.value)
+    return _fitting(spec.task.model, str(spec.task.name), task.sample, shape, classes, weights)
 
 
 @lru_cache(maxsize=64)  # one object for all seeds, since programs are compiled per model
-def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int, weights: str) -> Model:  # noqa: ARG001 (other weights, another model)
+def _fitting(
+    named: Named,
+    task: str,
+    sample: jax.ShapeDtypeStruct,
+    shape: tuple[int, ...],  # in which a PyTorch module gets a sample; empty: that of ``sample``
+    classes: int,
+    weights: str,  # noqa: ARG001 (other weights, another model)
+) -> Model:
     inputs, given, flag = math.prod(sample.shape), named.value, f"--model {named}"
     known = {"inputs": inputs, "classes": classes, "dtype": sample.dtype}
     is_made = inspect.isclass(given) or not (isinstance(given, Model) or is_torch(given))
@@ -193,7 +202,8 @@ def _fitting(named: Named, task: str, sample: jax.ShapeDtypeStruct, classes: int
         given = given if make is None else make()
     except DoesNotFit as error:
         raise InputError(f"{unfit}: {error}.") from None
-    model = expect(_of_torch(make or given, sample, flag) if is_torch(given) else given, Model, "--model", named)
+    in_shape = jax.ShapeDtypeStruct(shape or sample.shape, sample.dtype)
+    model = expect(_of_torch(make or given, in_shape, flag) if is_torch(given) else given, Model, "--model", named)
     try:
         hash(model)
     except TypeError as error:

@@ -410,3 +410,22 @@ def test_another_weight_is_another_model_though_the_module_is_the_same():
     other = model_of(spec_from(**DIGITS, model=module))
     assert other is not model_of(spec_from(**DIGITS, model=module.eval()))
     assert not np.asarray(other.init(jax.random.key(0))["layers.0.weight"]).any()
+
+
+def test_the_samples_of_a_file_reach_the_module_in_their_shape(tmp_path):
+    from perfeds2.spec.build import model_of
+    from perfeds2.spec.resolve import spec_from
+
+    x, y = np.random.default_rng(0).random((60, 4, 4, 3)).astype(np.float32), np.arange(60) % 3
+
+    def net():
+        return nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+
+    np.savez(tmp_path / "photos.npz", x=x, y=y)  # colours come first, as PyTorch has them
+    model = model_of(spec_from(task=str(tmp_path / "photos.npz"), model=net))
+    params = model.init(jax.random.key(0))
+    ours = model(params, jnp.asarray(x.transpose(0, 3, 1, 2).reshape(60, -1)))
+    module = net()
+    module.load_state_dict({name: torch.from_numpy(np.array(values)) for name, values in params.items()})
+    theirs = module(torch.from_numpy(x.transpose(0, 3, 1, 2).copy()))
+    np.testing.assert_allclose(ours, theirs.detach(), rtol=1e-4, atol=1e-5)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +81,7 @@ def check_edition(path: Path) -> None:
         )
 
 
-def _roles_of_json(table: Any) -> list[Role]:
+def _roles_of_json(table: object) -> list[Role]:
     """Read LEAF's layout: ``users``, ``hierarchies`` (their plays), ``user_data`` (``raw`` lines or windows x, y)."""
     match table:
         case {"users": list(users), "hierarchies": list(plays), "user_data": dict(data)}:
@@ -90,7 +89,7 @@ def _roles_of_json(table: Any) -> list[Role]:
     raise DataBroken("lacks users, hierarchies or user_data, which LEAF's files have.")
 
 
-def _role(user: str, play: str, lines: Any) -> Role:
+def _role(user: str, play: str, lines: object) -> Role:
     match lines:
         case {"raw": str(raw)}:
             return Role(user, play, _one_line(raw))

@@ -45,6 +45,7 @@ class SampleTable:
     x_test: Shaped[np.ndarray, "M f"] | None = None
     given_test: tuple[Shaped[np.ndarray, " M"], ...] = ()
     test_owners: Int[np.ndarray, " M"] | None = None
+    shape: tuple[int, ...] = ()  # of a sample before it became a row; empty in a CSV file
     columns: tuple[str, ...] = ()  # names of the inputs in a CSV file
     centre: tuple[float, ...] = ()  # mean that was subtracted from each of the first columns
     stretch: tuple[float, ...] = ()  # deviation they were divided by; training parts are scaled again
@@ -250,11 +251,12 @@ def _load(path: Path) -> Arrays:
 
 def _table_of(arrays: Arrays) -> SampleTable:
     """Return arrays as a table: flat samples, bytes as bytes and everything else in single precision."""
-    x, y = arrays["x"], arrays["y"]
-    said = [f"{len(x):,} samples of {times(x.shape[1:])}"]
+    given, y = arrays["x"], arrays["y"]
+    said = [f"{len(given):,} samples of {times(given.shape[1:])}"]
+    x = _colours_first(given)
     x_test, test_targets, owners, names, test_owners = None, (), None, (), None
     if "x_test" in arrays:
-        x_test, test_targets = flat(arrays["x_test"]), tuple(np.atleast_2d(arrays["y_test"].T))
+        x_test, test_targets = _rows(_colours_first(arrays["x_test"])), tuple(np.atleast_2d(arrays["y_test"].T))
         said.append(f"{len(x_test):,} for testing")
     if "ue" in arrays:
         every, owners = np.unique(arrays["ue"], return_inverse=True)
@@ -263,7 +265,8 @@ def _table_of(arrays: Arrays) -> SampleTable:
         test_owners = _places(every, arrays["ue_test"], "ue") if "ue_test" in arrays else None
     targets = tuple(np.atleast_2d(y.T))
     usual = _look(targets, MOST_LABELS if y.dtype.kind in "iu" else FEW_VALUES)  # labels are often saved as 0.0, 1.0, …
-    return SampleTable(flat(x), targets, usual, tuple(said), "y", owners, names, x_test, test_targets, test_owners)
+    test = (x_test, test_targets, test_owners)
+    return SampleTable(_rows(x), targets, usual, tuple(said), "y", owners, names, *test, shape=x.shape[1:])
 
 
 def _places(every: Shaped[np.ndarray, " n"], given: Shaped[np.ndarray, " M"], name: str) -> Int[np.ndarray, " M"]:
@@ -276,10 +279,13 @@ def _places(every: Shaped[np.ndarray, " n"], given: Shaped[np.ndarray, " M"], na
     return place
 
 
-def flat(x: Shaped[np.ndarray, "N ..."]) -> Shaped[np.ndarray, "N f"]:
-    """Return samples as rows. Images with colours last are reordered: all red, then green, then blue."""
-    if x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] == x.shape[2]:
-        x = x.transpose(0, 3, 1, 2)
+def _colours_first(x: Shaped[np.ndarray, "N ..."]) -> Shaped[np.ndarray, "N ..."]:
+    """Return images with colours last in PyTorch's order: all red, then green, then blue."""
+    colours_last = x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] == x.shape[2]
+    return x.transpose(0, 3, 1, 2) if colours_last else x
+
+
+def _rows(x: Shaped[np.ndarray, "N ..."]) -> Shaped[np.ndarray, "N f"]:
     return np.asarray(x.reshape(len(x), -1), np.uint8 if x.dtype == np.uint8 else np.float32)
 
 

@@ -1,7 +1,5 @@
 """APFL: a UE's own model mixes a local model and the global one, with an adaptive share."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,6 +7,7 @@ from jaxtyping import Array, Float
 from perfeds2.learning.merges import Params
 from perfeds2.learning.objectives import Loss, pick, stepped, zeros
 from perfeds2.learning.settings import Share, setting, traced
+from perfeds2.learning.trees import Batch, Tree
 
 
 @traced
@@ -40,10 +39,10 @@ class APFL:
         start: Params,
         told: None,  # noqa: ARG002 (the interface)
         kept: tuple[Params, Float[Array, ""]],
-        batches: Any,
+        batches: Batch,
         beta: Float[Array, ""],
     ) -> tuple[Params, tuple[Params, Float[Array, ""]]]:
-        def step(carry: tuple[Params, Params, Array, Params], now: tuple[Any, Array]) -> tuple[Any, None]:
+        def step(carry: tuple[Params, Params, Array, Params], now: tuple[Batch, Array]) -> tuple[Tree, None]:
             (w, v, share, total), (own, begins) = carry, now
             g, mine = (jax.grad(loss)(at, pick(own, 0)) for at in (w, self.personal(w, (v, share))))
             slope = sum(jnp.vdot(a - b, c) for a, b, c in zip(*map(jax.tree.leaves, (v, w, mine)), strict=True))

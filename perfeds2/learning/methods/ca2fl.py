@@ -1,13 +1,12 @@
 """CA2FL: the server caches every UE's last move and uses these to calibrate the mean."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from perfeds2.learning.merges import Arrived, Params, mean_of
 from perfeds2.learning.objectives import stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
+from perfeds2.learning.trees import MergeState
 
 
 @traced
@@ -25,7 +24,7 @@ class CA2FL:
         """Return every UE's h, and their mean."""
         return jax.tree.map(lambda w: jnp.zeros((ues, *w.shape), w.dtype), params), zeros(params)
 
-    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         cached, mean = state
         moves, ues = arrived.moves, jax.tree.leaves(cached)[0].shape[0]
         news = jax.tree.map(lambda h, d: d - h[arrived.ues], cached, moves)

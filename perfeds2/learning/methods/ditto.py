@@ -1,6 +1,6 @@
 """Ditto: beside FedAvg, every UE trains its own model, held near the global one."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 from jaxtyping import Array, Float
@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 from perfeds2.learning.merges import Params
 from perfeds2.learning.objectives import KeepsModel, Loss, descend, plain
 from perfeds2.learning.settings import StepSize, setting, traced
+from perfeds2.learning.trees import Batch
 
 
 @traced
@@ -30,10 +31,10 @@ class Ditto(KeepsModel):
         start: Params,
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
-        batches: Any,
+        batches: Batch,
         beta: Float[Array, ""],
     ) -> tuple[Params, Params]:
-        def held(v: Params, own: Any) -> Params:
+        def held(v: Params, own: Batch) -> Params:
             return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), plain(loss, 1)(v, own), v, start)
 
         _, total = descend(plain(loss), start, batches, beta)

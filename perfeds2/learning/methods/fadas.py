@@ -1,6 +1,6 @@
 """FADAS: AMSGrad at the server, with a shorter step in rounds with late uploads."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from perfeds2.learning.merges import Arrived, Params, mean_of
 from perfeds2.learning.objectives import zeros
 from perfeds2.learning.settings import Decay, Length, StepSize, setting, traced
+from perfeds2.learning.trees import MergeState
 
 
 @traced
@@ -26,7 +27,7 @@ class FADAS:
     def init(self, params: Params, ues: int) -> tuple[Params, Params, Params]:  # noqa: ARG002 (the interface)
         return zeros(params), zeros(params), zeros(params)
 
-    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         first, second, largest = state
         move = mean_of(arrived.moves)
         first = jax.tree.map(lambda m, d: self.first_decay * m + (1 - self.first_decay) * d, first, move)

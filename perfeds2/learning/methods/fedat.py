@@ -1,7 +1,6 @@
 """FedAT: tiers of UEs with similar speed work side by side, and slow tiers weigh more."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ from jaxtyping import Array
 from perfeds2.learning.merges import Arrived, Params, mean_of, weighted
 from perfeds2.learning.objectives import FedProx
 from perfeds2.learning.settings import StepSize, setting, traced
+from perfeds2.learning.trees import MergeState, Rows
 
 
 @traced
@@ -42,7 +42,7 @@ class TierAverage:
 
     looks_back = True
 
-    tiers: Any = ()  # tier of every UE
+    tiers: Rows | tuple[()] = ()  # tier of every UE
     count: int = setting(default=1, static=True)  # M
 
     @classmethod
@@ -53,7 +53,7 @@ class TierAverage:
         models = jax.tree.map(lambda w: jnp.broadcast_to(w, (self.count, *jnp.shape(w))), params)
         return models, jnp.zeros(self.count)
 
-    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:  # noqa: ARG002 (the interface)
+    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:  # noqa: ARG002 (the interface)
         models, rounds = state
         tier = jnp.asarray(self.tiers)[arrived.ues[0]].astype(jnp.int32)
         theirs = mean_of(arrived.models)

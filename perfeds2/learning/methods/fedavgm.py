@@ -1,12 +1,11 @@
 """FedAvgM: momentum at the server."""
 
-from typing import Any
-
 import jax
 
 from perfeds2.learning.merges import Params
 from perfeds2.learning.objectives import stepped, zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
+from perfeds2.learning.trees import Scalar
 
 
 @traced
@@ -21,6 +20,6 @@ class FedAvgM:
     def init(self, params: Params, ues: int) -> Params:  # noqa: ARG002 (the interface)
         return zeros(params)
 
-    def step(self, params: Params, mean: Params, beta: Any, state: Params) -> tuple[Params, Params]:
+    def step(self, params: Params, mean: Params, beta: Scalar, state: Params) -> tuple[Params, Params]:
         state = jax.tree.map(lambda v, g: self.momentum * v + beta * g, state, mean)
         return stepped(params, self.server_step, state), state

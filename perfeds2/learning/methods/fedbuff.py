@@ -1,12 +1,11 @@
 """FedBuff: merge the mean of a buffer of uploads, each discounted by its staleness."""
 
-from typing import Any
-
 import jax
 
 from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, Params, discounted, weighted
 from perfeds2.learning.objectives import stepped, zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
+from perfeds2.learning.trees import MergeState
 
 
 @traced
@@ -24,10 +23,10 @@ class FedBuff:
     discount_b: DiscountNumber = setting("b of s(τ) = hinge.", default=4.0)
     momentum: Decay | None = setting("Share of its last step the server keeps.", default=None)
 
-    def init(self, params: Params, ues: int) -> Any:  # noqa: ARG002 (the interface)
+    def init(self, params: Params, ues: int) -> MergeState:  # noqa: ARG002 (the interface)
         return None if self.momentum is None else zeros(params)
 
-    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         weights = discounted(self.discount, arrived.staleness, self.discount_a, self.discount_b)
         step = weighted(weights / weights.size, arrived.moves)
         if self.momentum is not None:

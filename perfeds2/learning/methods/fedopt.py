@@ -1,6 +1,6 @@
 """FedAdam, FedYogi and FedAdagrad: adaptive optimisers at the server."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ from jaxtyping import Array
 from perfeds2.learning.merges import Params
 from perfeds2.learning.objectives import zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
+from perfeds2.learning.trees import MergeState, Scalar
 
 
 @traced
@@ -33,7 +34,7 @@ class FedOpt:
     def init(self, params: Params, ues: int) -> tuple[Params, Params]:  # noqa: ARG002 (the interface)
         return zeros(params), jax.tree.map(lambda w: jnp.full_like(w, self.tau**2), params)
 
-    def step(self, params: Params, mean: Params, beta: Any, state: Any) -> tuple[Params, Any]:
+    def step(self, params: Params, mean: Params, beta: Scalar, state: MergeState) -> tuple[Params, MergeState]:
         first, second = state
         move = jax.tree.map(lambda g: beta * g, mean)
         first = jax.tree.map(lambda m, d: self.first_decay * m + (1 - self.first_decay) * d, first, move)

@@ -1,7 +1,5 @@
 """FedPer and FedRep: the last layer, the head, stays on the UE."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,6 +7,7 @@ from jaxtyping import Array, Float
 from perfeds2.learning.merges import Params
 from perfeds2.learning.objectives import Loss, descend, plain
 from perfeds2.learning.settings import Steps, setting, traced
+from perfeds2.learning.trees import Batch
 
 HEAD = "dense"  # the last layer of our models is the last with this name
 
@@ -50,7 +49,7 @@ class FedPer(KeepsHead):
         start: Params,
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
-        batches: Any,
+        batches: Batch,
         beta: Float[Array, ""],
     ) -> tuple[Params, Params]:
         end, total = descend(plain(loss), start | kept, batches, beta)
@@ -79,13 +78,13 @@ class FedRep(KeepsHead):
         start: Params,
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
-        batches: Any,
+        batches: Batch,
         beta: Float[Array, ""],
     ) -> tuple[Params, Params]:
-        def of_head(head: Params, batch: Any) -> Params:
+        def of_head(head: Params, batch: Batch) -> Params:
             return jax.grad(lambda own: loss(start | own, batch))(head)
 
-        def of_body(w: Params, own: Any) -> Params:
+        def of_body(w: Params, own: Batch) -> Params:
             return without_head(plain(loss)(w, own), kept)
 
         for_head = jax.tree.map(lambda b: b[:, 1:].reshape(-1, *b.shape[2:]), batches)

@@ -1,7 +1,6 @@
 """SAFA: the server keeps every UE's last model; UEs merged in the last round are not drafted again at once."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ from jaxtyping import Array
 
 from perfeds2.learning.merges import Arrived, Params, mean_of
 from perfeds2.learning.settings import traced
+from perfeds2.learning.trees import MergeState
 from perfeds2.timeline.record import Timeline
 
 
@@ -44,7 +44,7 @@ class ModelCache:
         entries = jax.tree.map(lambda w: jnp.broadcast_to(w, (ues, *jnp.shape(w))), params)
         return entries, jnp.zeros(ues, jnp.int32), jnp.zeros((), jnp.int32)
 
-    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         entries, handed, round_ = state
         half = arrived.ues.size // 2
         drafted, others, came = arrived.ues[:half], arrived.ues[half:], arrived.staleness[half:] == 0

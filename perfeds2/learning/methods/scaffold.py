@@ -1,7 +1,5 @@
 """SCAFFOLD: control variates correct the drift of local steps."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,6 +7,7 @@ from jaxtyping import Array, Float
 from perfeds2.learning.merges import Arrived, Params, mean_of
 from perfeds2.learning.objectives import Loss, descend, plain, stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
+from perfeds2.learning.trees import Batch, MergeState
 
 
 @traced
@@ -29,9 +28,9 @@ class Scaffold:
         return zeros(params)
 
     def job(
-        self, loss: Loss, start: Params, told: Params, kept: Params, batches: Any, beta: Float[Array, ""]
+        self, loss: Loss, start: Params, told: Params, kept: Params, batches: Batch, beta: Float[Array, ""]
     ) -> tuple[Params, Params]:
-        def corrected(w: Params, own: Any) -> Params:
+        def corrected(w: Params, own: Batch) -> Params:
             return jax.tree.map(lambda g, mine, c: g - mine + c, plain(loss)(w, own), kept, told)
 
         _, total = descend(corrected, start, batches, beta)
@@ -52,10 +51,10 @@ class ControlVariates:
     def init(self, params: Params, ues: int) -> tuple[Params, Float[Array, ""]]:
         return zeros(params), jnp.asarray(ues, jnp.float32)
 
-    def tell(self, state: Any) -> Params:
+    def tell(self, state: MergeState) -> Params:
         return state[0]
 
-    def __call__(self, params: Params, arrived: Arrived, state: Any) -> tuple[Params, Any]:
+    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         control, ues = state
         upload, told, share = mean_of(arrived.uploads), mean_of(arrived.told), arrived.ues.shape[0] / ues
         params = stepped(params, self.server_step * arrived.beta, upload)

@@ -10,26 +10,29 @@ that a function does not take is a setting that we do not support.
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
+from jax.typing import ArrayLike, DTypeLike
 
 from perfeds2.learning.models.lenet import neighbours
 from perfeds2.learning.models.lstm import recur
+from perfeds2.learning.trees import Tree
 
 CHECKS = ("_assert_", "sym_constrain_range")  # operations with these prefixes compute nothing
 PLACES = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "requires_grad"}  # where, not what
+Axes: TypeAlias = int | Sequence[int] | None
 MOST_ROWS = 256  # an embedding with at most this many rows is a product with a one-hot matrix
 
 
 # ---- numbers
 
 
-def clamp(x: Array, least: Any = None, most: Any = None) -> Array:
+def clamp(x: Array, least: ArrayLike | None = None, most: ArrayLike | None = None) -> Array:
     """Clamp. At a bound the gradient passes, as in PyTorch before 2.15."""
     x = x if least is None else jnp.where(x < least, least, x)
     return x if most is None else jnp.where(x > most, most, x)
@@ -40,14 +43,14 @@ def hardtanh(x: Array, least: float = -1.0, most: float = 1.0) -> Array:
     return jnp.where(x <= least, least, jnp.where(x >= most, most, x))
 
 
-def linear(x: Array, weight: Array, bias: Any = 0) -> Array:
+def linear(x: Array, weight: Array, bias: ArrayLike = 0) -> Array:
     return x @ weight.T + bias
 
 
 def reduced(reduce: Callable[..., Array]) -> Callable[..., Array]:
     """Return a reduction (sum, mean, amax, …) over all or some axes."""
 
-    def over(x: Array, dim: Any = None, keepdim: bool = False, **how: Any) -> Array:
+    def over(x: Array, dim: Axes = None, keepdim: bool = False, **how: DTypeLike) -> Array:
         return reduce(x, axis=_axes(dim), keepdims=keepdim, **how)
 
     return over
@@ -60,7 +63,7 @@ def largest_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Arr
     return (value, at) if keepdim else (value.squeeze(dim), at.squeeze(dim))
 
 
-def vector_norm(x: Array, order: Any = 2, dim: Any = None, keepdim: bool = False) -> Array:
+def vector_norm(x: Array, order: ArrayLike = 2, dim: Axes = None, keepdim: bool = False) -> Array:
     if order != 2:
         raise NotImplementedError(f"a norm of order {order} is not supported; 2 is")
     squares = (x**2).sum(_axes(dim), keepdims=keepdim)
@@ -76,7 +79,7 @@ def softmax(x: Array, dim: int, _: bool) -> Array:
     return jax.nn.softmax(jnp.where(blind, 0.0, x), axis=dim)
 
 
-def _axes(dim: Any) -> Any:
+def _axes(dim: Axes) -> int | tuple[int, ...] | None:
     """Return axes for NumPy; PyTorch's empty list means all."""
     return (tuple(dim) or None) if isinstance(dim, Sequence) else dim
 
@@ -89,7 +92,7 @@ def squeeze(x: Array, dims: Sequence[int]) -> Array:
     return jnp.squeeze(x, tuple(each for each in dims if x.shape[each] == 1))
 
 
-def expand(x: Array, size: Sequence[int], **_: Any) -> Array:
+def expand(x: Array, size: Sequence[int], **_: bool) -> Array:
     kept = (1,) * (len(size) - x.ndim) + x.shape
     return jnp.broadcast_to(x, [own if wanted == -1 else wanted for own, wanted in zip(kept, size, strict=True)])
 
@@ -102,13 +105,13 @@ def split(x: Array, sizes: Sequence[int], dim: int = 0) -> list[Array]:
     return jnp.split(x, np.cumsum(sizes)[:-1].tolist(), axis=dim)
 
 
-def pad(x: Array, sizes: Sequence[int], value: Any = 0) -> Array:
+def pad(x: Array, sizes: Sequence[int], value: ArrayLike = 0) -> Array:
     """Pad by pairs, from the last axis on. Negative padding cuts off."""
     pairs = [(sizes[at], sizes[at + 1], 0) for at in range(0, len(sizes), 2)][::-1]
     return jax.lax.pad(x, jnp.asarray(value, x.dtype), [(0, 0, 0)] * (x.ndim - len(pairs)) + pairs)
 
 
-def full(size: Sequence[int], fill_value: Any, dtype: Any = None) -> Array:
+def full(size: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike | None = None) -> Array:
     """Fill at compile time, so that the values are known while tracing."""
     with jax.ensure_compile_time_eval():
         return jnp.full(size, fill_value, dtype)
@@ -125,7 +128,7 @@ def convolution(
     padding: Sequence[int],
     dilation: Sequence[int],
     transposed: bool,
-    _: Any,
+    _: Sequence[int],
     groups: int,
 ) -> Array:
     """Convolve in one, two or three dimensions.
@@ -144,7 +147,9 @@ def convolution(
     return _scaled(out, None, bias)
 
 
-def _by_patches(x: Array, weight: Array, stride: Sequence[int], edges: Any, dilation: Sequence[int]) -> Array:
+def _by_patches(
+    x: Array, weight: Array, stride: Sequence[int], edges: Sequence[tuple[int, int]], dilation: Sequence[int]
+) -> Array:
     maps = jnp.moveaxis(x, 0, -1)  # channel, position, sample: shifting an image then copies long runs
     maps = jnp.pad(maps, ((0, 0), *edges, (0, 0)))
     for axis, (size, step, apart) in enumerate(zip(weight.shape[2:], stride, dilation, strict=True), start=1):
@@ -198,14 +203,16 @@ def _windows(
 
 
 def layer_norm(
-    x: Array, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+    x: Array, shape: Sequence[int], weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, *_: bool
 ) -> Array:
     out = _normalise(x, tuple(range(-len(shape), 0)), eps)
     out = out if weight is None else out * weight
     return out if bias is None else out + bias
 
 
-def group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Array:
+def group_norm(
+    x: Array, groups: int, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, *_: bool
+) -> Array:
     out = _normalise(x.reshape(x.shape[0], groups, -1), (2,), eps)
     return _scaled(out.reshape(x.shape), weight, bias)
 
@@ -215,7 +222,9 @@ def _normalise(x: Array, axes: tuple[int, ...], eps: float) -> Array:
     return centred * jax.lax.rsqrt((centred**2).mean(axes, keepdims=True) + eps)
 
 
-def batch_norm(x: Array, weight: Any, bias: Any, mean: Array, variance: Array, _: float, eps: float) -> tuple[Array]:
+def batch_norm(
+    x: Array, weight: Array | None, bias: Array | None, mean: Array, variance: Array, _: float, eps: float
+) -> tuple[Array]:
     """Normalise with the statistics stored in the module."""
     out = _scaled(_scaled(x, None, -mean), jax.lax.rsqrt(variance + eps), None)
     return (_scaled(out, weight, bias),)
@@ -243,12 +252,12 @@ def embedding(weight: Array, indices: Array, padding_idx: int = -1) -> Array:
 Cell = Callable[..., tuple[Array, ...]]
 
 
-def lstm(x: Array, hx: Sequence[Array], params: Sequence[Array], *how: Any) -> tuple[Array, ...]:
+def lstm(x: Array, hx: Sequence[Array], params: Sequence[Array], *how: ArrayLike) -> tuple[Array, ...]:
     from_zero = not any(isinstance(each, Tracer) or np.asarray(each).any() for each in hx)
     return _recurrent(_lstm_cell, from_zero, x, hx, params, *how)
 
 
-def gru(x: Array, hx: Array, params: Sequence[Array], *how: Any) -> tuple[Array, ...]:
+def gru(x: Array, hx: Array, params: Sequence[Array], *how: ArrayLike) -> tuple[Array, ...]:
     return _recurrent(_gru_cell, False, x, (hx,), params, *how)
 
 
@@ -305,8 +314,8 @@ def _one_layer(
     start: tuple[Array, ...],
     inward: Array,
     recurrent: Array,
-    bias_in: Any = 0,
-    bias: Any = 0,
+    bias_in: ArrayLike = 0,
+    bias: ArrayLike = 0,
 ) -> tuple[Array, tuple[Array, ...]]:
     enters = x @ inward.T + bias_in
 
@@ -361,7 +370,7 @@ OPERATORS = (
     "mod",
 )  # those of Python
 
-ATEN: Mapping[str, Callable[..., Any]] = {
+ATEN: Mapping[str, Callable[..., Tree]] = {
     **{name: getattr(jnp, name) for name in NUMPY},
     **{name: getattr(operator, name) for name in OPERATORS},
     **dict.fromkeys(("div", "truediv"), operator.truediv),

@@ -7,7 +7,7 @@ directly. Both are linear in what is differentiated, so each is its own derivati
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float
 
+Ref: TypeAlias = Any  # an array in the memory of the device, which JAX gives no public type
 COLUMNS, WARPS = 64, 1  # points of a row per program, and its warps: the best of about twenty choices on an H200
 LEAST = 16  # smallest number of rows and columns of a matrix product on a GPU
 INTERPRETED = False  # True: run on a CPU, for tests
@@ -61,7 +62,9 @@ _said.defjvp(lambda side, now, dots: (_said(side, *now), _said(side, dots[0], no
 _of_weight.defjvp(lambda side, now, dots: (_of_weight(side, *now), _of_weight(side, dots[0], now[1])))
 
 
-def _call(kernel: Callable[..., None], side: int, samples: int, grid: Any, shape: Any, *given: Array) -> Array:
+def _call(
+    kernel: Callable[..., None], side: int, samples: int, grid: tuple[int, ...], shape: tuple[int, ...], *given: Array
+) -> Array:
     made = jax.ShapeDtypeStruct(shape, given[0].dtype)
     told = plgpu.CompilerParams(num_warps=WARPS, num_stages=2)
     call = pl.pallas_call(partial(kernel, side, samples), made, grid=grid, compiler_params=told, interpret=INTERPRETED)
@@ -76,7 +79,7 @@ def _filled(size: int) -> int:
 # ---- the kernels; a row of points, with all samples of each point, is one long row of columns
 
 
-def _said_kernel(side: int, samples: int, weight: Any, images: Any, said: Any) -> None:
+def _said_kernel(side: int, samples: int, weight: Ref, images: Ref, said: Ref) -> None:
     """Compute the next columns of one row, for all maps."""
     (maps, _, wide), row, channels = said.shape, pl.program_id(0), images.shape[0]
     columns = pl.program_id(1) * COLUMNS + jax.lax.iota(jnp.int32, COLUMNS)
@@ -92,7 +95,7 @@ def _said_kernel(side: int, samples: int, weight: Any, images: Any, said: Any) -
     plgpu.store(said.at[map_, row, column], total, mask=(map_ < maps) & (column < wide))
 
 
-def _of_weight_kernel(side: int, samples: int, slopes: Any, images: Any, found: Any) -> None:
+def _of_weight_kernel(side: int, samples: int, slopes: Ref, images: Ref, found: Ref) -> None:
     """Compute the contribution of one row of points to the gradient."""
     (maps, _, wide), row, (taps, high) = slopes.shape, pl.program_id(0), found.shape[2:]
 
@@ -111,7 +114,7 @@ def _of_weight_kernel(side: int, samples: int, slopes: Any, images: Any, found: 
         plgpu.store(found.at[row, number, *_numbers(taps, high)], total)
 
 
-def _seen(side: int, samples: int, images: Any, row: Array, columns: Array) -> Array:
+def _seen(side: int, samples: int, images: Ref, row: Array, columns: Array) -> Array:
     """Return the pixels under one row of the kernel, as taps × columns."""
     channels, _, wide = images.shape
     tap, _ = _numbers(_filled(side * channels), columns.size)

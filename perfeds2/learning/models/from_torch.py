@@ -11,36 +11,44 @@ import inspect
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, Shaped
+from jaxtyping import Array, ArrayLike, Float, Key, Shaped
 
 from perfeds2.errors import InputError
 from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
 from perfeds2.learning.models.model import Params
+from perfeds2.learning.trees import Tree
 
 Arrays = Mapping[str, np.ndarray]
+# PyTorch is an extra, so a type checker may not know it: the package, and a module, tensor, operation and step of it.
+Torch: TypeAlias = Any
+Module: TypeAlias = Any
+Tensor: TypeAlias = Any
+Operation: TypeAlias = Any
+Node: TypeAlias = Any
+Argument: TypeAlias = Any  # of an operation: a number, a name, an array, or several
 SAMPLES = 7  # batch size of the export; others may follow, and no layer has this size
 BATCH = ""  # name of the samples among a module's arrays, whose names are never empty
 NEAR = 1e-3  # allowed difference from PyTorch's outputs, relative to the largest
 _drawing = threading.Lock()  # PyTorch has one generator for all threads
 
 
-def is_torch(thing: Any) -> bool:
+def is_torch(thing: object) -> bool:
     """Return whether something is a PyTorch module or module class. Does not import PyTorch."""
-    torch: Any = sys.modules.get("torch")
+    torch: Torch = sys.modules.get("torch")
     module = None if torch is None else torch.nn.Module
     return module is not None and (issubclass(thing, module) if inspect.isclass(thing) else isinstance(thing, module))
 
 
-def weights_of(thing: Any) -> str:
+def weights_of(thing: object) -> str:
     """Return the sha256 of a module's tensors and modes; an empty text for anything else, such as a class."""
     if inspect.isclass(thing) or not is_torch(thing):
         return ""
@@ -66,11 +74,11 @@ class Step:
 
     result: str
     operation: str  # "conv2d"
-    args: tuple[Any, ...]
-    named: Mapping[str, Any]
+    args: tuple[Argument, ...]
+    named: Mapping[str, Argument]
     layer: str  # position in the module: "features.0 (Conv2d)"
 
-    def __call__(self, known: Mapping[str, Any]) -> Any:
+    def __call__(self, known: Mapping[str, Tree]) -> Tree:
         """Apply the operation to earlier results. Errors name it and its layer."""
         try:
             named = {name: _looked_up(known, value) for name, value in self.named.items()}
@@ -81,7 +89,7 @@ class Step:
             raise InputError(f"PyTorch's {self.operation} in {self.layer}{why}.") from error
 
 
-def _looked_up(known: Mapping[str, Any], value: Any) -> Any:
+def _looked_up(known: Mapping[str, Tree], value: Argument) -> Argument:
     if isinstance(value, tuple):
         return tuple(_looked_up(known, each) for each in value)
     return known[value.name] if isinstance(value, Ref) else value
@@ -103,8 +111,8 @@ class TorchModel:
     """A PyTorch module computed by JAX. Two are equal if they come from one module, function or class."""
 
     identity: str  # sha256 of the steps, of constants, and of weights that are not drawn
-    make: Callable[[], Any] | None  # draws weights; None: every seed starts from the module's own
-    sample: tuple[int, ...]  # shape of one sample, which may also come as a row
+    make: Callable[[], Module] | None  # draws weights; None: every seed starts from the module's own
+    sample: tuple[int, ...]  # shape of one sample, which comes as a row
     module: Exported = field(compare=False, repr=False)
 
     def init(self, key: Key[Array, ""]) -> Params:
@@ -115,21 +123,19 @@ class TorchModel:
         draw = partial(_weights_drawn, self.make)
         return jax.pure_callback(draw, weights, jax.random.bits(key, (), jnp.uint32), vmap_method="sequential")
 
-    def __call__(self, params: Params, x: Shaped[Array, "..."]) -> Float[Array, "..."]:
-        as_rows = x.shape[-len(self.sample) :] != self.sample
-        many = x.shape[: -1 if as_rows else -len(self.sample)]
+    def __call__(self, params: Params, x: Shaped[Array, "*s x"]) -> Float[Array, "..."]:
         arrays = {**self.module.constants, **params, BATCH: x.reshape(-1, *self.sample)}
-        known: dict[str, Any] = {name: jnp.asarray(arrays[theirs]) for name, theirs in self.module.inputs}
+        known: dict[str, Tree] = {name: jnp.asarray(arrays[theirs]) for name, theirs in self.module.inputs}
         for step in self.module.steps:
             known[step.result] = step(known)
         logits = known[self.module.output]
-        return logits.reshape(*many, *logits.shape[1:])
+        return logits.reshape(*x.shape[:-1], *logits.shape[1:])
 
 
 # ---- conversion
 
 
-def from_torch(given: Any, sample: jax.ShapeDtypeStruct) -> TorchModel:
+def from_torch(given: Module | Callable[[], Module], sample: jax.ShapeDtypeStruct) -> TorchModel:
     """Return the model of a module, or of a class or function that makes one.
 
     Every seed starts from a module's own weights. A class or function is called again for each seed, after
@@ -156,7 +162,7 @@ def from_torch(given: Any, sample: jax.ShapeDtypeStruct) -> TorchModel:
     return model
 
 
-def import_torch() -> Any:
+def import_torch() -> Torch:
     """Import PyTorch, or say how to install it."""
     try:
         import torch  # type: ignore[import-not-found]  # an extra
@@ -168,7 +174,7 @@ def import_torch() -> Any:
     return torch
 
 
-def _drawn(torch: Any, make: Callable[[], Any], seed: int) -> Any:
+def _drawn(torch: Torch, make: Callable[[], Module], seed: int) -> Module:
     """Make a module with the given seed. PyTorch's generator is left unchanged."""
     with _drawing, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -180,34 +186,34 @@ def _drawn(torch: Any, make: Callable[[], Any], seed: int) -> Any:
     return module.to("cpu")
 
 
-def _weights_drawn(make: Callable[[], Any], seed: Any) -> Arrays:
+def _weights_drawn(make: Callable[[], Module], seed: ArrayLike) -> Arrays:
     return _arrays(_drawn(import_torch(), make, int(seed)).named_parameters(), trained=True)
 
 
-def _arrays(named: Any, *, trained: bool = False) -> dict[str, np.ndarray]:
+def _arrays(named: Iterable[tuple[str, Tensor]], *, trained: bool = False) -> dict[str, np.ndarray]:
     """Return as NumPy arrays the tensors that are trained, or those that are not."""
     return {name: _array(tensor) for name, tensor in named if tensor.requires_grad == trained}
 
 
-def _array(tensor: Any) -> np.ndarray:
+def _array(tensor: Tensor) -> np.ndarray:
     kind = _numpy_type(tensor.dtype)
     tensor = tensor.detach().cpu()
     return np.array((tensor.float() if kind == jnp.bfloat16 else tensor).numpy(), kind)
 
 
-def _numpy_type(dtype: Any) -> np.dtype:
+def _numpy_type(dtype: object) -> np.dtype:
     """Return JAX's type for a PyTorch type: 64 bits become 32 unless JAX is set otherwise."""
     return jax.dtypes.canonicalize_dtype(jnp.dtype(str(dtype).removeprefix("torch.")))
 
 
-def _name(module: Any) -> str:
+def _name(module: Module) -> str:
     return f"the PyTorch model {type(module).__name__}"
 
 
 # ---- export
 
 
-def _exported(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Exported:
+def _exported(torch: Torch, module: Module, sample: jax.ShapeDtypeStruct) -> Exported:
     batch, x = torch.export.Dim.AUTO, _zeros(torch, sample)
     decompositions = torch.export.default_decompositions()
     for operation in [each for each in decompositions if _key(each)]:
@@ -260,11 +266,11 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300].removesuffix('.')}"
 
 
-def _computes(node: Any) -> bool:
+def _computes(node: Node) -> bool:
     return node.op == "call_function" and not str(node.target).removeprefix("aten.").startswith(CHECKS)
 
 
-def _key(target: Any) -> str | None:
+def _key(target: Operation) -> str | None:
     """Return the key of an operation in ``ATEN``, or None."""
     text = str(target)
     if not text.startswith("aten."):  # a Python operator on numbers, such as operator.mul
@@ -273,8 +279,8 @@ def _key(target: Any) -> str | None:
     return next((name for name in (overload, overload.partition(".")[0]) if name in ATEN), None)
 
 
-def _step(torch: Any, module: Any, node: Any) -> Step:
-    def converted(value: Any) -> Any:
+def _step(torch: Torch, module: Module, node: Node) -> Step:
+    def converted(value: Argument) -> Argument:
         if isinstance(value, torch.fx.Node):
             return Ref(value.name)
         if isinstance(value, list | tuple):
@@ -296,7 +302,7 @@ def _step(torch: Any, module: Any, node: Any) -> Step:
     return Step(node.name, key, converted(node.args), named, layer)
 
 
-def _layer(module: Any, node: Any) -> str:
+def _layer(module: Module, node: Node) -> str:
     """Return a step's layer, such as ``features.0 (Conv2d)``."""
     path, kind = list(node.meta.get("nn_module_stack", {"": ("", "")}).values())[-1][:2]
     name = kind.__name__ if inspect.isclass(kind) else str(kind).rpartition(".")[2]
@@ -306,11 +312,11 @@ def _layer(module: Any, node: Any) -> str:
 # ---- checks
 
 
-def _zeros(torch: Any, sample: jax.ShapeDtypeStruct) -> Any:
+def _zeros(torch: Torch, sample: jax.ShapeDtypeStruct) -> Tensor:
     return torch.from_numpy(np.zeros((SAMPLES, *sample.shape), sample.dtype))
 
 
-def _check_forward(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> None:
+def _check_forward(torch: Torch, module: Module, sample: jax.ShapeDtypeStruct) -> None:
     """Check that a module accepts the samples and returns one row for each."""
     numbers = f"{' × '.join(map(str, sample.shape))} numbers ({sample.dtype})"
     try:
@@ -324,7 +330,7 @@ def _check_forward(torch: Any, module: Any, sample: jax.ShapeDtypeStruct) -> Non
         raise InputError(f"{_name(module)} gives {got} for {SAMPLES} samples; expected a tensor with a row for each.")
 
 
-def _check_draws(torch: Any, make: Callable[[], Any], what: str, found: Exported) -> None:
+def _check_draws(torch: Torch, make: Callable[[], Module], what: str, found: Exported) -> None:
     """Check that a seed determines the weights, and that it changes nothing else."""
     again, other = (_drawn(torch, make, seed) for seed in (0, 1))
     same = _arrays(again.named_parameters(), trained=True)
@@ -337,14 +343,14 @@ def _check_draws(torch: Any, make: Callable[[], Any], what: str, found: Exported
                 raise InputError(f"{what} draws {name}{why}.")
 
 
-def _check_same(torch: Any, module: Any, model: TorchModel, sample: jax.ShapeDtypeStruct) -> None:
+def _check_same(torch: Torch, module: Module, model: TorchModel, sample: jax.ShapeDtypeStruct) -> None:
     """Check that JAX and PyTorch compute the same outputs."""
     random, shape = np.random.default_rng(0), (3, *sample.shape)
     drawn = random.standard_normal(shape) if np.issubdtype(sample.dtype, np.floating) else random.integers(0, 2, shape)
     x = drawn.astype(sample.dtype)
     params = {name: jnp.asarray(values) for name, values in model.module.weights.items()}
     with jax.default_matmul_precision("highest"):
-        ours = np.asarray(jax.jit(model)(params, jnp.asarray(x)), np.float32)
+        ours = np.asarray(jax.jit(model)(params, jnp.asarray(x.reshape(3, -1))), np.float32)
     with _quietly(), torch.no_grad():
         theirs = module(torch.from_numpy(x)).float().numpy()
     near = ours.shape == theirs.shape and np.allclose(

@@ -2,7 +2,6 @@
 
 import typing
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -24,7 +23,7 @@ class Model(typing.Protocol):
         """Return random weights."""
         ...
 
-    def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
+    def __call__(self, params: Params, x: Array) -> Float[Array, "*s c"]:
         """Return one logit per class, or one number per target."""
         ...
 
@@ -46,7 +45,7 @@ class Judged:
     def init(self, key: Key[Array, ""]) -> Params:
         return self.model.init(key)
 
-    def __call__(self, params: Params, x: Any) -> Float[Array, "*s c"]:
+    def __call__(self, params: Params, x: Array) -> Float[Array, "*s c"]:
         return self.model(params, x)
 
     def as_it_was(self, values: Array) -> Array:
