@@ -110,8 +110,8 @@ def test_arrays_are_taken_as_they_are(tmp_path):
     np.testing.assert_array_equal(table.x[1], x[1].transpose(2, 0, 1).ravel())  # red, green, blue
     assert table.labels == ("2", "5")
     assert table.names == ("a", "b", "c")
-    assert table.y_test is not None
-    assert table.y_test.tolist() == [0, 1, 1]
+    assert table.tests == 3
+    assert table.y[-3:].tolist() == [0, 1, 1]
     several = table_of(npz(tmp_path, x=random.random((5, 2)), y=random.random((5, 2))))
     assert len(several.unit) == 2
 

@@ -83,22 +83,21 @@ def usual_split(table: SampleTable) -> Split:
 def own_data(read: Callable[[], SampleTable], ues: int, split: Split, seed: int) -> Shards:
     """Divide a file's samples among UEs. Columns get mean 0 and deviation 1 over all training parts."""
     table = read()
-    x, parts, count = _both(table.x, table.x_test), _parts(table, ues, split, seed), len(table.centre)
+    x, parts, count = table.x, _parts(table, ues, split, seed), len(table.centre)
     if count:
         mean, deviation = _scale_of(x[:, :count], parts)
         x = np.concatenate([((x[:, :count] - mean) / deviation).astype(x.dtype), x[:, count:]], axis=1)
-    return Shards.of(x, _both(table.y, table.y_test), parts)
-
-
-def _both(train: np.ndarray, test: np.ndarray | None) -> np.ndarray:
-    return train if test is None else np.concatenate([train, test])
+    return Shards.of(x, table.y, parts)
 
 
 def _parts(table: SampleTable, ues: int, split: Split, seed: int) -> Partition:
-    y, count = _both(table.y, table.y_test), len(table.y)
-    groups = y if table.labels else tenths(y[:, 0])
-    tests = None if table.y_test is None else groups[count:]
-    return split(Samples(groups[:count], tests, table.owners, table.test_owners, table.names), ues, seed)
+    groups = table.y if table.labels else tenths(table.y[:, 0])
+    count, owners, tests, test_owners = table.trained, table.owners, None, None
+    if table.tests:
+        tests, test_owners = groups[count:], None if owners is None else owners[count:]
+    if owners is not None:
+        owners = owners[:count]
+    return split(Samples(groups[:count], tests, owners, test_owners, table.names), ues, seed)
 
 
 def in_words(table: SampleTable, ues: int, split: Split, seed: int) -> dict[str, str]:

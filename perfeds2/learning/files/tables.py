@@ -35,25 +35,27 @@ Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 class SampleTable:
     """Samples as rows, with their targets. Targets that are numbers have mean 0 and deviation 1."""
 
-    x: Shaped[np.ndarray, "N f"]  # bytes or single precision
+    x: Shaped[np.ndarray, "N f"]  # bytes or single precision; a test set's samples come last
     given: tuple[Shaped[np.ndarray, " N"], ...]  # target columns as the file has them
     usual: Meaning  # what they look like
     said: tuple[str, ...]  # how the file was understood
     called: str = "y"  # name of the target columns
     owners: Int[np.ndarray, " N"] | None = None  # UE of each sample, from 0
     names: tuple[str, ...] = ()  # names of the UEs
-    x_test: Shaped[np.ndarray, "M f"] | None = None
-    given_test: tuple[Shaped[np.ndarray, " M"], ...] = ()
-    test_owners: Int[np.ndarray, " M"] | None = None
+    tests: int = 0  # size of the test set
     shape: tuple[int, ...] = ()  # of a sample before it became a row; empty in a CSV file
     columns: tuple[str, ...] = ()  # names of the inputs in a CSV file
     centre: tuple[float, ...] = ()  # mean that was subtracted from each of the first columns
     stretch: tuple[float, ...] = ()  # deviation they were divided by; training parts are scaled again
     y: Shaped[np.ndarray, "..."] = field(default_factory=lambda: np.zeros(0))  # labels from 0, or rows of numbers
-    y_test: Shaped[np.ndarray, "M ..."] | None = None
     labels: tuple[str, ...] = ()  # the name of each label; empty for numbers
     shift: tuple[float, ...] = ()  # mean of each target that is a number
     unit: tuple[float, ...] = ()  # and its standard deviation
+
+    @property
+    def trained(self) -> int:
+        """Return the number of samples that are not in the test set."""
+        return len(self.x) - self.tests
 
     def meant(self, meaning: Meaning | None) -> "SampleTable":
         """Return the table with its targets as labels or as numbers, by default as they look."""
@@ -81,9 +83,11 @@ def read_csv(path: Path, target: Sequence[str], ue_column: str | None) -> Sample
     for name in inputs:
         column = _numbers(frame[name])
         if column is not None:
-            values, *scale = standard(column)
-            scales.append(scale)
-            numbers[name] = values.astype(np.float32)  # after scaling: float32 would merge seconds since 1970
+            mean, deviation = scale_of(column)
+            scales.append((mean, deviation))
+            numbers[name] = ((column - mean) / deviation).astype(
+                np.float32
+            )  # after scaling: float32 would merge seconds since 1970
             continue
         codes, kinds = _kinds(frame[name])
         if len(kinds) > MOST_TEXTS:
@@ -253,29 +257,39 @@ def _table_of(arrays: Arrays) -> SampleTable:
     """Return arrays as a table: flat samples, bytes as bytes and everything else in single precision."""
     given, y = arrays["x"], arrays["y"]
     said = [f"{len(given):,} samples of {times(given.shape[1:])}"]
-    x = _colours_first(given)
-    x_test, test_targets, owners, names, test_owners = None, (), None, (), None
+    usual = _look(
+        _columns(y), MOST_LABELS if y.dtype.kind in "iu" else FEW_VALUES
+    )  # labels may be saved as 0.0, 1.0, …
+    x, tests, owners, names = _colours_first(given), 0, None, ()
+    rows = _rows(x)
     if "x_test" in arrays:
-        x_test, test_targets = _rows(_colours_first(arrays["x_test"])), tuple(np.atleast_2d(arrays["y_test"].T))
-        said.append(f"{len(x_test):,} for testing")
+        tests = len(arrays["x_test"])
+        said.append(f"{tests:,} for testing")
+        rows = np.concatenate([rows, _rows(_colours_first(arrays["x_test"]))])
+        y = np.concatenate([y, arrays["y_test"]])
     if "ue" in arrays:
-        every, owners = np.unique(arrays["ue"], return_inverse=True)
+        every = np.unique(arrays["ue"])
         names = tuple(map(str, every.tolist()))
         said.append(f"of {len(names)} UEs")
-        test_owners = _places(every, arrays["ue_test"], "ue") if "ue_test" in arrays else None
-    targets = tuple(np.atleast_2d(y.T))
-    usual = _look(targets, MOST_LABELS if y.dtype.kind in "iu" else FEW_VALUES)  # labels are often saved as 0.0, 1.0, …
-    test = (x_test, test_targets, test_owners)
-    return SampleTable(_rows(x), targets, usual, tuple(said), "y", owners, names, *test, shape=x.shape[1:])
+        owners = _places(
+            every, np.concatenate([arrays[name] for name in ("ue", "ue_test") if name in arrays]), tests, "ue"
+        )
+    return SampleTable(rows, _columns(y), usual, tuple(said), "y", owners, names, tests, x.shape[1:])
 
 
-def _places(every: Shaped[np.ndarray, " n"], given: Shaped[np.ndarray, " M"], name: str) -> Int[np.ndarray, " M"]:
-    """Return the indices of a test set's values among the sorted values of the training set."""
+def _columns(y: Shaped[np.ndarray, "N ..."]) -> tuple[Shaped[np.ndarray, " N"], ...]:
+    return tuple(np.atleast_2d(y.T))
+
+
+def _places(
+    every: Shaped[np.ndarray, " n"], given: Shaped[np.ndarray, " N"], tests: int, name: str
+) -> Int[np.ndarray, " N"]:
+    """Return the indices of values among the sorted values of the training set, which the test set must not exceed."""
     place = np.minimum(np.searchsorted(every, given), every.size - 1)
     strange = every[place] != given
     if strange.any():
         row = int(strange.argmax())
-        raise DataBroken(f"row {row} of {name}_test is {given[row]}, which {name} does not hold.")
+        raise DataBroken(f"row {row - len(given) + tests} of {name}_test is {given[row]}, which {name} does not hold.")
     return place
 
 
@@ -305,33 +319,30 @@ def _with_labels(table: SampleTable) -> SampleTable:
     only, *more = table.given
     if more:
         raise DataBroken(f"{table.called} are several targets, which only numbers can be; give one, or --loss mse.")
-    labels, y = np.unique(only, return_inverse=True)
+    labels = np.unique(only[: table.trained])
     if not 1 < labels.size <= MOST_LABELS:
         raise DataBroken(f"{table.called} holds {labels.size:,} different labels; expected from 2 to {MOST_LABELS:,}.")
     names = tuple(map(_called, labels))
     said = f"{table.called} is learned as labels 0 to {labels.size - 1}, which stand for {_some(names)}"
-    y_test = _places(labels, table.given_test[0], "y") if table.given_test else None
-    return replace(table, y=y.reshape(-1), y_test=y_test, labels=names, said=(*table.said, said))
+    return replace(table, y=_places(labels, only, table.tests, "y"), labels=names, said=(*table.said, said))
 
 
 def _with_numbers(table: SampleTable) -> SampleTable:
     """Return the table with targets of mean 0 and deviation 1."""
     if any(values.dtype.kind == "U" for values in table.given):
         raise DataBroken(f"{table.called} holds texts, which --loss mse cannot learn; expected numbers.")
-    values, shift, unit = zip(*(standard(np.asarray(given, float)) for given in table.given), strict=True)
-    y, y_test = np.stack(values, axis=1).astype(np.float32), None
-    if table.given_test:
-        tests = zip(table.given_test, shift, unit, strict=True)
-        y_test = np.stack([(np.asarray(test, float) - m) / s for test, m, s in tests], axis=1).astype(np.float32)
+    columns = [np.asarray(given, float) for given in table.given]
+    shift, unit = zip(*(scale_of(column[: table.trained]) for column in columns), strict=True)
+    scaled = [(column - mean) / deviation for column, mean, deviation in zip(columns, shift, unit, strict=True)]
+    y = np.stack(scaled, axis=1).astype(np.float32)
     said = f"{table.called} is learned as {'a number' if len(unit) == 1 else f'{len(unit)} numbers'}"
-    return replace(table, y=y, y_test=y_test, shift=shift, unit=unit, said=(*table.said, said))
+    return replace(table, y=y, shift=shift, unit=unit, said=(*table.said, said))
 
 
-def standard(values: Float[np.ndarray, " N"]) -> tuple[Float[np.ndarray, " N"], float, float]:
-    """Return values with mean 0 and deviation 1, the mean, and the deviation. Equal values become 0."""
+def scale_of(values: Float[np.ndarray, " N"]) -> tuple[float, float]:
+    """Return the mean and the standard deviation of values; the deviation of equal values is 1."""
     mean, deviation = float(values.mean()), float(values.std())
-    deviation = deviation if deviation > 1e-12 * max(abs(mean), 1e-300) else 1.0
-    return (values - mean) / deviation, mean, deviation
+    return mean, deviation if deviation > 1e-12 * max(abs(mean), 1e-300) else 1.0
 
 
 def _called(value: Any) -> str:
