@@ -6,16 +6,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import PyTree
 
-from perfeds2.learning.trees import Tree
 
-
-def on_one(arrays: Tree) -> Tree:
+def on_one(arrays: PyTree) -> PyTree:
     """Return the first device's copy of some arrays."""
     return jax.tree.map(lambda w: w if len(w.devices()) == 1 else w.addressable_data(0), arrays)
 
 
-def side_by_side(mesh: Mesh | None, job: Callable[..., Tree], given: Tree, rows: tuple[Tree, ...]) -> Tree:
+def side_by_side(mesh: Mesh | None, job: Callable[..., PyTree], given: PyTree, rows: tuple[PyTree, ...]) -> PyTree:
     """Return ``job(given, *row)`` for every row, stacked. Several devices each compute a share of the rows."""
     jobs = jax.vmap(job, in_axes=(None, *(0 for _ in rows)))
     if mesh is None:
@@ -26,7 +25,7 @@ def side_by_side(mesh: Mesh | None, job: Callable[..., Tree], given: Tree, rows:
     return jax.shard_map(jobs, mesh=mesh, in_specs=specs, out_specs=share, check_vma=False)(given, *rows)
 
 
-def stack(trees: Sequence[Tree]) -> Tree:
+def stack(trees: Sequence[PyTree]) -> PyTree:
     """Stack the arrays of several trees along a new first axis. Shorter arrays are padded with zeros at their end."""
 
     def stacked(*arrays: Array) -> Array:

@@ -6,14 +6,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from perfeds2.learning.data import Data, Part
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.models.model import Model, Params, measure, summed_loss
-from perfeds2.learning.objectives import Personal, stepped
+from perfeds2.learning.objectives import Memory, Personal, stepped
 from perfeds2.learning.task import Task
-from perfeds2.learning.trees import Memory, Tree
 
 MOST_UES = 1024  # only this many UEs, the first, of a larger population are evaluated
 UES_AT_ONCE = 32  # for one model, per 16 GiB of GPU memory
@@ -106,7 +105,7 @@ def look_at_ue(
     model, lengths = view.model, view.lengths
     train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
 
-    def mean(sum_over: Callable[[Part], Tree]) -> Tree:
+    def mean(sum_over: Callable[[Part], PyTree]) -> PyTree:
         return jax.tree.map(lambda each: each / train[2].sum(), sum_of_pieces(sum_over, train, view.samples_at_once))
 
     def slope(w: Params) -> tuple[Float[Array, ""], Params]:
@@ -121,7 +120,7 @@ def look_at_ue(
     return jnp.concatenate([losses, jnp.where(jnp.isfinite(losses), right, jnp.nan)])
 
 
-def sum_of_pieces(sum_over: Callable[[Part], Tree], part: Part, piece: int | None) -> Tree:
+def sum_of_pieces(sum_over: Callable[[Part], PyTree], part: Part, piece: int | None) -> PyTree:
     """Sum ``sum_over`` over the pieces of a part that hold samples.
 
     A part that does not divide into such pieces is taken as a whole.
@@ -131,7 +130,7 @@ def sum_of_pieces(sum_over: Callable[[Part], Tree], part: Part, piece: int | Non
         return sum_over(part)
     last = jnp.where(mask, jnp.arange(1, mask.size + 1), 0).max()
 
-    def add(number: Array, total: Tree) -> Tree:
+    def add(number: Array, total: PyTree) -> PyTree:
         some = jax.tree.map(lambda rows: jax.lax.dynamic_slice_in_dim(rows, number * piece, piece), part)
         return jax.tree.map(jnp.add, total, sum_over(some))
 

@@ -13,13 +13,12 @@ from jaxtyping import Array, Float
 from perfeds2.learning import on_gpu
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, loss_of
-from perfeds2.learning.objectives import FedAvg, Loss, Objective, PerFed, stepped
-from perfeds2.learning.trees import Batch
+from perfeds2.learning.objectives import Batches, FedAvg, Loss, Objective, PerFed, stepped
 
 WEIGHT, BIAS = "dense1.weight", "dense1.bias"
 
 
-def one_step(model: Model, objective: Objective, loss: Loss, params: Params, batches: Batch) -> Params:
+def one_step(model: Model, objective: Objective, loss: Loss, params: Params, batches: Batches) -> Params:
     """Return the gradient of ``objective`` at ``params``, in factors if this is supported and faster."""
     if pays(model, objective, batch=jax.tree.leaves(batches)[0].shape[1]):
         return gradient(model, objective, params, batches)
@@ -39,7 +38,7 @@ def pays(model: Model, objective: Objective, batch: int) -> bool:
     return type(objective) is FedAvg or (plain_step and objective.anneal is None)
 
 
-def gradient(model: Model, objective: Objective, params: Params, batches: Batch) -> Params:
+def gradient(model: Model, objective: Objective, params: Params, batches: Batches) -> Params:
     """Return the gradient of ``objective`` at ``params``; ``batches`` is stacked along its first axis."""
     x, y = batches
     network = bare(model)

@@ -6,17 +6,19 @@ are in ``methods/``.
 """
 
 import typing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, PyTree
 from pydantic import Field
 
-from perfeds2.learning.objectives import stepped
+from perfeds2.learning.objectives import Scalar, Told, stepped
 from perfeds2.learning.settings import setting, traced
-from perfeds2.learning.trees import MergeState, Rows, Scalar, Told, Tree
 
+Rows: TypeAlias = Array | np.ndarray  # a replay has JAX arrays, a federation NumPy arrays
+MergeState: TypeAlias = PyTree  # what a merge keeps between rounds: any nest of arrays
 Params = dict[str, Rows]
 Discount = Literal["poly", "hinge", "constant"]
 DiscountNumber = Annotated[float, Field(ge=0)] | Array
@@ -26,8 +28,8 @@ DiscountNumber = Annotated[float, Field(ge=0)] | Array
 class Arrived:
     """The uploads of a round, stacked: every array has one row per upload."""
 
-    uploads: Tree  # sum of a UE's gradients over its local steps
-    handed: Tree  # the model it started from
+    uploads: PyTree  # sum of a UE's gradients over its local steps
+    handed: PyTree  # the model it started from
     told: Told  # what the merge sent along with that model, if anything
     staleness: Rows  # τ, an integer each
     ues: Rows  # the sender
@@ -35,12 +37,12 @@ class Arrived:
     steps: int = setting(default=1, static=True)  # number of local steps
 
     @property
-    def moves(self) -> Tree:
+    def moves(self) -> PyTree:
         """Return Δ = w_handed − w_end, the move of each UE, with the sign of the literature."""
         return jax.tree.map(lambda g: self.beta * g, self.uploads)
 
     @property
-    def models(self) -> Tree:
+    def models(self) -> PyTree:
         """Return w_end, the model each UE ended with."""
         return jax.tree.map(jnp.subtract, self.handed, self.moves)
 

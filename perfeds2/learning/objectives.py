@@ -9,20 +9,25 @@ lost job leaves no trace. Objectives for all three modes are here; ``methods/`` 
 import typing
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
 
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.settings import Length, Steps, StepSize, Versions, setting, traced
-from perfeds2.learning.trees import Batch, Memory, Scalar, Told, Tree
 from perfeds2.theory.constants import ALPHA
 
-Loss = Callable[[Params, Batch], Float[Array, ""]]
+# Nests of arrays: an array, a dict or tuple of nests, or None. To a type checker they are ``Any``.
+Batches: TypeAlias = PyTree  # inputs and targets of one batch, or of several stacked along the first axes
+Memory: TypeAlias = PyTree  # what a UE keeps between its jobs
+Told: TypeAlias = PyTree  # what a merge sends along with a model
+Scalar: TypeAlias = Array | np.floating | float
+Loss = Callable[[Params, Batches], Float[Array, ""]]
 Hessian = Literal["exact", "fo", "hf"]
-Gradient = Callable[[Params, Batch], Params]  # (model, one step's batches) -> gradient
+Gradient = Callable[[Params, Batches], Params]  # (model, one step's batches) -> gradient
 
 
 @typing.runtime_checkable
@@ -38,7 +43,7 @@ class Objective(typing.Protocol):
         """
         ...
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batch) -> Params:
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
         """Return the gradient at ``params`` of a job that began at ``start``; ``batches`` is stacked along axis 0."""
         ...
 
@@ -71,7 +76,7 @@ class Stateful(typing.Protocol):
         ...
 
     def job(
-        self, loss: Loss, start: Params, told: Told, kept: Memory, batches: Batch, beta: Float[Array, ""]
+        self, loss: Loss, start: Params, told: Told, kept: Memory, batches: Batches, beta: Float[Array, ""]
     ) -> tuple[Params, Memory]:
         """Return the upload (the sum of the steps' gradients) and the new memory.
 
@@ -125,7 +130,7 @@ class FedAvg:
 
     batches = 1
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batch) -> Params:  # noqa: ARG002 (the interface)
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:  # noqa: ARG002 (the interface)
         """Return ∇f(w) on the first batch.
 
         Args:
@@ -150,7 +155,7 @@ class FedProx:
 
     batches = 1
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batch) -> Params:
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
         """Return ∇f(w) + μ(w − w_start) on the first batch.
 
         Args:
@@ -205,7 +210,7 @@ class PerFed:
         """
         return self if self.anneal is None else replace(self, anneal=self.anneal - jnp.asarray(version, jnp.float32))
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batch) -> Params:  # noqa: ARG002 (the interface)
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:  # noqa: ARG002 (the interface)
         """Return the meta-gradient of eq. (7).
 
         Args:
@@ -253,11 +258,11 @@ class Moreau:
     def passes(self) -> int:
         return self.moreau_steps
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batch) -> Params:  # noqa: ARG002 (the interface)
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:  # noqa: ARG002 (the interface)
         theta = self.personal_model(loss, params, pick(batches, 0))
         return jax.tree.map(lambda w, t: self.moreau * (w - t), params, theta)
 
-    def personal_model(self, loss: Loss, params: Params, batch: Batch) -> Params:
+    def personal_model(self, loss: Loss, params: Params, batch: Batches) -> Params:
         """Return θ̂, which gradient steps on the penalised f reach from w on one batch."""
         size = self.alpha / (1 + self.alpha * self.moreau)
 
@@ -276,20 +281,20 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 }  # each in all three modes
 
 
-def zeros(tree: Tree) -> Tree:
+def zeros(tree: PyTree) -> PyTree:
     """Return zeros in the shapes of a tree's arrays."""
     return jax.tree.map(jnp.zeros_like, tree)
 
 
-def stepped(params: Tree, size: Scalar, direction: Tree) -> Tree:
+def stepped(params: PyTree, size: Scalar, direction: PyTree) -> PyTree:
     """Return params − size·direction."""
     return jax.tree.map(lambda w, g: w - size * g, params, direction)
 
 
-def descend(gradient: Gradient, start: Params, batches: Batch, beta: Float[Array, ""]) -> tuple[Params, Params]:
+def descend(gradient: Gradient, start: Params, batches: Batches, beta: Float[Array, ""]) -> tuple[Params, Params]:
     """Take local steps, and return where they end and the sum of their gradients."""
 
-    def step(carry: tuple[Params, Params], own: Batch) -> tuple[tuple[Params, Params], None]:
+    def step(carry: tuple[Params, Params], own: Batches) -> tuple[tuple[Params, Params], None]:
         w, total = carry
         g = gradient(w, own)
         return (stepped(w, beta, g), jax.tree.map(jnp.add, total, g)), None
@@ -302,7 +307,7 @@ def plain(loss: Loss, number: int = 0) -> Gradient:
     return lambda w, batches: jax.grad(loss)(w, pick(batches, number))
 
 
-def pick(batches: Batch, number: int) -> Batch:
+def pick(batches: Batches, number: int) -> Batches:
     """Return one of the batches of a step."""
     return jax.tree.map(lambda b: b[number], batches)
 

@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int
-
-from perfeds2.learning.trees import Tree
+from jaxtyping import Array, Int, PyTree
 
 BLOCK = 16  # rounds between two checks whether to stop
 
@@ -28,12 +26,12 @@ def block_of(looks: Iterable[Sequence[int]]) -> int:
     return BLOCK if np.median(gaps[gaps > 0] if gaps.any() else 0) >= 8 * BLOCK else 1
 
 
-def in_blocks(block: int, most: Int[Array, ""], step: Callable[[Array, Tree], Tree], state: Tree) -> Tree:
+def in_blocks(block: int, most: Int[Array, ""], step: Callable[[Array, PyTree], PyTree], state: PyTree) -> PyTree:
     """Run steps 0 to ``most`` − 1, and up to ``block`` − 1 more, which must change nothing."""
     if block == 1:
         return jax.lax.fori_loop(0, most, step, state)
 
-    def several(number: Array, state: Tree) -> Tree:
+    def several(number: Array, state: PyTree) -> PyTree:
         return jax.lax.fori_loop(0, block, lambda more, state: step(number * block + more, state), state)
 
     return jax.lax.fori_loop(0, (most + block - 1) // block, several, state)

@@ -11,9 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Key
-
-from perfeds2.learning.trees import Tree
+from jaxtyping import Array, Key, PyTree
 
 SCALE_BITS = 32  # the scale of an array is sent in full precision
 
@@ -31,14 +29,14 @@ def place_bits(sent: int, numbers: int) -> float:
     return float(min(sent * math.ceil(math.log2(numbers)), numbers)) if sent < numbers else 0.0
 
 
-def largest(upload: Tree, count: int) -> Tree:
+def largest(upload: PyTree, count: int) -> PyTree:
     """Keep the ``count`` numbers of an upload farthest from 0, the first of equal ones, and set the others to 0."""
     flat, restore = ravel_pytree(upload)
     _, chosen = jax.lax.top_k(jnp.abs(flat), count)
     return restore(jnp.zeros_like(flat).at[chosen].set(flat[chosen]))
 
 
-def quantised(key: Key[Array, ""], upload: Tree, bits: int) -> Tree:
+def quantised(key: Key[Array, ""], upload: PyTree, bits: int) -> PyTree:
     """Return the upload as the server reads it after quantisation."""
     steps = 2.0 ** (bits - 1) - 1
     arrays, structure = jax.tree.flatten(upload)

@@ -13,19 +13,30 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from perfeds2.learning import factored, on_gpu
-from perfeds2.learning.merges import MEAN, Arrived, Merge, OfMean, Telling, Undrafted, mean_of
+from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, Telling, Undrafted, mean_of
 from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, mean_loss
-from perfeds2.learning.objectives import Adapting, Annealed, Objective, Stateful, Withholding, clip, descend, passes
+from perfeds2.learning.objectives import (
+    Adapting,
+    Annealed,
+    Batches,
+    Memory,
+    Objective,
+    Stateful,
+    Told,
+    Withholding,
+    clip,
+    descend,
+    passes,
+)
 from perfeds2.learning.payload import largest, numbers_sent, quantised
 from perfeds2.learning.returns import expect_like, expect_pair
 from perfeds2.learning.settings import Structure, setting, split, traced
 from perfeds2.learning.task import Task
-from perfeds2.learning.trees import Batch, Memory, MergeState, Told, Tree
 from perfeds2.theory.constants import ALPHA
 from perfeds2.timeline.record import Timeline
 
@@ -75,10 +86,12 @@ class State:
     """What the loop carries from round to round."""
 
     params: Params  # w_k
-    shelf: Tree  # older versions and what was sent with them, stacked; the last slot takes versions that are never read
+    shelf: (
+        PyTree  # older versions and what was sent with them, stacked; the last slot takes versions that are never read
+    )
     merge: MergeState  # state of the merge
     memory: Memory = None  # what each UE keeps, one row per UE; None if the objective keeps nothing
-    unsent: Tree = None  # what each UE has not uploaded yet, one row per UE; None if everything is uploaded
+    unsent: PyTree = None  # what each UE has not uploaded yet, one row per UE; None if everything is uploaded
 
 
 @traced
@@ -167,7 +180,7 @@ def _adding_up_counts(model: Model, learner: Learner, quorum: int | None) -> boo
 class Known:
     """The traced inputs of a training beside its script. Those of several trainings can be stacked."""
 
-    data: Tree  # the task's ``Data``; in stacked trainings, each one's own part
+    data: PyTree  # the task's ``Data``; in stacked trainings, each one's own part
     numbers: Numbers  # settings of the objective and of the merge
     beta: Float[Array, "*lanes"]
     alpha: Float[Array, "*lanes"]
@@ -304,8 +317,8 @@ def local_update(
     ue: Int[Array, ""],
     version: Int[Array, ""],
     told: Told = None,
-    kept: tuple[Memory, Tree] = (None, None),
-) -> tuple[Params, tuple[Memory, Tree]]:
+    kept: tuple[Memory, PyTree] = (None, None),
+) -> tuple[Params, tuple[Memory, PyTree]]:
     """Compute one job: what UE ``ue`` uploads after receiving model ``version``, and what it keeps.
 
     The upload is the sum of the gradients of the local steps, clipped and compressed if so set. ``told`` was sent
@@ -317,7 +330,7 @@ def local_update(
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
 
-    def loss(w: Params, xy: Batch) -> Float[Array, ""]:
+    def loss(w: Params, xy: Batches) -> Float[Array, ""]:
         return mean_loss(program.model, w, *xy)
 
     who = f"the objective {type(objective).__name__}"
@@ -370,7 +383,10 @@ def play_round(
     else:
         arrived, kept = _arrived(program, known, script, state, k)
         rows = arrived.ues
-        found = merge_each(merge, state.params, arrived, state.merge)
+        if isinstance(merge, OfMean):
+            found = merge.step(state.params, mean_of(arrived.uploads), known.beta, state.merge)
+        else:
+            found = merge(state.params, arrived, state.merge)
     who = f"the merge {type(merge).__name__}"
     params, merging = expect_pair(who, found, "the next model and the next state")
     expect_like(who, "the next model", params, state.params)
@@ -402,13 +418,6 @@ def _merge_now(
     return structure.unflatten(numbers)(params, arrived, state)
 
 
-def merge_each(merge: Merge | OfMean, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
-    """Return the next model and merge state from stacked uploads."""
-    if isinstance(merge, OfMean):
-        return merge.step(params, mean_of(arrived.uploads), arrived.beta, state)
-    return merge(params, arrived, state)
-
-
 def _total_upload(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> Params:
     """Return the sum of the uploads of round k."""
 
@@ -429,14 +438,14 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
     return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, nothing)
 
 
-def _arrived(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> tuple[Arrived, Tree]:
+def _arrived(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> tuple[Arrived, PyTree]:
     """Return the stacked uploads of round k, and what their UEs keep."""
     count = program.each or program.at_once
     assert count is not None
     columns = (script.ues, script.versions, script.read)
     ues, versions, places = (jax.lax.dynamic_slice_in_dim(each, k * script.quorum, count) for each in columns)
 
-    def job(one: tuple[Array, Array, Array, Tree]) -> tuple[Params, Tree]:
+    def job(one: tuple[Array, Array, Array, PyTree]) -> tuple[Params, PyTree]:
         ue, version, place, kept = one
         params, told = _on_shelf(state, place)
         return local_update(program, known, params, ue, version, told, kept)

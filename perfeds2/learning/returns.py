@@ -2,12 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from perfeds2.errors import InputError
-from perfeds2.learning.trees import Tree
 
 
-def expect_pair(who: str, found: object, expected: str) -> tuple[Tree, Tree]:
+def expect_pair(who: str, found: object, expected: str) -> tuple[PyTree, PyTree]:
     """Return the two values of a pair, or say what was returned instead."""
     if isinstance(found, tuple) and len(found) == 2:
         return found
@@ -15,7 +15,7 @@ def expect_pair(who: str, found: object, expected: str) -> tuple[Tree, Tree]:
     raise InputError(f"{who} returned {got}; expected two values: {expected}.")
 
 
-def expect_like(who: str, what: str, found: Tree, like: Tree) -> None:
+def expect_like(who: str, what: str, found: PyTree, like: PyTree) -> None:
     """Refuse arrays whose names, shapes or types differ from those they will replace."""
     ours, theirs = _arrays(found), _arrays(like)
     for name in [*theirs, *ours]:
@@ -24,7 +24,7 @@ def expect_like(who: str, what: str, found: Tree, like: Tree) -> None:
             raise InputError(f"{who} returned {what} with {got}{name and f' as {name}'}; expected {wanted}.")
 
 
-def _arrays(tree: Tree) -> dict[str, str]:
+def _arrays(tree: PyTree) -> dict[str, str]:
     """Return the type and shape of every array by its name in the tree."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): _described(leaf) for path, leaf in leaves}

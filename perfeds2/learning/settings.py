@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import PyTreeDef
 from pydantic import Field
 
 # Settings are given as numbers and traced as arrays.
@@ -44,33 +45,21 @@ def traced(cls: type[Kind]) -> type[Kind]:
     return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
 
 
-def split(part: Any) -> tuple[list[jax.Array], "Structure"]:
-    """Return the numbers of an objective or merge and its structure, so that one program serves all numbers."""
-    numbers, structure = jax.tree.flatten(part)
-    if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):
-        return [jnp.asarray(number, jnp.float32) for number in numbers], Transparent(type(part), structure)
-    return [], Opaque(part)
-
-
 @dataclass(frozen=True)
-class Opaque:
-    """An objective or merge that JAX cannot flatten, and so part of the compiled program."""
-
-    itself: Hashable
-
-    def unflatten(self, _: list[jax.Array]) -> Any:
-        return self.itself
-
-
-@dataclass(frozen=True)
-class Transparent:
-    """The structure of an objective or merge whose numbers were taken out."""
+class Structure:
+    """What is left of an objective or merge when its numbers are taken out."""
 
     kind: type  # JAX considers the structures of two classes with the same fields equal
-    structure: Any
+    fields: PyTreeDef | None  # None: JAX cannot flatten it, so all of it is part of the compiled program
+    itself: Hashable = None
 
     def unflatten(self, numbers: list[jax.Array]) -> Any:
-        return self.structure.unflatten(numbers)
+        return self.itself if self.fields is None else self.fields.unflatten(numbers)
 
 
-Structure = Opaque | Transparent
+def split(part: Any) -> tuple[list[jax.Array], Structure]:
+    """Return the numbers of an objective or merge and its structure, so that one program serves all numbers."""
+    numbers, fields = jax.tree.flatten(part)
+    if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):
+        return [jnp.asarray(number, jnp.float32) for number in numbers], Structure(type(part), fields)
+    return [], Structure(type(part), None, part)

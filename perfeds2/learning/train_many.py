@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from perfeds2.learning import on_gpu
 from perfeds2.learning.devices import side_by_side, stack
 from perfeds2.learning.evaluate import View, device_bytes, look_at_ues, own_model
 from perfeds2.learning.models.model import Params
+from perfeds2.learning.objectives import Memory
 from perfeds2.learning.replay import (
     Known,
     Learner,
@@ -32,7 +33,6 @@ from perfeds2.learning.replay import (
 from perfeds2.learning.settings import split
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, TrainState, Values, diverged, mean_values, no_values
-from perfeds2.learning.trees import Memory, Tree
 from perfeds2.timeline.record import Timeline
 
 MOST_BYTES = 32 << 30  # for the weights and data of trainings in one group, each counted in full
@@ -182,7 +182,7 @@ class _Common:
     mesh: Mesh | None  # devices that share the lanes
     block: int = 1  # rounds between two checks whether to stop
 
-    def place(self, tree: Tree) -> Tree:
+    def place(self, tree: PyTree) -> PyTree:
         """Place arrays on the devices, split along the axis of lanes."""
         return tree if self.mesh is None else jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec("lanes")))
 

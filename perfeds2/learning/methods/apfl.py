@@ -2,12 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Loss, pick, stepped, zeros
+from perfeds2.learning.objectives import Batches, Loss, pick, stepped, zeros
 from perfeds2.learning.settings import Share, setting, traced
-from perfeds2.learning.trees import Batch, Tree
 
 
 @traced
@@ -39,10 +38,10 @@ class APFL:
         start: Params,
         told: None,  # noqa: ARG002 (the interface)
         kept: tuple[Params, Float[Array, ""]],
-        batches: Batch,
+        batches: Batches,
         beta: Float[Array, ""],
     ) -> tuple[Params, tuple[Params, Float[Array, ""]]]:
-        def step(carry: tuple[Params, Params, Array, Params], now: tuple[Batch, Array]) -> tuple[Tree, None]:
+        def step(carry: tuple[Params, Params, Array, Params], now: tuple[Batches, Array]) -> tuple[PyTree, None]:
             (w, v, share, total), (own, begins) = carry, now
             g, mine = (jax.grad(loss)(at, pick(own, 0)) for at in (w, self.personal(w, (v, share))))
             slope = sum(jnp.vdot(a - b, c) for a, b, c in zip(*map(jax.tree.leaves, (v, w, mine)), strict=True))

@@ -3,10 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from perfeds2.learning.merges import Arrived, Params, mean_of
+from perfeds2.learning.merges import Arrived, MergeState, Params, mean_of
 from perfeds2.learning.objectives import stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
-from perfeds2.learning.trees import MergeState
 
 
 @traced

@@ -6,9 +6,8 @@ import jax
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import KeepsModel, Loss, descend, plain
+from perfeds2.learning.objectives import Batches, KeepsModel, Loss, descend, plain
 from perfeds2.learning.settings import StepSize, setting, traced
-from perfeds2.learning.trees import Batch
 
 
 @traced
@@ -31,10 +30,10 @@ class Ditto(KeepsModel):
         start: Params,
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
-        batches: Batch,
+        batches: Batches,
         beta: Float[Array, ""],
     ) -> tuple[Params, Params]:
-        def held(v: Params, own: Batch) -> Params:
+        def held(v: Params, own: Batches) -> Params:
             return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), plain(loss, 1)(v, own), v, start)
 
         _, total = descend(plain(loss), start, batches, beta)

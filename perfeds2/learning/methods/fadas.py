@@ -5,10 +5,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from perfeds2.learning.merges import Arrived, Params, mean_of
+from perfeds2.learning.merges import Arrived, MergeState, Params, mean_of
 from perfeds2.learning.objectives import zeros
 from perfeds2.learning.settings import Decay, Length, StepSize, setting, traced
-from perfeds2.learning.trees import MergeState
 
 
 @traced

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from perfeds2.learning.merges import Arrived, Params, mean_of, weighted
+from perfeds2.learning.merges import Arrived, MergeState, Params, Rows, mean_of, weighted
 from perfeds2.learning.objectives import FedProx
 from perfeds2.learning.settings import StepSize, setting, traced
-from perfeds2.learning.trees import MergeState, Rows
 
 
 @traced

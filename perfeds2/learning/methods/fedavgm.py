@@ -3,9 +3,8 @@
 import jax
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import stepped, zeros
+from perfeds2.learning.objectives import Scalar, stepped, zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
-from perfeds2.learning.trees import Scalar
 
 
 @traced

@@ -2,10 +2,9 @@
 
 import jax
 
-from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, Params, discounted, weighted
+from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, MergeState, Params, discounted, weighted
 from perfeds2.learning.objectives import stepped, zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
-from perfeds2.learning.trees import MergeState
 
 
 @traced

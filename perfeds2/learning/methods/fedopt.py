@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import zeros
+from perfeds2.learning.merges import MergeState, Params
+from perfeds2.learning.objectives import Scalar, zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
-from perfeds2.learning.trees import MergeState, Scalar
 
 
 @traced

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Loss, descend, plain
+from perfeds2.learning.objectives import Batches, Loss, descend, plain
 from perfeds2.learning.settings import Steps, setting, traced
-from perfeds2.learning.trees import Batch
 
 HEAD = "dense"  # the last layer of our models is the last with this name
 
@@ -49,7 +48,7 @@ class FedPer(KeepsHead):
         start: Params,
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
-        batches: Batch,
+        batches: Batches,
         beta: Float[Array, ""],
     ) -> tuple[Params, Params]:
         end, total = descend(plain(loss), start | kept, batches, beta)
@@ -78,13 +77,13 @@ class FedRep(KeepsHead):
         start: Params,
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
-        batches: Batch,
+        batches: Batches,
         beta: Float[Array, ""],
     ) -> tuple[Params, Params]:
-        def of_head(head: Params, batch: Batch) -> Params:
+        def of_head(head: Params, batch: Batches) -> Params:
             return jax.grad(lambda own: loss(start | own, batch))(head)
 
-        def of_body(w: Params, own: Batch) -> Params:
+        def of_body(w: Params, own: Batches) -> Params:
             return without_head(plain(loss)(w, own), kept)
 
         for_head = jax.tree.map(lambda b: b[:, 1:].reshape(-1, *b.shape[2:]), batches)

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import KeepsModel, Loss, Moreau, pick, stepped, zeros
+from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Moreau, pick, stepped, zeros
 from perfeds2.learning.settings import traced
-from perfeds2.learning.trees import Batch
 
 
 @traced
@@ -25,10 +24,10 @@ class PFedMe(KeepsModel, Moreau):
         start: Params,
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
-        batches: Batch,
+        batches: Batches,
         beta: Float[Array, ""],
     ) -> tuple[Params, Params]:
-        def step(carry: tuple[Params, Params, Params], own: Batch) -> tuple[tuple[Params, Params, Params], None]:
+        def step(carry: tuple[Params, Params, Params], own: Batches) -> tuple[tuple[Params, Params, Params], None]:
             w, total, _ = carry
             theta = self.personal_model(loss, w, pick(own, 0))
             g = jax.tree.map(lambda v, t: self.moreau * (v - t), w, theta)

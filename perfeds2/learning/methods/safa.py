@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from perfeds2.learning.merges import Arrived, Params, mean_of
+from perfeds2.learning.merges import Arrived, MergeState, Params, mean_of
 from perfeds2.learning.settings import traced
-from perfeds2.learning.trees import MergeState
 from perfeds2.timeline.record import Timeline
 
 

@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from perfeds2.learning.merges import Arrived, Params, mean_of
-from perfeds2.learning.objectives import Loss, descend, plain, stepped, zeros
+from perfeds2.learning.merges import Arrived, MergeState, Params, mean_of
+from perfeds2.learning.objectives import Batches, Loss, descend, plain, stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
-from perfeds2.learning.trees import Batch, MergeState
 
 
 @traced
@@ -28,9 +27,9 @@ class Scaffold:
         return zeros(params)
 
     def job(
-        self, loss: Loss, start: Params, told: Params, kept: Params, batches: Batch, beta: Float[Array, ""]
+        self, loss: Loss, start: Params, told: Params, kept: Params, batches: Batches, beta: Float[Array, ""]
     ) -> tuple[Params, Params]:
-        def corrected(w: Params, own: Batch) -> Params:
+        def corrected(w: Params, own: Batches) -> Params:
             return jax.tree.map(lambda g, mine, c: g - mine + c, plain(loss)(w, own), kept, told)
 
         _, total = descend(corrected, start, batches, beta)

@@ -18,10 +18,10 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import PyTree
 
 from perfeds2.learning.models.lenet import neighbours
 from perfeds2.learning.models.lstm import recur
-from perfeds2.learning.trees import Tree
 
 CHECKS = ("_assert_", "sym_constrain_range")  # operations with these prefixes compute nothing
 PLACES = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "requires_grad"}  # where, not what
@@ -370,7 +370,7 @@ OPERATORS = (
     "mod",
 )  # those of Python
 
-ATEN: Mapping[str, Callable[..., Tree]] = {
+ATEN: Mapping[str, Callable[..., PyTree]] = {
     **{name: getattr(jnp, name) for name in NUMPY},
     **{name: getattr(operator, name) for name in OPERATORS},
     **dict.fromkeys(("div", "truediv"), operator.truediv),

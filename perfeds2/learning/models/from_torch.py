@@ -20,12 +20,11 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Key, Shaped
+from jaxtyping import Array, ArrayLike, Float, Key, PyTree, Shaped
 
 from perfeds2.errors import InputError
 from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
 from perfeds2.learning.models.model import Params
-from perfeds2.learning.trees import Tree
 
 Arrays = Mapping[str, np.ndarray]
 # PyTorch is an extra, so a type checker may not know it: the package, and a module, tensor, operation and step of it.
@@ -78,7 +77,7 @@ class Step:
     named: Mapping[str, Argument]
     layer: str  # position in the module: "features.0 (Conv2d)"
 
-    def __call__(self, known: Mapping[str, Tree]) -> Tree:
+    def __call__(self, known: Mapping[str, PyTree]) -> PyTree:
         """Apply the operation to earlier results. Errors name it and its layer."""
         try:
             named = {name: _looked_up(known, value) for name, value in self.named.items()}
@@ -89,7 +88,7 @@ class Step:
             raise InputError(f"PyTorch's {self.operation} in {self.layer}{why}.") from error
 
 
-def _looked_up(known: Mapping[str, Tree], value: Argument) -> Argument:
+def _looked_up(known: Mapping[str, PyTree], value: Argument) -> Argument:
     if isinstance(value, tuple):
         return tuple(_looked_up(known, each) for each in value)
     return known[value.name] if isinstance(value, Ref) else value
@@ -125,7 +124,7 @@ class TorchModel:
 
     def __call__(self, params: Params, x: Shaped[Array, "*s x"]) -> Float[Array, "..."]:
         arrays = {**self.module.constants, **params, BATCH: x.reshape(-1, *self.sample)}
-        known: dict[str, Tree] = {name: jnp.asarray(arrays[theirs]) for name, theirs in self.module.inputs}
+        known: dict[str, PyTree] = {name: jnp.asarray(arrays[theirs]) for name, theirs in self.module.inputs}
         for step in self.module.steps:
             known[step.result] = step(known)
         logits = known[self.module.output]

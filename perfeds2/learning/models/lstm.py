@@ -7,10 +7,9 @@ from itertools import accumulate
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Integer, Key
+from jaxtyping import Array, Float, Integer, Key, PyTree
 
 from perfeds2.learning.models.model import Params
-from perfeds2.learning.trees import Tree
 
 # Steps of the recurrence compiled into one. A GPU then writes what is kept in one go; a CPU gets slower.
 UNROLL_ON_GPU = 8
@@ -99,7 +98,7 @@ def _forward(entering: Entering, recurrent: Array, keep: bool) -> tuple[Array, t
 
 
 @recur.defjvp
-def _tangent(keep: bool, primals: tuple[Entering, Array], tangents: tuple[Tree, Array]) -> tuple[Array, Array]:
+def _tangent(keep: bool, primals: tuple[Entering, Array], tangents: tuple[PyTree, Array]) -> tuple[Array, Array]:
     """Return how the states change with the input and the weights: a linear recurrence."""
     (entering, recurrent), (entering_dot, recurrent_dot) = primals, tangents
     result, (hidden, cell, into, forget, candidate, out) = _forward(entering, recurrent, keep)
@@ -124,7 +123,7 @@ def _tangent(keep: bool, primals: tuple[Entering, Array], tangents: tuple[Tree, 
     return result, last if states is None else states
 
 
-def _driving(came: Array, recurrent_dot: Array, entering: Entering, entering_dot: Tree) -> Float[Array, "t b g"]:
+def _driving(came: Array, recurrent_dot: Array, entering: Entering, entering_dot: PyTree) -> Float[Array, "t b g"]:
     """Return how the gates of all steps change, except through the change of the states.
 
     Rows are selected by a one-hot matrix: its gradient is a product, and that of an index a scattered sum.
