@@ -1,8 +1,8 @@
 """Does a package we depend on have a known vulnerability?
 
-pip-audit asks the package index about every version in constraints.txt. Where it cannot be installed, or nobody answers,
-that is said and the build goes on: being offline is no vulnerability. Silence is never taken for an answer: an index that
-does not know a package counts as not asked.
+pip-audit asks the package index about every version in constraints.txt. If it cannot be installed or the index does not
+answer, the script says so and passes, because being offline is not a vulnerability. A package that the index does not know
+counts as not looked up.
 """
 
 import json

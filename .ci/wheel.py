@@ -1,4 +1,4 @@
-"""Can what we would release be installed and run by somebody who has nothing of ours?
+"""Can the release be installed and run in an empty environment?
 
 The source archive is built, the wheel out of the archive, and the wheel is put into an empty environment of every Python from
 3.11 on that is at hand: there a comparison is trained in an empty folder. This Python itself, with which all tests are run, is

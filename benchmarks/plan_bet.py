@@ -298,11 +298,9 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=10, help="how many cells")
     parser.add_argument("--first", type=int, default=0, help="the first cell's number")
     parser.add_argument("--seeds", type=int, default=5, help="of each plan, and as many fresh ones")
-    parser.add_argument("--ues", type=int, default=None, help="so many UEs in every cell, instead of a draw")
+    parser.add_argument("--ues", type=int, default=None, help="number of UEs in every cell, instead of a draw")
     parser.add_argument("--search", action="append", default=[], help="as of perfeds2 plan: bits=32,8")
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="so many processes at a time; 0: only sum up"
-    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time; 0 only summarises")
     parser.add_argument("--out", type=Path, default=Path("runs/plan-bet"), help="what is done is kept here")
     parser.add_argument("--piece", nargs=2, help=argparse.SUPPRESS)  # used by the child processes
     arguments = parser.parse_args()

@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=20)
     parser.add_argument("--quorum", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=250)
-    parser.add_argument("--first", type=int, default=50, help="so many rounds are looked at")
+    parser.add_argument("--first", type=int, default=50, help="number of rounds used for calibration")
     parser.add_argument("--seconds", type=float, nargs=2, default=(0.5, 3.0), help="of computing, and of sending")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()

@@ -76,7 +76,7 @@ def main() -> None:
         if sentence is None:
             raise
         told = " ".join(dict.fromkeys(re.split(r"(?<=[.?]) ", sentence())))  # typer and click both suggest
-        see = "a spec goes behind --spec" if "unexpected extra argument" in told and ".toml" in told else "see --help"
+        see = "give a spec with --spec" if "unexpected extra argument" in told and ".toml" in told else "see --help"
         typer.echo(f"perfeds2: {told} ({see})", err=True)
         status = 2
     sys.exit(status if isinstance(status, int) else 0)

@@ -87,7 +87,7 @@ def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
         _leave()
         begun = bool(place) and place[0].is_dir()
         again = go_on or (f"perfeds2 {command} --resume {place[0]}" if begun else "")
-        saved = f" What is done is in {place[0]}; go on with: {again}" if begun else ""
+        saved = f" Finished work is in {place[0]}; continue with: {again}" if begun else ""
         give_up(130, f"\nInterrupted.{saved}")
     except Exception as error:
         if os.environ.get("PERFEDS2_DEBUG"):
@@ -95,9 +95,9 @@ def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
         begun = bool(place) and place[0].is_dir()
         if isinstance(error, OSError) and error.strerror and error.filename:  # an error of the file system, not a bug
             again = go_on or (f"perfeds2 {command} --resume {place[0]}" if begun else "")
-            saved = f"; what is done is safe, go on with: {again}" if again else ""
+            saved = f"; finished work is kept; continue with: {again}" if again else ""
             give_up(1, f"perfeds2 {command}: {error.filename}: {error.strerror}{saved}.")
-        where = "set PERFEDS2_DEBUG=1 to see where"
+        where = "set PERFEDS2_DEBUG=1 for a traceback"
         if begun:
             with suppress(OSError), (place[0] / "events.log").open("a", encoding="utf-8") as log:
                 log.write(traceback.format_exc())

@@ -28,7 +28,7 @@ FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         (
             "if each != self._newest and not self._held[each]",
             "if False",
-            "test_a_model_is_published_once_and_cleared_when_nobody_works_on_it",
+            "test_a_model_is_published_once_and_cleared_when_no_one_works_on_it",
         ),
     ),
     (
@@ -57,7 +57,7 @@ FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         (
             "max(median, HARMLESS * whole)",
             "median",
-            "test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_nobody_out",
+            "test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_no_one_out",
         ),
         (
             "return min(factor * usual, LARGEST)",
@@ -90,7 +90,7 @@ FEDERATION: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         (
             "self.time_s - max(sent_s, self._reached_s)",
             "self.time_s - sent_s",
-            "test_while_the_network_is_away_nobody_is_overdue",
+            "test_while_the_network_is_away_no_job_is_overdue",
         ),
         (
             "        self._give_up()\n",

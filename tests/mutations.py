@@ -306,7 +306,7 @@ MUTATIONS = [
     *of(
         "learning/partition.py",
         "learning/test_splits.py",
-        ("+ random.random((len(count), 1))", "+ 0.5", "test_nobody_is_favoured_where_there_is_little"),
+        ("+ random.random((len(count), 1))", "+ 0.5", "test_no_one_is_favoured_where_there_is_little"),
         (
             "np.exp(self.sigma *",
             "np.exp(2 * self.sigma *",
@@ -497,7 +497,7 @@ MUTATIONS = [
         (
             "fcntl.LOCK_EX | fcntl.LOCK_NB",
             "fcntl.LOCK_SH | fcntl.LOCK_NB",
-            "test_a_folder_that_somebody_else_writes_is_left_to_them[run]",
+            "test_a_folder_that_someone_else_writes_is_left_to_them[run]",
         ),
         (
             "        clear_unfinished(path)",
@@ -545,7 +545,7 @@ MUTATIONS = [
         (
             "len(hosts) != 1 or hosts[0].lower() not in self.server.hosts",
             "not hosts",
-            "test_a_name_that_was_bound_to_this_machine_by_somebody_else_is_refused",
+            "test_a_name_that_was_bound_to_this_machine_by_someone_else_is_refused",
         ),
         (
             'self.command != "GET" and site != "same-origin"',

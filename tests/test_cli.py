@@ -95,7 +95,7 @@ def test_run_and_simulate_write_single_timelines(tmp_path, monkeypatch):
         (["--algorithms", "PerFed2"], "did you mean PerFedS2?"),
         (["--beta", "nan"], "--beta must be a finite number"),
         (["--nonsense"], "No such option"),
-        (["cell.toml"], "a spec goes behind --spec"),
+        (["cell.toml"], "give a spec with --spec"),
         (["--resume", "nowhere"], "holds no run"),
         (["--out", "/proc/nowhere"], "cannot be written"),
         (["--schedule", "deficit", "--stale", "wait", "--max-staleness", "1"], "--schedule deficit"),
@@ -158,7 +158,7 @@ def test_a_ctrl_c_that_python_drops_is_heeded_at_the_next_step(tmp_path):
     )
     stopped = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert stopped.returncode == 130
-    assert "go on with: perfeds2 simulate --resume dropped" in stopped.stderr
+    assert "continue with: perfeds2 simulate --resume dropped" in stopped.stderr
 
 
 @pytest.mark.slow

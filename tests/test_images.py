@@ -1,4 +1,4 @@
-"""Are the container images made of what there is, as nobody special, and of nothing that moves? As far as can be seen without Docker."""
+"""Do the container images use only files that exist, pin their bases and run without rights? As far as can be seen without Docker."""
 
 import json
 import re
@@ -78,7 +78,7 @@ def test_what_an_image_needs_not_is_not_sent(name):
 
 
 @pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
-def test_an_image_runs_as_somebody_without_rights(path):
+def test_an_image_runs_as_someone_without_rights(path):
     (user,) = of(path, "USER")
     assert user not in ("root", "0")
     words = [word for word, _ in instructions(path)]

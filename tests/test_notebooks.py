@@ -52,6 +52,22 @@ def test_a_notebook_is_kept_without_what_it_showed(path):
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_installs_perfeds2_only_where_it_is_missing(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    assert 'if importlib.util.find_spec("perfeds2") is None:' in first
+    exec(first, {})  # does nothing here
+
+
+def test_binder_installs_this_repository_with_a_supported_python():
+    binder = ROOT / "binder"
+    assert (binder / "runtime.txt").read_text(encoding="utf-8").strip() == "python-3.11"
+    lines = (binder / "requirements.txt").read_text(encoding="utf-8").splitlines()[1:]
+    assert lines == ["-c ../constraints.txt", "."]
+    assert (binder / "../constraints.txt").resolve().exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_what_it_says(path, tmp_path):

@@ -52,7 +52,7 @@ def test_the_version_says_which_gpus_there_are_and_whether_jax_can_use_them(tmp_
     assert shown._accelerator(tmp_path).startswith("2 NVIDIA GPUs, ")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert shown._accelerator(tmp_path).endswith("JAX_PLATFORMS=cpu")
-    assert shown._installed("perfeds2-that-nobody-has") == "is not installed"
+    assert shown._installed("perfeds2-that-does-not-exist") == "is not installed"
 
 
 # ---- the changelog

@@ -139,7 +139,7 @@ def test_a_notebook_gets_a_drawing_and_a_small_table_and_no_markup_of_names(play
         assert EVIL not in page
     from matplotlib import pyplot
 
-    assert pyplot.get_fignums() == []  # nobody else sees them
+    assert pyplot.get_fignums() == []  # no one else sees them
 
 
 def test_what_cannot_be_drawn_is_said(played, trained, swept):
@@ -147,7 +147,7 @@ def test_what_cannot_be_drawn_is_said(played, trained, swept):
         played.plot()
     with pytest.raises(InputError, match="there is no 'nonsense'; expected one of test_accuracy_personal"):
         trained.plot(metric="nonsense")
-    with pytest.raises(InputError, match="'ues' is no setting of this grid; expected one of quorum"):
+    with pytest.raises(InputError, match="'ues' is not a setting of this grid; expected one of quorum"):
         swept.plot(over="ues")
     assert list(played.frame()["algorithm"])[:1] == ["FedAvg-SYN"]
     assert len(swept.frame()) == 1

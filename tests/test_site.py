@@ -27,7 +27,7 @@ for needed in ("zensical", "latex2mathml"):
     pytest.importorskip(needed, reason=f"{needed} is not installed (the extra docs); not checked: the site")
 
 ROOT = Path(__file__).parent.parent
-AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, where somebody has it
+AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, if there is one
 LOADS = {
     "script": "src",
     "img": "src",
@@ -239,6 +239,21 @@ def test_a_link_that_leads_nowhere_stops_the_build(site, tmp_path):
     for text, status in (("# A\n\n[a](#a)\n", 0), ("# A\n\n[a](#b)\n", 1), ("# A\n\n[a](b.md)\n", 1)):
         page.write_text(text, encoding="utf-8")
         assert make.build(tmp_path)[0] == status, text
+
+
+@pytest.mark.parametrize("repository", ["someone/perfeds2", None])
+def test_a_notebook_page_opens_elsewhere_if_the_repository_is_known(monkeypatch, repository):
+    make = importlib.import_module("make")
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    if repository:
+        monkeypatch.setenv("GITHUB_REPOSITORY", repository)
+    path = ROOT / "examples" / "notebooks" / "planning.ipynb"
+    page = make.notebook_page(path, path.read_text(encoding="utf-8"))
+    assert page.startswith("# Planning a fleet\n")
+    assert "````python\n" in page
+    where = "someone/perfeds2/blob/main/examples/notebooks/planning.ipynb"
+    assert (f"(https://colab.research.google.com/github/{where})" in page) == (repository is not None)
+    assert ("https://mybinder.org/v2/gh/someone/perfeds2/main?labpath=" in page) == (repository is not None)
 
 
 # ---- pictures

@@ -61,7 +61,7 @@ def test_it_follows_every_kind_of_command_and_ends_with_it(tmp_path, kind):
     status, out, err = told("watch", tmp_path)
     working.join()
     assert status == 0
-    assert out == f"{name} has come to its end: {tmp_path}\n"
+    assert out == f"{name} has finished: {tmp_path}\n"
     lines = err.splitlines()
     assert any(line.startswith(f"{name}: 50%, PerFedS2 seed 0, 1 training over") for line in lines)
     assert lines[-1].startswith(f"{name}: 100%")
@@ -84,7 +84,7 @@ def test_a_killed_run_is_said_to_be_killed_and_how_it_goes_on(tmp_path):
     process.stdout.close()
     assert (status, out) == (1, "")
     assert err.splitlines()[-1] == (
-        f"perfeds2 watch: compare was killed at 40%; what is done is safe, go on with: perfeds2 compare --resume {tmp_path}."
+        f"perfeds2 watch: compare was killed at 40%; finished work is kept; continue with: perfeds2 compare --resume {tmp_path}."
     )
 
 
@@ -95,23 +95,23 @@ def test_what_was_interrupted_or_went_wrong_is_said(tmp_path):
     status, _, err = told("watch", tmp_path)
     assert (status, err.splitlines()[-1]) == (
         1,
-        f"perfeds2 watch: run was interrupted at 0%; go on with: perfeds2 run --resume {tmp_path}.",
+        f"perfeds2 watch: run was interrupted at 0%; continue with: perfeds2 run --resume {tmp_path}.",
     )
     with pytest.raises(OSError, match="no space"), open_live(tmp_path, "run"):
         raise OSError("no space")
     status, _, err = told("watch", tmp_path)
     assert status == 1
-    assert "run stopped at 0%: no space; go on with: " in err
+    assert "run stopped at 0%: no space; continue with: " in err
 
 
 @pytest.mark.parametrize(
     ("files", "status", "said"),
     [
-        ({}, 2, "holds no run; expected a folder that perfeds2 writes into"),
+        ({}, 2, "holds no run; expected a folder that perfeds2 writes to"),
         ({"notes.txt": ""}, 2, "holds no run"),
-        ({"spec.toml": "", "summary.json": "{}"}, 0, "it has come to its end (see summary.json)"),
-        ({"sweep.toml": "", "sweep_summary.csv": ""}, 0, "it has come to its end"),
-        ({"spec.toml": ""}, 1, "it was started, and ended before anything was trained"),
+        ({"spec.toml": "", "summary.json": "{}"}, 0, "has finished (see summary.json)"),
+        ({"sweep.toml": "", "sweep_summary.csv": ""}, 0, "has finished"),
+        ({"spec.toml": ""}, 1, "ended before anything was trained"),
         ({"federation.toml": "nonsense"}, 2, "nonsense"),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_folder_where_nothing_works_is_told_in_a_sentence(tmp_path, files, sta
 def test_no_folder_is_told_in_a_sentence(tmp_path):
     status, _, err = told("watch", tmp_path / "nowhere")
     assert status == 2
-    assert "is no folder; give the --out of a command that was started" in err
+    assert "is not a folder; give the --out folder of a command that was started" in err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no signals of that kind")
@@ -152,7 +152,7 @@ def test_ctrl_c_leaves_the_run_alone(tmp_path):
     watching.stderr.close()
     assert first.startswith("compare: 0%")
     assert watching.wait(20) == 130
-    assert "What was watched goes on by itself." in rest
+    assert "The command itself continues." in rest
     assert (tmp_path / LIVE).read_bytes() == before
     live.close()
 
@@ -175,7 +175,7 @@ def test_a_federation_is_followed_to_its_end_and_said_to_be_killed(tmp_path):
     Status(process=gone.pid, phase="training", devices=[], recent=[], **facts).write(tmp_path)
     status, _, err = told("watch", tmp_path)
     assert status == 1
-    assert f"the federation's server was killed in round 3; go on with: perfeds2 federate resume {tmp_path}." in err
+    assert f"the federation's server was killed in round 3; continue with: perfeds2 federate resume {tmp_path}." in err
     (tmp_path / "summary.json").write_text(json.dumps({}))
     status, out, _ = told("watch", tmp_path)
-    assert (status, out) == (0, f"the federation has come to its end: {tmp_path}\n")
+    assert (status, out) == (0, f"the federation has finished: {tmp_path}\n")

@@ -91,7 +91,7 @@ def _options() -> argparse.Namespace:
         "--turns",
         type=int,
         default=1,
-        help="so many in each process: what a GPU's compiling and starting takes is saved",
+        help="turns per process, which saves start-up and compilation on a GPU",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="of the rounds; less for a busy machine")

@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(ROWS), help="rows, with commas between")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--fedjax-seeds", type=int, default=1, help="so many of them by FedJAX")
+    parser.add_argument("--fedjax-seeds", type=int, default=1, help="number of seeds for FedJAX")
     parser.add_argument("--horizon-s", type=float, default=600.0, help="simulated; the paper's is 600")
     parser.add_argument("--timeout-s", type=float, default=900.0, help="of a row")
     given = parser.parse_args()

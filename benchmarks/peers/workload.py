@@ -53,7 +53,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--replay", action="store_true", help="perfeds2 without its clock: the timeline is there before"
     )
-    parser.add_argument("--turns", type=int, default=1, help="so many times in one process")
+    parser.add_argument("--turns", type=int, default=1, help="repetitions in one process")
     return parser.parse_args()
 
 

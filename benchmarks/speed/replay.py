@@ -82,8 +82,8 @@ def random_tasks(model: MLP, samples: int, populations: Sequence[int], seed: int
     """Return a task per population size, with the same random samples split equally over its UEs."""
     random = np.random.default_rng(seed)
     x, y = random.random((samples, model.sizes[0]), np.float32), random.integers(0, model.sizes[-1], samples)
-    nobody = np.zeros(1, int)
-    data = Shards.of(x, y, Partition(np.arange(samples), nobody, nobody, nobody))
+    no_test = np.zeros(1, int)
+    data = Shards.of(x, y, Partition(np.arange(samples), no_test, no_test, no_test))
     tasks = []
     for ues in populations:
         each = samples // ues

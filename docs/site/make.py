@@ -5,13 +5,15 @@ strict mode, in which a broken link or anchor is an error. While writing WHERE/p
 
 - the reference is generated from the code (``reference.py``);
 - a folder in the navigation (``site.yml``) is expanded to its pages;
-- a repository file that a page links to becomes a page, so that no link leaves the site;
+- a repository file that a page links to becomes a page, so that no link leaves the site; a notebook's page also links to
+  Colab and Binder if ``$GITHUB_REPOSITORY`` is set, as in GitHub Actions;
 - drawings (``pictures.py``) and charts (``charts.py``) are inlined, so that they follow the page's light or dark mode;
 - equations in GitHub's syntax become MathML, which browsers render without a script;
 - a dotted name or a command in code links to its reference.
 """
 
 import html
+import json
 import os
 import re
 import shutil
@@ -92,10 +94,25 @@ def documents() -> dict[str, str]:
         if path.suffix == ".md":
             pages[place_of(path)] = page_of(path, text)
             wanted += [target for target in targets(path, text) if not target.is_relative_to(DOCS)]
+        elif path.suffix == ".ipynb":
+            pages[place_of(path)] = notebook_page(path, text)
         else:
             title, language = path.relative_to(ROOT).as_posix(), LANGUAGES.get(path.suffix, "text")
             pages[place_of(path)] = f"# {title}\n\n````{language}\n{text}````\n"
     return pages
+
+
+def notebook_page(path: Path, text: str) -> str:
+    """Return a notebook's cells as a page, with links that open it elsewhere if the repository is known."""
+    sources = [("".join(cell["source"]), cell["cell_type"]) for cell in json.loads(text)["cells"]]
+    cells = [source if kind == "markdown" else f"````python\n{source}\n````" for source, kind in sources]
+    repository, name = os.environ.get("GITHUB_REPOSITORY"), path.relative_to(ROOT).as_posix()
+    if repository:
+        colab = f"https://colab.research.google.com/github/{repository}/blob/main/{name}"
+        binder = f"https://mybinder.org/v2/gh/{repository}/main?labpath={name}"
+        title, _, rest = cells[0].partition("\n")
+        cells[0] = f"{title}\n\n[Open in Colab]({colab}) or [in Binder]({binder}).\n{rest}"
+    return "\n\n".join(cells) + "\n"
 
 
 def place_of(path: Path) -> str:

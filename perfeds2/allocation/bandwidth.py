@@ -204,9 +204,9 @@ def _end_together(
 
 def _spread(serve: Mask, bandwidth: Array) -> Bandwidth:
     """Return the bandwidths of the served UEs, with 0 for the others."""
-    everybody = np.zeros(serve.size)
-    everybody[serve] = bandwidth
-    return everybody
+    of_all = np.zeros(serve.size)
+    of_all[serve] = bandwidth
+    return of_all
 
 
 def _signal(uplink: Uplink, serve: Mask) -> Array:

@@ -67,7 +67,7 @@ def check_shares(shares: Shares, quorum: int, max_staleness: int | None) -> None
     told = ", ".join(f"UE {ue} has {shares[ue]:.6g} (nearest: {nearest[ue]:.6g})" for ue in shown)
     raise ValueError(
         f"shares must be from {low:.6g} to {high:.6g} with quorum {quorum} and max_staleness {max_staleness}, and sum to 1; got a "
-        f"sum of {shares.sum():.9g}. {told}. nearest_feasible gives the nearest that can be met."
+        f"sum of {shares.sum():.9g}. {told}. nearest_feasible returns the nearest feasible shares."
     )
 
 

@@ -318,7 +318,7 @@ def study(command: str, given: Values) -> Iterator[Study]:
 
             print_failures(made.failures)
             again = f"perfeds2 {command} --resume {shlex.quote(str(made.place[0]))}"
-            typer.echo(f"Try what failed again with: {again}", err=True)
+            typer.echo(f"Retry failed trainings with: {again}", err=True)
     if made.failures:
         raise typer.Exit(1)
 

@@ -52,7 +52,7 @@ def status(data_dir: Path | None = DATA_DIR) -> None:
         for name, source in datasets.sources().items():
             found = look_for(source, data_dir)
             if found.files:
-                kind = "official files" if found.official else "not the official files' bytes"
+                kind = "official files" if found.official else "differs from the official files"
                 typer.echo(f"{name:<12} complete    {found.folder} ({found.form}; {kind})")
             elif found.missing:
                 typer.echo(f"{name:<12} incomplete  {', '.join(found.missing)} missing; perfeds2 data fetch {name}")

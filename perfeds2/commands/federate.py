@@ -57,7 +57,7 @@ def make_setup(given: Values) -> "Setup":
     given = given | {name: str(Path(given[name]).resolve()) for name in ("data_dir", "app_module") if given[name]}
     if given["model"] and given["app_module"]:
         raise InputError(
-            f"--model {given['model']} and --app-module were both given; the module has a model of its own."
+            f"--model {given['model']} and --app-module were both given; the module defines its own model. Give one of them."
         )
     assigned = [text.partition("=") for text in given.pop("set_") or []]
     texts = {name.replace("_", "-"): value for name, value in given.items()}

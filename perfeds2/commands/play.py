@@ -69,7 +69,7 @@ def _serve(playground: "Playground", port: int, no_open: bool, quiet: bool) -> N
     except OSError as error:
         raise InputError(f"--port {port} cannot be used ({error.strerror}); give another, or none.") from None
     with server:
-        typer.echo(f"{server.url}{'' if quiet else '    (Ctrl-C ends it)'}")
+        typer.echo(f"{server.url}{'' if quiet else '    (stop with Ctrl-C)'}")
         if not no_open:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         threading.Thread(target=_warm, args=(playground,), daemon=True).start()

@@ -60,7 +60,9 @@ def _kind(folder: Path) -> str:
             return what
     for what, file in FILES.items():
         if (folder / file).exists():
-            raise InputError(f"{folder} holds an unfinished {what}; its command with --resume {folder} goes on.")
+            raise InputError(
+                f"{folder} holds an unfinished {what}; continue it by adding --resume {folder} to its command."
+            )
     raise InputError(f"{folder} holds no finished run (no summary.json); expected a folder that perfeds2 wrote.")
 
 
@@ -103,7 +105,7 @@ def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: 
         return together.write_plans(folders, place, axis, paper=paper)
     if kinds == {"reproduction"}:
         if len(folders) > 2:
-            raise InputError(f"{len(folders)} reproductions are given; two can be compared.")
+            raise InputError(f"{len(folders)} reproductions were given; only two can be compared.")
         return reproduction.write_beside(folders[0], folders[1], place, axis, paper=paper)
     raise InputError(
         "these folders cannot be compared; expected runs, federations, sweeps and arenas, or only tunings, only plans, or two "
@@ -115,7 +117,5 @@ def _tunings(folders: Sequence[Path], axis: str) -> "list[Tuning]":
     from perfeds2.studies.tune import load_tuning  # imports JAX
 
     if axis != "seconds":
-        raise InputError(
-            f"--x {axis}: a tuning keeps one number of each training, its mean over seconds, and no curves."
-        )
+        raise InputError(f"--x {axis}: a tuning stores one number per training, its mean over time, and no curves.")
     return [load_tuning(folder) for folder in folders]

@@ -68,7 +68,7 @@ def reproduce(
         from perfeds2.studies.reproduce import reproduce as run_figures
 
         if not names and not (claims or markdown or beside):
-            raise InputError("name figures (exp_1 … exp_8, or all), or ask for the --claims of what was run before.")
+            raise InputError("give figures (exp_1 to exp_8, or all), or --claims to judge earlier results.")
         path = out or Path("runs") / f"reproduce-{scale}"
         written: list[Path] = []
         if names:

@@ -43,5 +43,5 @@ def _accelerator(devices: Path = Path("/dev")) -> str:
     )
     gpus = len(list(devices.glob("nvidia[0-9]*")))
     seen = f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''}" if gpus else "no NVIDIA GPU"
-    told = f"{seen}, {', '.join(plugins) or 'no GPU plugin of JAX'}"
+    told = f"{seen}, {', '.join(plugins) or 'no JAX GPU plugin'}"
     return f"{told}, JAX_PLATFORMS={asked}" if asked else told

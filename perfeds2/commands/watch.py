@@ -29,7 +29,7 @@ def watch(
             said, well = follow(folder)
     except typer.Exit as left:
         if left.exit_code == 130:
-            typer.echo("What was watched goes on by itself.", err=True)
+            typer.echo("The command itself continues.", err=True)
         raise
     if well:
         typer.echo(said)
@@ -45,11 +45,11 @@ def follow(folder: Path) -> tuple[str, bool]:
     from perfeds2.runs.progress import DONE, Board, Tail
 
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder; give the --out of a command that was started.")
+        raise InputError(f"{folder} is not a folder; give the --out folder of a command that was started.")
     if (folder / "federation.toml").exists():
         return follow_federation(folder)
     if not any((folder / name).exists() for name in FILES.values()):
-        raise InputError(f"{folder} holds no run; expected a folder that perfeds2 writes into.")
+        raise InputError(f"{folder} holds no run; expected a folder that perfeds2 writes to.")
     board, began_s = Board(), time.monotonic()
     with (
         closing(Tail(folder)) as tail,
@@ -60,9 +60,9 @@ def follow(folder: Path) -> tuple[str, bool]:
             board.take(tail.read())
             if not tail.is_open:
                 if results := [name for name in RESULTS.values() if (folder / name).exists()]:
-                    return f"Nothing works in {folder} any more; it has come to its end (see {results[0]})", True
+                    return f"The command in {folder} has finished (see {results[0]})", True
                 if time.monotonic() - began_s > WAIT_S:
-                    return f"nothing works in {folder}; it was started, and ended before anything was trained", False
+                    return f"the command in {folder} ended before anything was trained", False
             elif show is not None:
                 show(board)
             if board.end or (is_dead and board.is_dead):
@@ -85,12 +85,12 @@ def follow_federation(folder: Path) -> tuple[str, bool]:
             if show is not None and status is not None:
                 show(status)
             if finished:
-                return f"the federation has come to its end: {folder}", True
+                return f"the federation has finished: {folder}", True
             if status is not None and status.phase == STOPPED:
                 return f"the federation stopped at round {status.round}: {status.warning}", False
             if status is None or born(status.process):
                 seen_s = time.monotonic()
             elif time.monotonic() - seen_s > GONE_S:
-                again = f"go on with: perfeds2 federate resume {folder}"
+                again = f"continue with: perfeds2 federate resume {folder}"
                 return f"the federation's server was killed in round {status.round}; {again}", False
             time.sleep(LOOK_EVERY_S)

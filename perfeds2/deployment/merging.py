@@ -88,7 +88,7 @@ class Shelf:
         return len(self._handed)
 
     def clear(self, version_of: Callable[[int], int]) -> None:
-        """Drop the versions that no device works from any more."""
+        """Drop the versions that no device works from."""
         for version, holders in list(self._holders.items()):
             while holders and version_of(holders[-1]) != version:
                 holders.pop()

@@ -104,8 +104,8 @@ class Shards:
     def lengths(self) -> tuple[int, int]:
         """Return lengths of ``train_part`` and ``test_part`` that hold every UE's part, up to 256.
 
-        They are powers of two, so that another seed's partition needs no new compilation. Parts are shuffled, so the
-        first samples of a very long one stand for all of it.
+        They are powers of two, so that another seed's partition needs no new compilation. Parts are shuffled, so the first
+        samples represent a very long one.
         """
         longest = (int(np.asarray(size).max()) for size in (self.train_count, self.test_count))
         train, test = (1 << (size - 1).bit_length() for size in longest)

@@ -112,10 +112,10 @@ class Natural:
 
     def __call__(self, samples: Samples, ues: int, seed: int) -> Partition:
         if samples.owners is None:
-            raise ValueError("--split natural needs data that say whose each sample is, and these do not.")
+            raise ValueError("--split natural needs data that name the owner of each sample, and this data does not.")
         count = int(samples.owners.max()) + 1
         if ues > count:
-            raise ValueError(f"its samples are of {count} UEs, got {ues} UEs; use fewer UEs (--ues).")
+            raise ValueError(f"its samples belong to {count} UEs, got {ues} UEs; use fewer UEs (--ues).")
         random = default_rng([seed, 3])
         chosen = np.arange(count) if ues == count else random.choice(count, ues, replace=False)
         place = np.full(count, -1)
@@ -147,8 +147,8 @@ class Given:
             is_legal = -1 <= found.min() <= found.max() < ues and too_few(found, None, ues) is None
             if samples.test_labels is not None or not is_legal:
                 raise ValueError(
-                    f"--split {self.name} must give each of {ues} UEs, from 0, at least 2 samples; or shares, if the data have a "
-                    f"test set of their own."
+                    f"--split {self.name} must give each of {ues} UEs, numbered from 0, at least 2 samples. If the data "
+                    f"has its own test set, it must return shares instead."
                 )
             return hand_out(samples.labels, found, None, ues, default_rng([seed, 3]))
         shares = np.atleast_2d(found)

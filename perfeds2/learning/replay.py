@@ -148,9 +148,7 @@ class Program:
     ) -> "Program":
         keeps = isinstance(learner.objective, Stateful) or learner.top_k is not None
         if keeps and isinstance(learner.merge, Undrafted):
-            raise ValueError(
-                "some jobs are done again for this merge, so take an objective without a memory, and no top_k."
-            )
+            raise ValueError("this merge repeats some jobs; use an objective without state, and no top_k.")
         looks = keeps or not isinstance(learner.merge, OfMean)
         return cls(
             model,

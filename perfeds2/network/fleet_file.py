@@ -73,7 +73,7 @@ class FleetFile:
     def open(cls, path: Path | str, kept: Mapping[str, bytes] | None = None) -> "FleetFile":
         """Read the files, or the copies in a run's folder. The text of a ValueError continues the file's name."""
         path = Path(path)
-        own = _bytes(path, "refers to no file") if kept is None else kept.get(ITSELF, b"")
+        own = _bytes(path, "was not found") if kept is None else kept.get(ITSELF, b"")
         rows = tuple(read_fleet(own))
         texts, traces = {ITSELF: own}, dict[str, Trace]()
         for row in rows:

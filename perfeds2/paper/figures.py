@@ -120,7 +120,7 @@ FIGURES = {
         ),
         Figure(
             "exp_6",
-            "PerFedS2 with staleness bounds S = 1 to 5; a round waits for whoever would exceed them. Equal shares, A = 5.",
+            "PerFedS2 with staleness bounds S = 1 to 5; a round waits for UEs that would exceed them. Equal shares, A = 5.",
             mnist_and_cifar(varied("S", "protocol", "max_staleness", (1, 2, 3, 4, 5)), WAITING),
         ),
         Figure(
@@ -131,7 +131,7 @@ FIGURES = {
         Figure(
             "exp_8",
             "PerFedS2, FedAvgS2 and FedProxS2 on MNIST (A = 5) and Shakespeare (A = 50), with equal shares and random distances. "
-            "With one local step FedProx's proximal term is zero: its line lies on FedAvg's.",
+            "With one local step FedProx's proximal term is zero, so its line coincides with FedAvg's.",
             equal_and_distance("MNIST", algorithms(S2)) + equal_and_distance("Shakespeare", algorithms(S2)),
         ),
     )

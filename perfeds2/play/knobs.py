@@ -120,11 +120,11 @@ def read_state(given: Any, knobs: Sequence[Knob] = KNOBS) -> dict[str, Value]:
         InputError: A knob or its value does not exist.
     """
     if not isinstance(given, Mapping):
-        raise InputError("the page must send a table of knobs.")
+        raise InputError("the page must send a table of controls.")
     known = {knob.name: knob for knob in knobs}
     for name, value in given.items():
         if name not in known:
-            raise InputError(f"{name!r:.40} is no knob; expected one of {', '.join(known)}.")
+            raise InputError(f"{name!r:.40} is not a control; expected one of {', '.join(known)}.")
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value not in known[name].values:
             raise InputError(f"{name} cannot be {value!r:.40}; expected one of the values that the page offers.")
     state = {name: given.get(name, knob.start) for name, knob in known.items()}

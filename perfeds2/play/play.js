@@ -198,7 +198,7 @@ function describe(cell, view, ues) {
     ["Staleness, mean and most", `${number(n.staleness_mean)}, ${n.staleness_max}`],
     ["Joules an update", number(n.joules_per_merge)],
     ["Joules of all", number(n.joules)],
-    ["UEs never heard", String(n.starved)],
+    ["UEs never merged", String(n.starved)],
   ];
   for (const [term, value, share] of lines) {
     view.numbers.append(makeElement("dt", { textContent: term }), makeElement("dd", { textContent: value }));

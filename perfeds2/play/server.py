@@ -141,11 +141,11 @@ class PlayHandler(BaseHTTPRequestHandler):
         """Return the URL behind the token if the request is allowed; otherwise refuse it and return None."""
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
-            return self._refuse(HTTPStatus.FORBIDDEN, "the Host is not this server's.")
+            return self._refuse(HTTPStatus.FORBIDDEN, "the Host header does not name this server.")
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "same-origin")
         foreign = origin is not None and origin.lower() not in {f"{OUR_SCHEME}{host}" for host in self.server.hosts}
         if foreign or (self.command != "GET" and site != "same-origin"):
-            return self._refuse(HTTPStatus.FORBIDDEN, "another page may not ask this.")
+            return self._refuse(HTTPStatus.FORBIDDEN, "requests from other pages are not allowed.")
         if len(self.path) > MOST_PATH:
             return self._refuse(HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long.")
         split = urlsplit(self.path)
@@ -160,14 +160,16 @@ class PlayHandler(BaseHTTPRequestHandler):
         if self.headers.get_content_type() != "application/json":
             return self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON.")
         if not length.isdecimal() or len(length) > 9 or "Transfer-Encoding" in self.headers:
-            return self._refuse(HTTPStatus.LENGTH_REQUIRED, "the body must say how long it is.")
+            return self._refuse(HTTPStatus.LENGTH_REQUIRED, "a Content-Length header is required.")
         if int(length) > MOST_BODY:
-            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY} bytes.")
+            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body may have at most {MOST_BODY} bytes.")
         try:
             body = json.loads(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
             body = None
-        return body if isinstance(body, dict) else self._refuse(HTTPStatus.BAD_REQUEST, "the body must be a table.")
+        return (
+            body if isinstance(body, dict) else self._refuse(HTTPStatus.BAD_REQUEST, "the body must be a JSON object.")
+        )
 
     def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
         try:

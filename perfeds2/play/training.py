@@ -33,7 +33,7 @@ class Trainer:
         """
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
-                raise InputError("a training goes on already; stop it first.")
+                raise InputError("a training is already running; stop it first.")
             number = self._known["number"] + 1
             self._known = {"number": number, "doing": "preparing", "sentence": ""}
             self._known["horizon_s"] = settings.get("horizon_s")

@@ -33,19 +33,19 @@ from perfeds2.report.terminal import open_console, print_prose
 
 WATCHED = "PerFedS2"  # ranked in words, as are the user's own methods and the first to reach the target
 MATRICES = {  # by tested measure: section title, then the words for better and worse
-    TIME: ("Who is sooner at the target?", "sooner", "later"),
-    ACCURACY: ("Who is better at the end?", "better", "worse"),
-    "worst_decile": ("Whose worst tenth of UEs is better off?", "better", "worse"),
+    TIME: ("Which method reaches the target sooner?", "sooner", "later"),
+    ACCURACY: ("Which method ends better?", "better", "worse"),
+    "worst_decile": ("Which method is better for the worst tenth of UEs?", "better", "worse"),
 }
 TESTS = (
-    "The row against the column: Student's t-test on the differences of the same seeds, corrected by Holm's method for all pairs. A word "
-    "if p is below 0.05; a number alone shows no difference. A seed that never met the target counts as if it had at the horizon."
+    "The row against the column: Student's t-test on the differences between the same seeds, with Holm's correction over all pairs. A cell "
+    "has a word only if p is below 0.05. For a seed that never met the target, the horizon is used."
 )
 HOW = (
-    "Methods are tuned by successive halving over simulated time, on seeds of their own and on data held out of the UEs' training part; "
-    "what was found was then trained with the seeds above. In one seed all methods have the same cell, fading, data and first weights; "
-    "those whose rounds and jobs are the same also have the same timeline. Uploaded are the updates that were merged. The worst tenth is "
-    "the mean over a tenth of the UEs, rounded up; Jain's index is (Σx)²/(nΣx²) over the UEs' accuracies."
+    "Methods are tuned by successive halving over simulated time, on separate seeds and on data held out from the UEs' training data. "
+    "The best settings are then trained with the seeds above. In one seed all methods have the same cell, fading, data and initial weights; "
+    "methods with the same rounds and jobs also share the timeline. Uploaded bits are those of merged updates. The worst tenth is the "
+    "mean over the worst tenth of the UEs, rounded up. Jain's index is (Σx)²/(nΣx²) over the UEs' accuracies."
 )
 
 
@@ -135,7 +135,7 @@ def _careful(bout: BoutFound) -> list[str]:
         said.append(f"Not all had {max(tried.values())} settings tried: {listed(few)}.")
     edges = [f"{each.name} ({', '.join(each.edges)})" for each in bout.run.algorithms if each.edges]
     if edges:
-        said.append(f"At the edge of what was searched, so perhaps better beyond it: {listed(edges)}.")
+        said.append(f"At the edge of the search, so a better value may lie beyond it: {listed(edges)}.")
     return said
 
 

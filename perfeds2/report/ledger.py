@@ -57,10 +57,10 @@ MEANING = (
     "Below each claim is what it compares. Difference: percentage points of personalised test accuracy, mean over the horizon, ± half "
     "of the 95 % interval over seeds. Without the step: the same if FedAvg and FedProx get no personal step in the evaluation. Training "
     "loss: the difference of the personalised one with its own verdict, or how many seeds diverged. Seconds to target: medians of both "
-    f"({', '.join(f'{100 * target:g} % on {task}' for task, target in TARGET.items())}); they decide nothing. Fewer than five seeds "
-    "leave a claim undecided. A verdict is *not after Holm* if it goes away when p-values are adjusted for all comparisons, and *below "
-    f"{SMALL}* if it goes away when smaller differences do not count. *Nothing learned*: neither curve of a comparison gets beyond "
-    "its start and the most frequent label."
+    f"({', '.join(f'{100 * target:g} % on {task}' for task, target in TARGET.items())}); they do not affect verdicts. Fewer than five seeds "
+    "leave a claim undecided. A verdict is *not after Holm* if it disappears when p-values are adjusted for all comparisons, and *below "
+    f"{SMALL}* if it disappears when smaller differences do not count. *Nothing learned*: neither curve of a comparison gets above "
+    "both its initial accuracy and the frequency of the most frequent label."
 )
 
 

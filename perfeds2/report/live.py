@@ -128,13 +128,13 @@ def last_words(board: Board, folder: str) -> str:
         f"perfeds2 {board.command} --resume {folder}" if board.command != "reproduce" else "the same command once more"
     )
     if board.end == DONE:
-        return f"{board.command} has come to its end: {folder}"
+        return f"{board.command} has finished: {folder}"
     if board.end == INTERRUPTED:
-        return f"{board.command} was interrupted at {board.share:.0%}; go on with: {again}"
+        return f"{board.command} was interrupted at {board.share:.0%}; continue with: {again}"
     if board.end:
-        return f"{board.command} stopped at {board.share:.0%}: {board.end.removesuffix('.')}; go on with: {again}"
+        return f"{board.command} stopped at {board.share:.0%}: {board.end.removesuffix('.')}; continue with: {again}"
     if board.is_dead:
-        return f"{board.command} was killed at {board.share:.0%}; what is done is safe, go on with: {again}"
+        return f"{board.command} was killed at {board.share:.0%}; finished work is kept; continue with: {again}"
     return ""
 
 
@@ -183,7 +183,7 @@ class Picture:
         names = max(len(each.name) for each in shown)
         yield for_terminal(so_far_table(shown, score_of_board(self.board), max(10, wide - names - 46)))
         if more:
-            yield Text(f"and {more:,} more that are not as good", "dim")
+            yield Text(f"and {more:,} lower curves", "dim")
 
 
 # ---- without a terminal
@@ -318,8 +318,8 @@ def live_page(board: Board, folder: str, *, reloads: bool) -> str:
     if reloads:
         age = f'<span id="age" role="status" data-written="{time.time():.0f}"></span>'
         body.append(f'<p class="hint"><button id="pause" type="button" hidden></button> {age}</p>')
-    hint = f"{more:,} more curves are not as good as these. " * bool(more)
-    hint += "A curve is the mean over the seeds that have come so far."
+    hint = f"{more:,} lower curves are not shown. " * bool(more)
+    hint += "A curve is the mean over the seeds so far."
     table = so_far_table(shown, score) if shown else note("Nothing has been evaluated yet.")
     curves = section(f"Personalised {score.word} over simulated time, so far", table, hint=hint)
     body += ["</header>\n<main>", *map(str, curves), "</main>"]

@@ -174,9 +174,7 @@ def over(run: RunResults, axis: str, file: str = "metrics.csv") -> RunResults:
 def along(metrics: pd.DataFrame, cost: Cost, file: str) -> pd.DataFrame:
     """Return the evaluations with ``cost`` in place of the time."""
     if cost.column not in metrics or np.isnan(metrics[cost.column].to_numpy(float)).any():
-        raise ValueError(
-            f"{file} does not have all {cost.column}; it was made without. Run it again, or use --x seconds."
-        )
+        raise ValueError(f"{file} has no complete column {cost.column}. Run it again, or use --x seconds.")
     return metrics.assign(time_s=metrics[cost.column])
 
 

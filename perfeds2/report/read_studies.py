@@ -90,7 +90,7 @@ def load_sweep_folder(folder: Path) -> SweepFolder:
     names = ("sweep_summary.csv", "sweep.csv", "sweep_front.csv", "failed.csv")
     summary, evaluations, front, failed = (read_csv(folder / name) for name in names)
     if summary is None or evaluations is None:
-        raise ValueError(f"no run of this sweep is done; perfeds2 sweep --resume {folder} goes on.")
+        raise ValueError(f"no run of this sweep is done; continue with perfeds2 sweep --resume {folder}.")
     axes = [str(name) for name in summary.columns[: list(summary.columns).index("algorithm")]]
     return SweepFolder(folder, axes, summary, evaluations, front, failed)
 

@@ -184,11 +184,11 @@ def _page(
     facts += [f"instead of the paper's: {changes}"] if changes else []
     best = best_table(ledgers)
     judgement = [
-        section("Does what Section VI says hold?", ledger_table(ledgers), hint=_emphasised(MEANING)),
+        section("Do the claims of Section VI hold?", ledger_table(ledgers), hint=_emphasised(MEANING)),
         section(best.title or "", replace(best, title=None)) if best.rows else [],
     ]
     first = ledgers[0].entries
-    hint = "Interrupted, the same command goes on. The ledger is also in claims.csv and claims.json."
+    hint = "The same command resumes after an interruption. The ledger is also in claims.csv and claims.json."
     last = section("Run it again", verbatim(command), hint=hint)
     texts = [paragraph(line) for line in ([strictly(first)] if len(ledgers) == 1 else summary(ledgers)) if line]
     missing = sum(entry.verdict == "not run" for entry in first)

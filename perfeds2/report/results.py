@@ -166,7 +166,7 @@ def radio_line(radio: Mapping[str, Any]) -> str:
         f"{found['median']:.3g} ({found['low']:.3g} to {found['high']:.3g})"
         for found in (radio["snr_db"], radio["bits_per_s_hz"])
     )
-    most = f" {radio['capped']:.0%} of them carry all that modulation can." if radio["capped"] else ""
+    most = f" {radio['capped']:.0%} of them are at the limit of the modulation." if radio["capped"] else ""
     spread = "median (10th to 90th percentile) of UEs on equal parts of the band"
     return f"Radio {radio['name']}: SNR {snr} dB, {carried} bit/s/Hz: {spread}.{most}"
 
@@ -175,4 +175,4 @@ def energy_line(run: RunResults) -> str:
     """Describe the energy per merged update."""
     found = {each.name: each.mean("joules_per_merge") for each in run.algorithms}
     costs = ", ".join(f"{name} {joules * 1000:,.3g}" for name, joules in found.items() if joules)
-    return f"Energy of all UEs, mJ a merged update: {costs}." if costs else ""
+    return f"Energy of all UEs, mJ per merged update: {costs}." if costs else ""

@@ -133,12 +133,12 @@ def timeline_sections(run: RunResults) -> list[list[Part]]:
         hint = f"UEs 0 to {UES_ON_PAGE - 1} of {run.ues}" if run.ues > UES_ON_PAGE else f"All {run.ues} UEs"
         hint += f" at the start of the run with seed {run.seeds[0]}."
         if len(charts) < len(run.algorithms):
-            hint += " Algorithms named together have one timeline: when an update arrives does not depend on what is learned."
+            hint += " Algorithms named together share one timeline: when an update arrives does not depend on what is learned."
         sections.append(section("What every UE does", charts, hint=hint))
     if shown:
         hint = f"Staleness is how many rounds old an update's model was, over all seeds. Shares are those of seed {run.seeds[0]}."
         charts = with_legend(merge_charts(run, shown), "Algorithms shown")
-        sections.append(section("Who is merged, and how late", *charts, hint=hint))
+        sections.append(section("Merged UEs and staleness", *charts, hint=hint))
     if (chart := ue_chart(run)) is not None:
         hint = "At the end of training, over all seeds: where a line is low on the left, some UEs are served badly."
         sections.append(section(chart.title, *with_legend([chart], "Algorithms shown"), hint=hint))

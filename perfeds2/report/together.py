@@ -34,8 +34,8 @@ if TYPE_CHECKING:  # the module imports JAX
 CLOCK = ("cell", "radio")  # spec sections that affect durations
 SEED_BY_SEED = (
     "At the end, the later folder minus the first, over the seeds that both have: mean ± half of the 95 % interval, with three seeds "
-    "or more. In one seed both have the same cell, fading, data and first weights, unless their cells or tasks differ. Bold: the "
-    "interval leaves out 0. p: Student's paired test, adjusted by Holm's method for the table. Seconds: over the seeds in which both "
+    "or more. In one seed both have the same cell, fading, data and initial weights, unless their cells or tasks differ. Bold: the "
+    "interval excludes 0. p: Student's paired test, adjusted by Holm's method for the table. Seconds: over the seeds in which both "
     "met the target."
 )
 
@@ -94,7 +94,7 @@ def together(members: Sequence[Member]) -> RunResults:
     scores = list(dict.fromkeys(run.score.word for run in trained))
     if len(scores) > 1:
         raise InputError(
-            f"these folders measure {listed(scores)}, which have no common axis; give those that measure one thing."
+            f"these folders measure {listed(scores)}, which have no common axis; give folders with the same metric."
         )
     alike = not _differ((run.ues, run.seeds) for run in runs)
     return RunResults(
@@ -196,11 +196,11 @@ def cautions(members: Sequence[Member]) -> list[str]:
     said = [
         (
             bool(tasks) or _differ(run.task for run in runs),
-            f"The tasks differ{keys}: neither accuracies nor times are of the same thing.",
+            f"The tasks differ{keys}: neither accuracies nor times are comparable.",
         ),
         (
             bool(cells),
-            f"The cells differ ({', '.join(cells)}): a second is not the same second, so times are not comparable.",
+            f"The cells differ ({', '.join(cells)}): times are not comparable.",
         ),
         (
             _differ(run.clock for run in runs),
@@ -212,14 +212,14 @@ def cautions(members: Sequence[Member]) -> list[str]:
         ),
         (
             _differ((run.horizon_s, run.rounds) for run in runs),
-            "Not all were run for as long, so their ends are not at the same time.",
+            "The runs have different lengths, so their final values are from different times.",
         ),
         (
             _differ(run.target_accuracy for run in runs if run.is_trained),
-            "The targets differ, so who reached them first says nothing.",
+            "The targets differ, so times to the target are not comparable.",
         ),
         (_differ(run.version for run in runs if run.version), "They were made by different versions of perfeds2."),
-        (bool(unknown), f"The settings of {unknown} are not known, so more may differ than is said here."),
+        (bool(unknown), f"The settings of {unknown} are not known, so there may be more differences than listed here."),
     ]
     return [sentence for applies, sentence in said if applies]
 

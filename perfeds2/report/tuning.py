@@ -58,16 +58,16 @@ def print_tuning(tuning: "Tuning") -> None:
 def _page(tuning: "Tuning", charts: Sequence[Chart]) -> str:
     search = tuning.search
     hint = (
-        f"Every setting in its first {search.horizons_s[0]:.4g} s, the best of the others at each place. Numbers are "
-        "those of the last rung, as far as a setting came there; the ring is what was found."
+        f"Colours: scores in the first {search.horizons_s[0]:.4g} s; if several settings share a cell, the best of them. "
+        "Numbers: scores of settings that reached the last rung. Ring: the best setting."
     )
     tried = _tried_table(tuning)
-    rungs = f"The better third of a rung goes on for three times as long. {len(tried.rows)} settings, best first."
+    rungs = f"The best third of each rung continues for three times as long. {len(tried.rows)} settings, best first."
     adopt = [verbatim("perfeds2 compare --spec tuned.toml --out compared")]
-    adopt += quoted(tuning.path / "tuned.toml", "what was found for each algorithm")
+    adopt += quoted(tuning.path / "tuned.toml", "the best settings of each algorithm")
     sections: list[list[Part]] = [
         section("Settings found", best_table(tuning), hint=escape(meaning(tuning))),
-        section("The landscape", list(charts), hint=hint),
+        section("Scores of all settings", list(charts), hint=hint),
         section("Everything that was tried", tried, hint=rungs),
         section("Adopt it", *adopt, hint="In this folder."),
     ]

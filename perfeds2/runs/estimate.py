@@ -70,7 +70,7 @@ def refuse_days(trainings: Sequence[Training], *, yes: bool, trains: bool = True
     if days > 1:
         raise InputError(
             f"this would take about {days:.3g} days of this machine's time; "
-            f"give a shorter --horizon-s or fewer --rounds, or --yes if you mean it."
+            f"give a shorter --horizon-s or fewer --rounds, or --yes to run it anyway."
         )
 
 

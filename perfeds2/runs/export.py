@@ -77,7 +77,5 @@ def _onnx(make_model: ModelOf, params: Arrays, about: Mapping[str, str]) -> byte
     model = make_model()
     shapes = {name: each.shape for name, each in jax.eval_shape(model.init, jax.random.key(0)).items()}
     if shapes != {name: np.shape(values) for name, values in params.items()}:
-        raise InputError(
-            "the weights are not those of the model that the run's settings name; was its file changed since?"
-        )
+        raise InputError("the weights do not fit the model in the run's settings; has its file changed since the run?")
     return to_onnx(model, params, about)

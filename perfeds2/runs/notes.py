@@ -55,7 +55,7 @@ def _ended_by_budget(spec: Spec, name: str, of_seeds: Sequence[Facts]) -> list[s
     first = min(ends, key=lambda each: each["end_s"])
     return [
         f"{name}: after {first['end_s']:.3g} s and {first['rounds']:,} rounds fewer than {first['quorum']} UEs had energy left, so "
-        f"it ended there (in {len(ends)} of {len(of_seeds)} seeds, the first of them)."
+        f"the run ended (the earliest of {len(ends)} such seeds, of {len(of_seeds)})."
     ]
 
 
@@ -66,7 +66,7 @@ def _starved(name: str, of_seeds: Sequence[Facts]) -> list[str]:
     wait = "--stale wait, a larger --max-staleness or " if of_seeds[0]["max_staleness"] is not None else ""
     ues = ", ".join(map(str, starved[:5])) + (" …" if len(starved) > 5 else "")
     return [
-        f"{name}: UE{'s' * (len(starved) > 1)} {ues} never got an update in (in at least one seed); try {wait}a longer horizon."
+        f"{name}: UE{'s' * (len(starved) > 1)} {ues} never merged (in at least one seed); try {wait}a longer horizon."
     ]
 
 
@@ -75,8 +75,8 @@ def _learned(spec: Spec, name: str, facts: Facts, of_seeds: Sequence[Sequence[Ro
     diverged = sum(map(has_diverged, of_seeds))
     if diverged:
         notes.append(
-            f"{name}: training diverged in {diverged} of {seeds} seeds: the loss ends above where it began, "
-            f"or most of the way back there. Its steps are too long; try a third, --set {name}.beta={facts['beta'] / 3:.2g}."
+            f"{name}: training diverged in {diverged} of {seeds} seeds: the final loss is near or above its initial "
+            f"value. The step size is too large; try a third: --set {name}.beta={facts['beta'] / 3:.2g}."
         )
     is_share = str(spec.task.metric or "accuracy") == "accuracy"  # half of any other metric means nothing
     is_for_personal_step = facts["objective"] not in ("FedAvg", "FedProx") and not facts["is_personal"]

@@ -229,7 +229,7 @@ def _follow(folder: Path, followers: "list[Follower]", over: threading.Event) ->
                     follower.end(board)
             except Exception as error:
                 followers.remove(follower)
-                print(f"perfeds2: {' '.join(str(error).split())} (the run itself goes on)", file=sys.stderr)
+                print(f"perfeds2: {' '.join(str(error).split())} (the run continues)", file=sys.stderr)
     tail.close()
 
 

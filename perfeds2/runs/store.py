@@ -188,12 +188,11 @@ def load_arrays(path: Path) -> tuple[Arrays, Facts]:
             checked = json.loads((file.metadata() or {})["facts"])
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
         if checked["sha256"] != _digest(arrays, checked["facts"]):
-            raise ValueError("its checksum is another")
+            raise ValueError("its checksum does not match")
         return arrays, checked["facts"]
     except (SafetensorError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
         raise InputError(
-            f"checkpoint {path} is corrupt ({' '.join(str(error).split())}); delete it to repeat the part of the run it "
-            f"stands for."
+            f"checkpoint {path} is corrupt ({' '.join(str(error).split())}); delete it to repeat that part of the run."
         ) from None
 
 

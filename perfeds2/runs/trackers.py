@@ -203,7 +203,7 @@ def trackers(asked: TrackerChoice, out: Path | str | None) -> list["Tracking"]:
         except ValueError as error:
             raise InputError(f"--track {each!r} {error}.") from None
     if named and out is None:
-        raise InputError(f"--track {named[0]} needs a folder that remembers what was told; give --out DIR.")
+        raise InputError(f"--track {named[0]} needs a folder to remember what was sent; give --out DIR.")
     for one in named:
         package = getattr(one.value, "package", None)
         if one.text in TRACKERS and importlib.util.find_spec(str(package)) is None:

@@ -135,7 +135,7 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     planned = next((each.name for each in algorithms if each.schedule is not None), None)
     if planned is not None and limits_energy(spec):
         raise InputError(
-            f"an energy budget does not go with the schedule of {planned}, which would wait for UEs that have left. "
+            f"an energy budget cannot be combined with the schedule of {planned}, which would wait for UEs that have left. "
             f"Use --schedule first, or --algorithms without it."
         )
     return algorithms
@@ -258,7 +258,7 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
 def _refuse_what_does_not_fit(algorithm: str, learner: Learner, merge: Named | None) -> None:
     """Refuse settings that a method does not support."""
     given = {"--top-k": learner.top_k}
-    why = "it merges late uploads as well, and a UE could not know which of them counted"
+    why = "it merges late uploads as well, and a UE cannot know which of them were used"
     if isinstance(learner.objective, Scaffold):
         given |= {"--clip": learner.clip, "--bits": learner.bits, "--merge": merge}
         why = "its control variates are computed from whole uploads, by a merge of its own"
@@ -267,7 +267,7 @@ def _refuse_what_does_not_fit(algorithm: str, learner: Learner, merge: Named | N
     for flag, value in given.items():
         if value is not None:
             raise InputError(
-                f"{flag} {value} does not go with {algorithm}: {why}. Leave it out, or take --algorithms without {algorithm}."
+                f"{flag} {value} cannot be combined with {algorithm}: {why}. Leave it out, or remove {algorithm} from --algorithms."
             )
 
 

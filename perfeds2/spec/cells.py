@@ -161,8 +161,8 @@ def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Value) -> Cell:
         )
     if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
         raise InputError(
-            f"--downlink {spec.radio.downlink} does not go with devices that have uplinks of their own ({spec.cell.kind}): how "
-            f"models reach them is not known; leave it out, or give --downlink-s."
+            f"--downlink {spec.radio.downlink} cannot be combined with devices that have dedicated uplinks ({spec.cell.kind}), "
+            f"because their downlink is unknown; leave it out, or give --downlink-s."
         )
     return cell
 
@@ -195,7 +195,7 @@ def refuse_without_effect(spec: Spec) -> None:
     """Refuse settings that would change nothing in this cell."""
     radio, fleet = spec.radio.name, _fleet_of(spec)
     if radio is None or radio.value is None:
-        unused = dict.fromkeys(OF_A_RADIO[1:], "in the paper's radio; choose another, such as --radio umi")
+        unused = dict.fromkeys(OF_A_RADIO[1:], "with the paper's radio; choose another, such as --radio umi")
     else:
         unused = dict.fromkeys(("path_loss_exponent", "fading_scale"), f"with --radio {radio}")
     if fleet is None or not fleet.traces:
@@ -205,7 +205,7 @@ def refuse_without_effect(spec: Spec) -> None:
     given, fields = dict(spec.cell) | dict(spec.radio), CellSpec.model_fields | RadioSpec.model_fields
     for key, where in unused.items():
         if given[key] != fields[key].default:
-            raise InputError(f"--{key.replace('_', '-')} {given[key]} changes nothing {where}.")
+            raise InputError(f"--{key.replace('_', '-')} {given[key]} has no effect {where}.")
 
 
 def keep_fleet(folder: Path, spec: Spec) -> None:
@@ -226,5 +226,5 @@ def with_kept_fleet(values: Mapping[str, Value], folder: Path) -> Values:
         kept = json.loads((folder / KEPT).read_text(encoding="utf-8"))
         file = FleetFile.open(place, {str(name): str(text).encode() for name, text in kept.items()})
     except (ValueError, OSError, AttributeError) as error:
-        raise InputError(f"{folder / KEPT} is no fleet that a run kept ({error}); put {place} back.") from None
+        raise InputError(f"{folder / KEPT} is not the fleet file of a run ({error}); put {place} back.") from None
     return {**values, "cell": {**cell, "kind": Named(place, file, place, file.digest)}}

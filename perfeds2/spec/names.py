@@ -117,7 +117,9 @@ class Kind:
     def _checked(self, own: Named) -> Named:
         if callable(own.value) or not (self.is_called or type(own.value).__module__ == "builtins"):
             return own
-        raise ValueError(f"is no {self.what}; expected a name such as {next(iter(self.table()), 'FILE.py:NAME')}")
+        raise ValueError(
+            f"is not a{'n' * (self.what == 'objective')} {self.what}; expected a name such as {next(iter(self.table()), 'FILE.py:NAME')}"
+        )
 
 
 def _imported(place: str) -> Value:
@@ -139,15 +141,13 @@ def _referred(reference: str) -> Named:
     """Return what ``FILE.py:NAME`` or ``package.module:NAME`` refers to."""
     source, _, name = reference.rpartition(":")
     if reference.startswith(GIVEN):
-        raise ValueError("was defined interactively and cannot be saved; run it from Python again")
+        raise ValueError("was defined interactively and cannot be saved; run it again from Python")
     if not source or not name.isidentifier():
         raise ValueError("is neither a known name nor a reference such as FILE.py:NAME or package.module:NAME")
     module, digest = _load(source)
     if not hasattr(module, name):
         own = [known for known, value in vars(module).items() if not known.startswith("_") and callable(value)]
-        raise ValueError(
-            f"refers to nothing: {source} has no {name}; {did_you_mean(name, own or ['a name it defines'])}"
-        )
+        raise ValueError(f"was not found: {source} has no {name}; {did_you_mean(name, own or ['a name it defines'])}")
     return Named(reference, getattr(module, name), source, digest)
 
 
@@ -167,7 +167,7 @@ def _load(source: str) -> tuple[ModuleType, str]:
     """Return a user's module, by file or dotted name, and the sha256 of its file."""
     is_file, name = source.endswith(".py"), source
     if is_file and not Path(source).is_file():
-        raise ValueError(f"refers to no file: {source} is not in {Path.cwd()}")
+        raise ValueError(f"was not found: there is no {source} in {Path.cwd()}")
     try:
         if not is_file:
             module = importlib.import_module(source)
@@ -270,13 +270,15 @@ def call(function: Callable[..., Value], what: str, known: Mapping[str, object])
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # functions written in C have no signature
-        raise InputError(f"{what} cannot be called with {', '.join(known)}: nothing says what it takes.") from None
+        raise InputError(
+            f"{what} cannot be called with {', '.join(known)}, because its parameters are unknown."
+        ) from None
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     given = {name: value for name, value in known.items() if takes_all or name in parameters}
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for name, each in parameters.items():
         if name not in known and each.default is each.empty and each.kind not in optional:
-            raise InputError(f"{what} asks for {name}; it may ask for any of {', '.join(known)}.")
+            raise InputError(f"{what} has an unknown parameter {name}; available are {', '.join(known)}.")
     with user_errors(what, function):
         return function(**given)
 

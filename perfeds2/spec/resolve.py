@@ -269,7 +269,7 @@ def _method_settings(spec: Spec) -> dict[str, Values]:
     for name, given in spec.methods.items():
         if name not in known:
             hint = did_you_mean(name, [*known, *SECTIONS])
-            raise InputError(f"settings for {name} were given, which is no method; {_sentence_end(hint)}")
+            raise InputError(f"settings for {name} were given, but it is not a method; {_sentence_end(hint)}")
         types = {key: _type_of(each) for key, each in own_settings(known[name]).items()} | LEARNING
         if given:
             checked[name] = {key: _read_setting(types, name, key, value) for key, value in given.items()}
@@ -300,8 +300,7 @@ def _own_files(spec: Spec) -> dict[str, str]:
     for source, digest in files.items():
         if spec.own.get(source, digest) != digest:
             raise InputError(
-                f"{source} is not the file this spec was written with: it has changed since (another sha256); put the old "
-                f"one back, or start anew."
+                f"{source} has changed since this spec was written (its sha256 differs); restore it, or start a new run."
             )
     return files
 

@@ -33,7 +33,7 @@ def make_task(spec: Spec, seed: int) -> Task:
             task = recipe(*where, split=split_of(spec.task.split))
     if spec.task.held_out:  # part of the training data replaces the test data
         if not isinstance(task.data, Divisible):
-            raise InputError(f"--task {named} has data without held_out(), which validation needs; add it to them.")
+            raise InputError(f"--task {named} has data without held_out(), which validation needs; add that method.")
         task = replace(task, data=task.data.held_out())
     if task.ues != ues:
         raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
@@ -47,7 +47,7 @@ def _own_task(
 ) -> Task:
     asks = callable(named.value) and "split" in inspect.signature(named.value).parameters
     if split is not None and not asks:
-        raise InputError(f"--task {named} does not ask for a split, so --split {split} has no say; leave it out.")
+        raise InputError(f"--task {named} has no parameter split, so --split {split} has no effect; leave it out.")
     if not callable(named.value):
         return expect(named.value, Task, "--task", named)
     known: Values = {"ues": ues, "labels_per_ue": labels_per_ue, "seed": seed, "data_dir": data_dir}
@@ -197,7 +197,9 @@ def _fitting(
     known = {"inputs": inputs, "classes": classes, "dtype": sample.dtype}
     is_made = inspect.isclass(given) or not (isinstance(given, Model) or is_torch(given))
     make = partial(call, given, flag, known) if is_made else None
-    unfit = f"{flag} does not fit --task {task}, whose samples have {inputs} numbers ({sample.dtype}) and are of {classes} classes"
+    unfit = (
+        f"{flag} does not fit --task {task}, whose samples have {inputs} numbers ({sample.dtype}) and {classes} classes"
+    )
     try:
         given = given if make is None else make()
     except DoesNotFit as error:
@@ -208,11 +210,11 @@ def _fitting(
         hash(model)
     except TypeError as error:
         raise InputError(
-            f"{flag} cannot be compiled for ({error}); make it a frozen dataclass, with tuples for lists."
+            f"{flag} cannot be compiled ({error}); make it a frozen dataclass with tuples instead of lists."
         ) from None
     try:
         shape, named_arrays = logits(model, sample), jax.eval_shape(lambda: model.init(jax.random.key(0)))
-        why = "" if shape == (classes,) else f"it gives {' × '.join(map(str, shape))} logits a sample"
+        why = "" if shape == (classes,) else f"it gives {' × '.join(map(str, shape))} logits per sample"
         why = why if isinstance(named_arrays, dict) else f"its init gives a {type(named_arrays).__name__}, not a dict"
     except Exception as error:  # a model may raise anything on samples it was not made for
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:160].removesuffix('.')}"

@@ -95,7 +95,9 @@ class ArenaPlan:
                 put(values, section, key, value)
         spec = resolve(values)
         if spec.run.horizon_s is None:
-            raise InputError(f"--rounds {spec.run.rounds}: an arena is over simulated time; give --horizon-s instead.")
+            raise InputError(
+                f"--rounds {spec.run.rounds}: an arena compares over simulated time; give --horizon-s instead."
+            )
         return Bout(spec.task.name.label, cell, values, spec, self._search(values, spec))
 
     def _search(self, values: dict[str, Any], spec: Spec) -> Search | None:
@@ -106,7 +108,7 @@ class ArenaPlan:
         put(own, "run", "algorithms", list(tuned.values()))
         replaced = {key.rpartition(".")[0] for key in self.asked}
         for name in replaced - tuned.keys():
-            raise InputError(f"--search is for {name}, which is not met here, or brings its own settings.")
+            raise InputError(f"--search is for {name}, which does not take part or has fixed settings.")
         usual = {
             f"{name}.{key}": tried
             for name, named in tuned.items()
@@ -230,9 +232,7 @@ def make_plan(
     if not 0 <= tries <= MOST_TRIES:
         raise InputError(f"--tune must be from 0 (none) to {MOST_TRIES} settings of each method, got {tries}.")
     if search and not tries:
-        raise InputError(
-            "--search says what is tried when methods are tuned, but none is; leave it out, or give --tune."
-        )
+        raise InputError("--search has no effect without tuning; leave it out, or give --tune.")
     task, algorithms = _popped(base, "task", "name"), _popped(base, "run", "algorithms")
     if task is not None and tasks:
         raise InputError(f"--task {task} and --tasks were both given; give one of them.")
@@ -247,7 +247,7 @@ def make_plan(
     for name, given in (search or {}).items():
         section, key = place_of(name, "a setting that can be tuned")
         if section != EACH:
-            raise InputError(f"--search {name} must say whose it is, such as {name_of_method(named[0])}.{key}.")
+            raise InputError(f"--search {name} must name a method, such as {name_of_method(named[0])}.{key}.")
         asked[key] = axis_values(f"--search {name}", given)
     plan = ArenaPlan(
         base,

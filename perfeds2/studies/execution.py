@@ -116,4 +116,6 @@ def reading(path: Path, what: str) -> Iterator[dict[str, Any]]:
     except InputError:
         raise
     except (LookupError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{file} is not what {file.stem} writes ({error}); start anew in another folder.") from None
+        raise InputError(
+            f"{file} is not a valid request for {file.stem} ({error}); start again in another folder."
+        ) from None

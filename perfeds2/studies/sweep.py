@@ -87,7 +87,7 @@ class Sweep:
         over, column = over or (names[0] if names else ""), f"{metric}_mean"
         if over not in names:
             raise InputError(
-                f"{over!r} is no setting of this grid; expected one of {', '.join(names) or 'none: it has none'}."
+                f"{over!r} is not a setting of this grid; expected one of {', '.join(names) or 'none: it has none'}."
             )
         if column not in self.summary:
             raise InputError(f"there is no {metric!r} in this sweep's summary; see .summary.columns.")

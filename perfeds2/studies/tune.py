@@ -132,7 +132,7 @@ def train_or_refuse(
     results = run_all(trainings, store, workers, reporter)
     if results.failures:
         why = f"{results.failures[0].label} failed: {results.failures[0].error.removesuffix('.')}"
-        raise InputError(f"{why}; the same command with --out {path} goes on.")
+        raise InputError(f"{why}; run the same command with --out {path} to continue.")
     return [results[one] for one in trainings]
 
 
@@ -186,7 +186,7 @@ def load_tuning(path: Path) -> Tuning:
     def read(trainings: Sequence[Training]) -> list[Result]:
         found = [result for one in trainings if (result := store.get(one.key)) is not None]
         if len(found) < len(trainings):
-            raise InputError(f"{path} holds a tuning that is not through; perfeds2 tune --resume {path} goes on.")
+            raise InputError(f"{path} holds an unfinished tuning; continue with perfeds2 tune --resume {path}.")
         return found
 
     return Tuning(path, search, best_of(search, climb(search, read)))

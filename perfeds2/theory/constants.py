@@ -30,7 +30,7 @@ class Constants:
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"constant {name} must be finite and at least 0, got {value}.")
         if self.smoothness == 0:
-            raise ValueError("constant smoothness must be above 0: a loss with straight gradients has no step 1/L.")
+            raise ValueError("constant smoothness must be above 0: for a linear loss, 1/L is undefined.")
 
 
 Batch = int | Iterable[int]  # one size for all UEs, or one per UE

@@ -14,8 +14,8 @@ Stale = Literal["restart", "wait", "ignore"]
 Planned = Int[np.ndarray, "*groups A"]  # A UEs that close a round, or groups of A: the first complete one does
 Here = Bool[np.ndarray, " n"]  # which UEs are present
 IDLE = -1  # version of a UE without a job
-NOBODY = np.empty(0, np.int64)
-NOBODY.flags.writeable = False
+NO_UES = np.empty(0, np.int64)
+NO_UES.flags.writeable = False
 GROUP = 64  # values per group, in the search for the k-th smallest
 
 
@@ -56,11 +56,11 @@ class Protocol:
             raise ValueError(f"stale must be restart, wait or ignore, got {self.stale!r}.")
         if self.rests and self.max_staleness is not None:
             raise ValueError(
-                f"where the unplanned rest, the planned begin with the newest model: max_staleness must be None, got {self.max_staleness}."
+                f"with rests, planned UEs start from the newest model; max_staleness must be None, got {self.max_staleness}."
             )
         if self.drafts and (self.rests or self.stale != "restart"):
             raise ValueError(
-                "where the first who were not merged last time close a round, nobody rests, and stale must be restart."
+                f"drafts needs rests=False and stale='restart', got rests={self.rests} and stale={self.stale!r}."
             )
 
     @property
@@ -152,10 +152,10 @@ def close_round(
             close_s = max(close_s, _everyone_in_time(server, eligible_s, protocol))
         merged = _pick(eligible_s, versions, close_s, protocol)
     if close_s == np.inf:
-        return Closing(np.inf, NOBODY, NOBODY)
+        return Closing(np.inf, NO_UES, NO_UES)
     close_s = max(close_s, server.opened_s)
     merged = merged[eligible_s[merged].argsort(kind="stable")]
-    refused = NOBODY if all_fresh else np.flatnonzero(~fresh & (versions != IDLE) & (arrival_s <= close_s))
+    refused = NO_UES if all_fresh else np.flatnonzero(~fresh & (versions != IDLE) & (arrival_s <= close_s))
     return Closing(float(close_s), merged, refused)
 
 
@@ -179,7 +179,7 @@ def hand_out(server: Server, closing: Closing, protocol: Protocol, here: Here | 
         handed = _next_in_turn(versions, merged_in, protocol, here)
     elif protocol.rests:
         versions[closing.merged] = versions[lost] = IDLE
-        handed = NOBODY  # invite hands the model to the next planned UEs
+        handed = NO_UES  # invite hands the model to the next planned UEs
     else:
         versions[closing.merged] = versions[lost] = new
         if protocol.stale == "restart" and protocol.max_staleness is not None:
@@ -207,7 +207,7 @@ def welcome(
 ) -> tuple[Server, Int[np.ndarray, " h"]]:
     """Hand the open round's model to UEs that are present, idle and allowed a job, and return those UEs too."""
     if protocol.rests:
-        return (server, NOBODY) if planned is None else invite(server, planned.ravel(), here)
+        return (server, NO_UES) if planned is None else invite(server, planned.ravel(), here)
     versions = server.versions.copy()
     handed = np.flatnonzero(here & (versions == IDLE))
     if protocol.waits:
@@ -260,7 +260,7 @@ def _draft(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protoco
     others = np.count_nonzero(at_work & ~again)
     close_s = max(arrival_s[merged if others >= protocol.quorum else at_work].max(initial=0.0), server.opened_s)
     if close_s == np.inf:
-        return Closing(np.inf, NOBODY, NOBODY)
+        return Closing(np.inf, NO_UES, NO_UES)
     undrafted = again & (arrival_s <= close_s)
     undrafted[merged] = False
     merged = np.sort(merged)

@@ -73,15 +73,15 @@ def simulate(
     if shares.shape != (cell.ues,):
         raise ValueError(f"shares must hold one number for each of {cell.ues} UEs, got shape {shares.shape}.")
     if protocol.drafts and schedule is not None:
-        raise ValueError("a protocol that drafts the first who were not merged last time takes no schedule.")
+        raise ValueError("a protocol with drafts=True takes no schedule.")
     if protocol.rests and schedule is None:
-        raise ValueError("without a schedule nobody is planned, so nobody can rest; give simulate a schedule.")
+        raise ValueError("a protocol with rests=True needs a schedule.")
     if budget is not None and schedule is not None:
         raise ValueError(
-            "a schedule would wait for UEs that have spent their energy; give simulate no budget with one."
+            "a schedule would wait for UEs that have spent their energy; give simulate a schedule or a budget, not both."
         )
     if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
-        raise ValueError("how models reach UEs with uplinks of their own is not known; leave the downlink out.")
+        raise ValueError("the downlink of UEs with dedicated uplinks is unknown; leave the downlink out.")
     compute_s = cell.compute_s(samples)
     conditions = Conditions(cell, protocol, float(payload_bits), compute_s, shares, bandwidth, schedule, budget)
     crowd = find_crowd(conditions) if watch is None and knows(conditions) else None
@@ -107,7 +107,7 @@ def play(
         downlink = conditions.cell.downlink if clock.jobs is None else None  # otherwise the log has the waits
         past = nothing_yet(conditions.compute_s, conditions.protocol.quorum, downlink)
     if past.rounds != clock.server.round:
-        raise ValueError(f"the clock stands at round {clock.server.round}, but the past has {past.rounds} rounds.")
+        raise ValueError(f"the clock is at round {clock.server.round}, but the past has {past.rounds} rounds.")
     record, last = Recorder(past), None if rounds is None else past.rounds + rounds
     end_s = math.inf if horizon_s is None else horizon_s
     fast = play_fast if watch is None and knows(conditions) else None

@@ -145,7 +145,7 @@ def test_the_round_ends_earlier_with_more_band_power_or_gain(seed, factor):
         assert finish_s(better, equal_finish(better)).max() < before
 
 
-def test_a_ue_that_has_sent_all_gets_nothing_and_holds_nobody_up():
+def test_a_ue_that_has_sent_all_gets_nothing_and_holds_no_ue_up():
     uplink = Uplink(
         0, 1e6, np.full(3, 1e8), np.array([0.0, 9.0, 0.0]), np.array([1e6, 0.0, 1e6]), np.full(3, 1 / 3), None
     )

@@ -56,7 +56,7 @@ def moments(draw: st.DrawFn, most: int = 7) -> Moment:
 
 
 @given(moments(40))
-def test_everybody_chooses_as_many_as_asked_and_nobody_twice(now):
+def test_everybody_chooses_as_many_as_asked_and_no_ue_twice(now):
     cell = Cell.draw(now.signal_hz.size)
     for choose in (best_channel, proportional_fair(cell), age, fedcs, chen(0.3)):
         chosen = choose(now)
@@ -69,7 +69,7 @@ def test_everybody_chooses_as_many_as_asked_and_nobody_twice(now):
 
 
 @given(st.integers(1, 30), st.data())
-def test_in_turn_nobody_waits_longer_than_a_turn(n, data):
+def test_in_turn_no_ue_waits_longer_than_a_turn(n, data):
     quorum = data.draw(st.integers(1, n))
     plan = round_robin(Cell.draw(n), quorum)
     rows = np.array([plan(k) for k in range(3 * n)])
@@ -153,7 +153,7 @@ def test_age_leaves_the_smallest_sum_of_ages_and_of_those_the_best_heard(now):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 20), st.booleans(), st.data())
-def test_by_age_nobody_starves(n, rests, data):
+def test_by_age_no_ue_starves(n, rests, data):
     quorum = data.draw(st.integers(1, n))
     protocol = Protocol(quorum, rests=rests)
     line = simulate(Cell.draw(n, n), protocol, payload_bits=1e5, samples=40, rounds=3 * n, schedule=age)

@@ -27,7 +27,7 @@ class FakeBroker:
                 self.waiting.append((link, link.connection, topic, data, False))
 
     def pump(self, most=10**9):
-        """Deliver at most so many messages. Whether there were any."""
+        """Deliver at most this many messages. Whether there were any."""
         had = bool(self.waiting)
         while self.waiting and most > 0:
             link, connection, topic, data, retained = self.waiting.popleft()
@@ -38,7 +38,7 @@ class FakeBroker:
         return had
 
     def die(self):
-        """With everything it had taken and not delivered, and all it retained; nobody's will is heard."""
+        """With everything it had taken and not delivered, and all it retained; no one's will is heard."""
         self.is_up = False
         self.waiting.clear()
         self.retained.clear()

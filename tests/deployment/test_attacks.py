@@ -51,7 +51,7 @@ def test_who_comes_first_moves_the_model_by_no_more_than_its_own_length():
     assert "above the bound 2" in log[-1]
 
 
-def test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_nobody_out():
+def test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_no_one_out():
     norms = Norms(10, [(ue, 1.0) for ue in range(10)])
     for size in (2.0, 8.0, *[512.0] * 40):
         norms.add(3, size)
@@ -59,7 +59,7 @@ def test_a_fast_device_does_not_move_the_median_and_tiny_updates_shut_nobody_out
     assert norms.bound(10.0, 0.0, 1.0) == 10.0
     tiny = Norms(10, [(ue, 1e-12) for ue in range(10)])
     assert tiny.bound(10.0, 50.0, 0.1) == pytest.approx(10 * 50 / 0.1 / 20)
-    assert Norms(10).bound(10.0, 50.0, 0.1) == pytest.approx(50 / 0.1)  # while nobody has voted
+    assert Norms(10).bound(10.0, 50.0, 0.1) == pytest.approx(50 / 0.1)  # while no one has voted
     assert Norms(10, [(ue, 1e30) for ue in range(10)]).bound(10.0, 1.0, 1.0) == LARGEST
 
 
@@ -121,7 +121,7 @@ def test_metrics_are_what_a_model_can_have(change, why):
     assert said is None if why is None else why in (said or "")
 
 
-def test_nobody_computes_longer_than_the_job_was_out():
+def test_no_one_computes_longer_than_the_job_was_out():
     for compute_s, refused in ((2.0, 0), (2.5, 1), (np.nan, 1), (-1.0, 1), (np.inf, 1)):
         net = InProcess(ones, lambda _: 9.0, 1)
         server = federation(net, Protocol(1), 1)
@@ -146,7 +146,7 @@ def test_what_a_device_says_stays_on_one_line_of_the_log():
     assert in_words("ab\n") == "ab "
 
 
-def test_a_flood_of_replies_nobody_asked_for_is_counted_and_does_not_flood_the_log():
+def test_a_flood_of_replies_no_one_asked_for_is_counted_and_does_not_flood_the_log():
     log = []
     net = InProcess(ones, lambda _: 1.0, 2)
     server = federation(net, Protocol(1), 2, log=log.append)

@@ -128,7 +128,7 @@ def test_a_name_that_is_only_claimed_counts_for_nothing(broker, made):
 
 
 def refusal(address, credentials, name) -> str:
-    """What TLS says to somebody who is not let in."""
+    """What TLS says to someone who is not let in."""
     try:
         with tls_to(address, credentials, name) as connection:
             connection.sendall(connect_packet())
@@ -212,7 +212,7 @@ def test_a_revoked_device_is_let_go_and_told_so_until_it_has_a_new_key(kind, tmp
             back.ping()
 
 
-def test_why_nobody_answers_is_a_sentence(made, tmp_path):
+def test_why_a_broker_does_not_answer_is_a_sentence(made, tmp_path):
     assert "nothing answers at 127.0.0.1" in (why_refused(made, ("127.0.0.1", free_port()), 0) or "")
     assert "does not exist" in (why_refused(Credentials(tmp_path), ("127.0.0.1", 1), 0) or "")
 

@@ -80,7 +80,7 @@ def test_a_chunk_fits_and_a_little_more_does_not(broker, made):
         server.ping()
 
 
-def test_who_does_not_listen_costs_a_bounded_amount_and_delays_nobody(own, made):
+def test_who_does_not_listen_costs_a_bounded_amount_and_delays_no_one(own, made):
     with (
         own(queued_bytes=4 * 2**20) as broker,
         Client(broker, made, "server") as server,
@@ -92,7 +92,7 @@ def test_who_does_not_listen_costs_a_bounded_amount_and_delays_nobody(own, made)
         server.ping()
         before = memory_mb(broker.process_id)
         slowest_s = 0.0
-        for _ in range(150):  # 30 MB to somebody who takes nothing
+        for _ in range(150):  # 30 MB to someone who takes nothing
             server.publish("perfeds2/job/device-0", bytes(200_000))
             began_s = time.monotonic()
             server.publish("perfeds2/job/device-1", b"hello")
@@ -139,7 +139,7 @@ def test_only_so_many_connections(own, made):
 
 
 def test_a_device_that_has_everything_retained_ends_nothing_for_good(own, made):
-    """Nobody can forbid Mosquitto to retain; its memory is bounded, and it is begun anew when it is full."""
+    """No one can forbid Mosquitto to retain; its memory is bounded, and it is begun anew when it is full."""
     with own(memory_bytes=48 * 2**20) as broker:
         before = memory_mb(broker.process_id)
         with contextlib.suppress(OSError), Client(broker, made, 0) as greedy:

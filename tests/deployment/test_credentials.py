@@ -96,7 +96,7 @@ def test_a_new_host_makes_a_new_server_certificate_with_the_old_hosts_too(made):
     before = contents(made.folder)
     make_credentials(made.folder, 3, ["new.example.org"])
     changed = {name for name, text in contents(made.folder).items() if before[name] != text}
-    assert changed == {"server.crt"}  # nobody else has come to know its key
+    assert changed == {"server.crt"}  # no one else has come to know its key
     assert hosts(made) == {"fl.example.org", "10.0.0.7", "new.example.org"}
 
 

@@ -377,7 +377,7 @@ def test_a_late_answer_to_an_overdue_job_is_late_and_not_an_offence():
     assert server.timeline().ues.tolist() == [[0]] * 8
 
 
-def test_while_the_network_is_away_nobody_is_overdue():
+def test_while_the_network_is_away_no_job_is_overdue():
     log, net = [], InProcess(ones, lambda job: 1e9 if job.ticket < 1 else 1.0, 1)
     server = federation(net, Protocol(1), ues=1, job_s=10, log=log.append)
     server.rounds, net.trouble = 5, {None: "the broker cannot be reached"}

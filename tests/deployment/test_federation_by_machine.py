@@ -192,7 +192,7 @@ class FederationMachine(RuleBasedStateMachine):
             assert (device.version != IDLE) == works
 
     @invariant()
-    def nobody_idles_who_could_work(self):
+    def no_one_idles_who_could_work(self):
         if self.protocol.waits:
             return
         for ue in self.net.present.here:
@@ -264,7 +264,7 @@ class CrashingMachine(FederationMachine):
         assert self.federation.record.merges == before.record.merges
         assert [d.merged_in for d in self.federation.devices] == [d.merged_in for d in before.devices]
         assert self.federation.next_ticket >= before.next_ticket  # no ticket is given out twice
-        self.net.out.clear()  # the old run's jobs answer nobody
+        self.net.out.clear()  # the old run's jobs answer no one
         self.net.inbox.clear()
         self.step()
 

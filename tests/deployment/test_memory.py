@@ -1,4 +1,4 @@
-"""Does a device keep between jobs what the simulator's UE keeps, whoever dies and whatever is lost?"""
+"""Does a device keep between jobs what the simulator's UE keeps, whichever process dies and whatever is lost?"""
 
 import jax
 import numpy as np

@@ -224,7 +224,7 @@ def test_a_client_that_says_nothing_does_not_keep_others_waiting():
             each.close()
 
 
-def test_without_a_port_nobody_listens_and_a_taken_one_is_refused():
+def test_without_a_port_no_one_listens_and_a_taken_one_is_refused():
     with exposed(told()[0], 0) as address:
         assert address is None
         assert not [thread for thread in threading.enumerate() if "serve_forever" in thread.name]

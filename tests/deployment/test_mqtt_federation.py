@@ -1,4 +1,4 @@
-"""Does a federation over a broker merge every update once, whoever dies? In memory: the broker loses what a real one can."""
+"""Does a federation over a broker merge every update once, whichever process dies? In memory: the broker loses what a real one can."""
 
 import pytest
 from worlds import check, survive_kills, world
@@ -15,7 +15,7 @@ def test_devices_train_and_the_simulator_agrees(tmp_path):
     assert all(device.evaluated >= 0 for device in map(made.federation.devices.__getitem__, range(4)))
 
 
-def test_a_model_is_published_once_and_cleared_when_nobody_works_on_it(tmp_path):
+def test_a_model_is_published_once_and_cleared_when_no_one_works_on_it(tmp_path):
     made = world(tmp_path)
     published = []
     take = made.broker.take
@@ -25,7 +25,7 @@ def test_a_model_is_published_once_and_cleared_when_nobody_works_on_it(tmp_path)
         held = {device.job.version for device in map(made.federation.devices.__getitem__, range(4)) if device.job}
         there = {int(topic.split("/")[2]) for topic in made.broker.retained if topic.startswith("perfeds2/model/")}
         assert there >= held
-        assert len(there) <= len(held) + 1  # and the newest, for whoever comes next
+        assert len(there) <= len(held) + 1  # and the newest, for the next device
     models = [topic for topic, full in published if full and topic.startswith("perfeds2/model/")]
     assert len(models) == len(set(models))
     made.transport.__exit__()

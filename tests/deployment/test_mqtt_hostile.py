@@ -30,7 +30,7 @@ def outstanding(transport):
 
 
 class Listening:
-    """Somebody with a connection, who may publish what they like: the broker lets devices do it below their own name."""
+    """Someone with a connection, who may publish what they like: the broker lets devices do it below their own name."""
 
     def __init__(self, broker):
         self.got = []
@@ -189,7 +189,7 @@ def test_chunks_without_a_head_or_of_another_ticket_are_never_kept():
     assert side.replies()[0].error is None
 
 
-def test_a_flood_of_answers_nobody_waits_for_takes_no_memory():
+def test_a_flood_of_answers_no_one_waits_for_takes_no_memory():
     side = Side()
     for number in range(2000):
         side.head(ticket=100 + number)
@@ -231,7 +231,7 @@ def test_a_device_that_went_took_its_job_along_and_an_old_will_is_not_believed()
     side.say(wire.here_topic(0), Here(here=False, session="new").to_bytes())
     assert side.transport.changes().went == {0}
     side.head()
-    assert side.replies()[0].update is None  # nobody waits for it
+    assert side.replies()[0].update is None  # no one waits for it
     side.say(wire.here_topic(0), b"{")
     side.say(wire.here_topic(0), Here(here=True, session="new", run="r", error="no data\nhere").to_bytes())
     assert side.transport.changes().came == set()
@@ -317,7 +317,7 @@ def test_a_job_that_comes_again_is_answered_with_the_same_bytes_and_not_computed
     assert [topic.rpartition("/")[2] for topic, _ in first] == ["head", "0"]
     monkeypatch.setattr(ready.worker, "_do", None)  # would raise
     assert ready.job(ticket=5) == first
-    assert ready.job(ticket=4) == []  # older than what was answered: nobody waits for it
+    assert ready.job(ticket=4) == []  # older than what was answered: no one waits for it
     assert not [topic for topic in ready.device.link.topics if "model" in topic]
 
 

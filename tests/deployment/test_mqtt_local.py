@@ -1,4 +1,4 @@
-"""Does a whole federation over MQTT work with real processes, TLS and a real broker, whoever is killed?"""
+"""Does a whole federation over MQTT work with real processes, TLS and a real broker, whichever process is killed?"""
 
 import json
 import os

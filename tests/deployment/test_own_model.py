@@ -73,7 +73,7 @@ def test_a_module_without_what_is_needed_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no load_data"):
         setup.model()
     missing = Setup.from_texts({"devices": 2, "quorum": 1, "app-module": str(tmp_path / "missing.py")})
-    with pytest.raises(InputError, match="refers to no file"):
+    with pytest.raises(InputError, match="was not found"):
         missing.model()
 
 

@@ -167,9 +167,9 @@ def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(
     assert "still only 1 of 4" in (status.warning or "")
     assert "stopped: after 5 s" in (out / "events.log").read_text()
     assert serve(setup, InProcess(honest, lambda job: 1.0 + job.ue, 4), out).finished
-    nobody = InProcess(honest, lambda _: 1.0, 0)
+    silent = InProcess(honest, lambda _: 1.0, 0)
     with pytest.raises(InputError, match="0 of 4 devices came within"):
-        serve(setup, nobody, tmp_path / "nobody")
+        serve(setup, silent, tmp_path / "silent")
 
 
 def test_a_server_killed_in_round_0_uses_no_ticket_again(tmp_path):

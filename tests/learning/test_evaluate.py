@@ -84,7 +84,7 @@ def test_a_model_whose_loss_is_not_finite_has_no_accuracy(bias, loss):
 
 
 def test_pieces_give_what_the_whole_gives():
-    """UEs with nothing, one sample, just a piece, one more, and so many that the part is full."""
+    """UEs with nothing, one sample, just a piece, one more, and enough to fill the part."""
     counts = np.array([0, 1, 31, 32, 33, 70, 128])
     start = np.cumsum(counts + 3) - counts - 3
     random = np.random.default_rng(0)

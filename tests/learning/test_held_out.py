@@ -79,7 +79,7 @@ def windows_of(lengths):
 
 
 def characters(start, count):
-    """Where the characters of so many windows are."""
+    """Where the characters of this many windows are."""
     return set(range(int(start), int(start) + int(count) + WINDOW)) if int(count) else set()
 
 
@@ -103,7 +103,7 @@ def test_no_character_is_trained_and_validated_where_the_gap_fits(lengths):
         had, held_count = int(data.train_count[ue]), int(held.test_count[ue])
         left = had - held_count
         assert int(held.test_start[ue]) == int(data.start[ue]) + left
-        assert int(held.train_count[ue]) >= left // 2  # nobody loses most of what is left to the gap
+        assert int(held.train_count[ue]) >= left // 2  # no one loses most of what is left to the gap
         assert int(held.test_start[ue]) >= int(held.start[ue]) + int(held.train_count[ue])  # no window is in both
         if had > 1:
             assert held_count >= 1

@@ -57,8 +57,8 @@ def test_columns_are_found_by_their_names_and_texts_become_columns(tmp_path):
     said = "; ".join(table.said)
     for words in (
         "4 lines",
-        "town as one column a text",
-        "column ue says whose",
+        "town one-hot encoded",
+        "column ue names the owner",
         "labels 0 to 1, which stand for no, yes",
     ):
         assert words in said
@@ -188,17 +188,17 @@ def test_another_file_of_the_same_name_has_another_digest(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "must name every column in line 1"),
-        ("a,label\n", "holds no line behind its columns' names"),
-        ("a,label\n\n\n", "holds no line behind"),
-        ("1,2\n3,4\n", "must name every column in line 1, each by another name; got '1,2'"),
-        ("a,,label\n1,2,0\n", "must name every column in line 1"),
+        ("", "must have a different name for each column in line 1"),
+        ("a,label\n", "has no lines after the column names"),
+        ("a,label\n\n\n", "has no lines after"),
+        ("1,2\n3,4\n", "must have a different name for each column in line 1; got '1,2'"),
+        ("a,,label\n1,2,0\n", "must have a different name for each column in line 1"),
         ("a,label\n1,0\n2,1\nthree,1\n", "line 4: column a holds 'three'; expected a number"),
         ("a,label\n1,0\n,1\n", "line 3: column a is empty or NaN; expected a number"),
         ("a,label\n1,0\n\n2,1\n", "line 3: column a is empty"),
         ("a,label\n1,0\nnan,1\n", "line 3: column a is empty or NaN; expected a number"),
         ("a,label\n1,up\n2,nan\n", "line 3: column label is empty or NaN; expected a text"),
-        ("a,a,label\n1,2,0\n", "must name every column in line 1, each by another name; got 'a,a,label'"),
+        ("a,a,label\n1,2,0\n", "must have a different name for each column in line 1; got 'a,a,label'"),
         ("a,label\n1,0\ninf,1\n", "line 3: column a holds"),
         ("a,label\n1,0\n2,1,5\n", "line 3"),
         ("a,label\n1,0,9\n2,1,5\n", "Length of header or names does not match length of data"),
@@ -206,9 +206,9 @@ def test_another_file_of_the_same_name_has_another_digest(tmp_path):
         ("a,label\n,1\n,2\n", "line 2: column a is empty"),
         ("a,label\n1,\n2,\n", "line 2: column label is empty"),
         ("a,label\n1,0\n2,0\n", "column label holds 1 different labels; expected from 2"),
-        ("a,b\n1,0\n", "has no column called label or target or y; say by --target which of a, b"),
-        ("a,label,y\n1,0,0\n", "has columns label and y; say by --target"),
-        ("label\n1\n0\n", "has no column beside label to learn from"),
+        ("a,b\n1,0\n", "has no column called label or target or y; choose the target with --target from a, b"),
+        ("a,label,y\n1,0,0\n", "has columns label and y; choose one with --target"),
+        ("label\n1\n0\n", "has no input column besides label"),
         ("ue,a,label\n1,2,0\n,3,1\n", "line 3: column ue is empty"),
         ("a,label\n" + "".join(f"n{i},{i % 2}\n" for i in range(40)), "column a holds 40 different texts"),
         (b"\xff\xfe\x00a,label\n1,0", "cannot be read: 'utf-8' codec can't decode"),
@@ -242,11 +242,11 @@ def test_a_bad_csv_is_one_sentence_with_its_line(tmp_path, text, sentence):
         ),
         (
             {"x": np.ones((2, 1)), "y": np.array([0, 1]), "x_test": np.ones((1, 2)), "y_test": np.array([0])},
-            "has x_test of 2 float64 a sample, but x of 1 float64",
+            "has x_test of 2 float64 per sample, but x of 1 float64",
         ),
         (
             {"x": np.ones((2, 1)), "y": np.array([0, 1]), "x_test": np.ones((1, 1)), "y_test": np.array([7])},
-            "row 0 of y_test is 7, which y does not hold",
+            "row 0 of y_test is 7, which is not in y",
         ),
         (
             {
@@ -256,7 +256,7 @@ def test_a_bad_csv_is_one_sentence_with_its_line(tmp_path, text, sentence):
                 "x_test": np.ones((1, 1)),
                 "y_test": np.array([0]),
             },
-            "with ue_test beside ue",
+            "and ue_test if there is ue",
         ),
     ],
 )

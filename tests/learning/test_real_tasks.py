@@ -91,7 +91,7 @@ def test_ues_are_roles_that_say_enough_drawn_by_the_seed(folder):
     sizes = [int(n) for n in np.sort(TASKS["shakespeare"](5, 3, 0, folder).data.train_count)]
     # Of 200 + 90n characters, 80 are no window's start and 80 keep the parts apart; a fifth of the rest is for tests.
     assert sizes == [130 + 90 * n - round((130 + 90 * n) / 5) for n in range(5)]
-    with pytest.raises(ValueError, match="there are 5 roles that say enough, got 6 UEs"):
+    with pytest.raises(ValueError, match="only 5 roles have enough text, got 6 UEs"):
         TASKS["shakespeare"](6, 3, 0, folder)
     chosen = [
         np.asarray(TASKS["shakespeare"](3, 3, seed, folder).data.train_count).tolist() for seed in (0, 0, 1, 2, 3)

@@ -103,7 +103,7 @@ THE SONNETS
 
 by William Shakespeare
 
-  NOBODY. Not a play.
+  NO ROLE. Not a play.
 
 A SHORT PLAY
 
@@ -198,7 +198,7 @@ def test_an_incomplete_data_set_names_the_missing_files(tmp_path):
 def test_a_folder_that_is_none_and_a_data_set_that_is_none_are_errors(tmp_path):
     with pytest.raises(InputError, match=r"--data-dir .*nowhere is not a folder"):
         find(MNIST, tmp_path / "nowhere")
-    with pytest.raises(InputError, match="'mnis' is no data set; expected one of mnist, cifar100, shakespeare"):
+    with pytest.raises(InputError, match="'mnis' is not a data set; expected one of mnist, cifar100, shakespeare"):
         source_of("mnis")
 
 
@@ -415,7 +415,7 @@ def test_roles_are_cut_from_the_plays_by_leafs_rules(written):
     assert read_roles(written(zipped(PLAYS), "1994-01-100.zip")) == [lear, dromio]
 
 
-# ---- reading what nobody should have written
+# ---- reading malformed files
 
 
 def damaged(content):

@@ -111,7 +111,7 @@ def test_amounts_are_shares_up_or_down(shares, count, seed):
     assert (np.abs(found - share * count) < 1 + 1e-9).all()
 
 
-def test_nobody_is_favoured_where_there_is_little():
+def test_no_one_is_favoured_where_there_is_little():
     """Three samples of every label for ten UEs: who gets them is drawn, not always the same."""
     y = np.repeat(np.arange(300), 3)
     share = np.full((300, 10), 0.1)
@@ -125,12 +125,12 @@ def test_some_of_many_natural_ues_are_drawn_by_the_seed():
     )
     chosen = [tuple(samples.owners[Natural()(samples, 5, seed).order[::3]]) for seed in (0, 0, 1)]  # type: ignore[index]
     assert chosen[0] == chosen[1] != chosen[2]
-    with pytest.raises(ValueError, match="its samples are of 20 UEs, got 21 UEs"):
+    with pytest.raises(ValueError, match="its samples belong to 20 UEs, got 21 UEs"):
         Natural()(samples, 21, 0)
     few = Samples(np.zeros(3, int), owners=np.array([0, 0, 1]), names=("ann", "bob"))
     with pytest.raises(ValueError, match="UE bob has 1 samples, too few to train and test on"):
         Natural()(few, 2, 0)
-    with pytest.raises(ValueError, match="--split natural needs data that say whose"):
+    with pytest.raises(ValueError, match="--split natural needs data that name the owner"):
         Natural()(Samples(np.zeros(3, int)), 1, 0)
 
 
@@ -144,7 +144,7 @@ def test_of_labels_that_a_ue_all_has_once_one_is_for_testing():
     ("found", "sentence"),
     [
         (np.zeros(3), "expected a UE for each of 6 samples, or positive shares of shape \\(2, 2\\)"),
-        (np.full(6, 2), "must give each of 2 UEs, from 0, at least 2 samples"),
+        (np.full(6, 2), "must give each of 2 UEs, numbered from 0, at least 2 samples"),
         (np.zeros((2, 2)), "or positive shares"),
     ],
 )
@@ -168,7 +168,7 @@ def test_built_in_tasks_take_splits_or_say_why_not():
     (mine, rule, _), (other, same, _) = (every._world(jnp.int32(ue)) for ue in (0, 3))  # type: ignore[attr-defined]
     np.testing.assert_array_equal(rule, same)
     np.testing.assert_array_equal(mine, other)
-    with pytest.raises(ValueError, match="nothing to divide"):
+    with pytest.raises(ValueError, match="cannot be divided"):
         synthetic(4, None, 0, split=Quantity(1.0))
-    with pytest.raises(ValueError, match="each of its UEs is a role"):
+    with pytest.raises(ValueError, match="each UE is a role"):
         shakespeare_data(4, Quantity(1.0), 0, Found(SHAKESPEARE))

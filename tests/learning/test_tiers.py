@@ -85,7 +85,7 @@ def test_tifl_draws_every_tier_alike_and_every_ue_of_it():
     ).any()
 
 
-def test_fedats_tiers_go_at_their_own_pace_and_nobody_outside_the_chosen_works():
+def test_fedats_tiers_go_at_their_own_pace_and_no_one_outside_the_chosen_works():
     tiers = Tiers((0, 1, 0, 1, 0, 1))
     versions = []
     line = simulate(
@@ -137,7 +137,7 @@ def test_safa_is_its_papers_pseudocode(quorum, lag, cell):
         assert any(
             set(bypass) - row for bypass, row in zip(undrafted, rows[1:], strict=False)
         )  # their entries are merged as such
-        assert np.isinf(line.lost_arrival_s).any()  # and somebody is too far behind
+        assert np.isinf(line.lost_arrival_s).any()  # and someone is too far behind
     else:
         assert any((rows[k] & rows[k - 1]) - rows[k + 1] for k in range(1, line.rounds - 1))
     assert np.abs(expected - world(line).first).max() > 1e-3
@@ -166,7 +166,7 @@ def test_with_everybody_in_every_round_they_are_fedavg():
 
 def test_who_keeps_something_cannot_do_a_job_again():
     line = simulate(CELL, Protocol(2, 1, drafts=True), **FEW)
-    with pytest.raises(ValueError, match="take an objective without a memory"):
+    with pytest.raises(ValueError, match="use an objective without state"):
         replay(TASK, line, Learner(Ditto(), batch=8, merge=ModelCache(1.0)))
 
 

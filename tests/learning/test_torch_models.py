@@ -326,12 +326,12 @@ def frozen():
             Batched,
             "the PyTorch model Batched changes its buffer layers.1.running_mean while it computes, which no UE uploads; call .eval() on it",
         ),
-        (OfSeven, "the PyTorch model OfSeven takes a fixed number of samples at once; its forward must take any"),
+        (OfSeven, "the PyTorch model OfSeven accepts only a fixed number of samples; use x.shape"),
         (Twice, "the PyTorch model Twice gives a tuple for 7 samples; expected a tensor with a row for each."),
         (Joined, "the PyTorch model Joined gives shape [4] for 7 samples; expected a tensor with a row for each."),
         (
             Spectrum,
-            "in the PyTorch model Spectrum is not among the operations that are known here (docs/how-to/torch.md)",
+            "in the PyTorch model Spectrum is not supported (docs/how-to/torch.md)",
         ),
         (Choosing, "the PyTorch model Choosing cannot be exported by PyTorch ("),
         (
@@ -341,7 +341,7 @@ def frozen():
         (ByNumpy, "the PyTorch model ByNumpy draws layers.0.weight differently after the same torch.manual_seed"),
         (frozen, "the PyTorch model Mlp has nothing to train: no parameter requires a gradient."),
         (partial(nets.Mlp, 9), "the PyTorch model Mlp does not take samples of 12 numbers (float32): RuntimeError: "),
-        (lambda: 3, "expected a PyTorch module, or what gives one when it is called; got a int."),
+        (lambda: 3, "expected a PyTorch module, or a callable that returns one; got a int."),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
@@ -367,7 +367,7 @@ def test_bytes_are_the_modules_own_affair_and_the_sentence_says_so():
 
 def test_a_wrong_counterpart_is_noticed(monkeypatch):
     monkeypatch.setitem(ATEN, "relu", jnp.tanh)  # type: ignore[arg-type]  # a dict, whatever it is announced as
-    with pytest.raises(InputError, match="computes something else in JAX than in PyTorch"):
+    with pytest.raises(InputError, match="gives different results in JAX and in PyTorch"):
         from_torch(nets.Mlp, jax.ShapeDtypeStruct((12,), FLOATS))
 
 

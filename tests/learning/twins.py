@@ -45,7 +45,7 @@ class World:
         return np.asarray(self._slope(jnp.asarray(w, jnp.float32), *batch), np.float64)
 
     def batches(self, ue, version, count=1):
-        """Of one job: for each step, so many batches."""
+        """Of one job: for each step, this many batches."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), 1), ue), version)
         x, y = self.task.data.batches(key, jnp.int32(ue), (self.steps, count, self.batch))
         return [[(x[k, b], y[k, b]) for b in range(count)] for k in range(self.steps)]

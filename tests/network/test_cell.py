@@ -67,7 +67,7 @@ def test_the_first_ues_are_the_same_in_a_larger_cell():
         np.testing.assert_array_equal(small.signal_hz(round_), large.signal_hz(round_)[:5])
 
 
-def test_nobody_stands_on_the_antenna():
+def test_no_ue_stands_on_the_antenna():
     cell = Cell(np.array([0.0, 0.5, 2.0]), np.ones(3))
     assert cell.distance_m.tolist() == [1, 1, 2]
 

@@ -89,7 +89,7 @@ def test_one_hand_out_after_the_other_by_hand():
     waits_s, free_s = cell.send_models(who([0]), 1.0, free_s)
     np.testing.assert_allclose(waits_s, [4])
     assert free_s == pytest.approx(5.0)
-    np.testing.assert_allclose(cell.send_models(who([2]), 9.0, free_s)[0], [6])  # nobody before it
+    np.testing.assert_allclose(cell.send_models(who([2]), 9.0, free_s)[0], [6])  # no UE before it
     assert cell.send_models(who([], int), 9.0, free_s)[1] == free_s
     # Each on half of the band, at the same SNR: 4 and 6 s; the band is free when both have their model.
     waits_s, free_s = hand_made("unicast").send_models(who([0, 1]), 1.0, 2.0)

@@ -202,17 +202,17 @@ def test_what_is_no_text_or_not_there_is_refused(tmp_path):
     (tmp_path / "fleet.csv").write_bytes(b"\xff\xfe\x00rate")
     with pytest.raises(InputError, match="is not a readable CSV in UTF-8"):
         spec_from(cell=str(tmp_path / "fleet.csv"))
-    with pytest.raises(InputError, match="refers to no file"):
+    with pytest.raises(InputError, match="was not found"):
         spec_from(cell=str(tmp_path / "other.csv"))
 
 
 def test_settings_of_fleets_are_refused_where_they_change_nothing(fleet, tmp_path):
     with pytest.raises(
-        InputError, match=r"--on-leave keep changes nothing without a --cell FILE\.csv whose devices have hours"
+        InputError, match=r"--on-leave keep has no effect without a --cell FILE\.csv whose devices have hours"
     ):
         make_cell(spec_from(on_leave="keep"), 0)
     (tmp_path / "f.csv").write_text("cpu_hz\n1e9\n")
-    with pytest.raises(InputError, match="--trace-end hold changes nothing"):
+    with pytest.raises(InputError, match="--trace-end hold has no effect"):
         make_cell(spec_from(cell=str(tmp_path / "f.csv"), trace_end="hold"), 0)
     with pytest.raises(InputError, match="--distance-m and --cell"):
         make_cell(spec_from(cell=str(fleet), distance_m=[1, 2, 3, 4]), 0)
@@ -223,7 +223,7 @@ def test_settings_of_fleets_are_refused_where_they_change_nothing(fleet, tmp_pat
 
 def test_what_such_a_fleet_cannot_have_is_refused(fleet):
     with pytest.raises(
-        InputError, match="--downlink multicast does not go with devices that have uplinks of their own"
+        InputError, match="--downlink multicast cannot be combined with devices that have dedicated uplinks"
     ):
         make_cell(spec_from(cell=str(fleet), downlink="multicast"), 0)
 
@@ -273,7 +273,7 @@ def test_a_folder_keeps_its_fleet(fleet, tmp_path, monkeypatch):
     (out / "fleet.json").write_text("{}")
     status, said = perfeds2("simulate", "--resume", out, "--quiet")
     assert status == 2
-    assert "is no fleet that a run kept" in said
+    assert "is not the fleet file of a run" in said
 
 
 @pytest.mark.usefixtures("fleet")
@@ -299,7 +299,7 @@ def test_a_file_that_has_changed_is_another_run(tmp_path, monkeypatch):
     (tmp_path / "up.csv").write_text(TRACE.replace("2e5", "3e5"))  # a trace counts too
     status, said = perfeds2(*command)
     assert status == 2
-    assert "is not the file this spec was written with" in said or "different run" in said
+    assert "has changed since this spec was written" in said or "different run" in said
 
 
 def test_a_made_up_fleet_can_be_read_and_is_the_same_again(tmp_path):

@@ -39,7 +39,7 @@ def test_a_way_is_a_function_of_seed_ue_and_time(kind):
 
 
 @pytest.mark.parametrize("kind", WALKS)
-def test_nobody_jumps_or_leaves_the_cell(kind):
+def test_no_ue_jumps_or_leaves_the_cell(kind):
     walk = walk_of(kind)
     places = np.array([walk.at(time_s) for time_s in np.arange(0, 200, 0.25)])
     steps_m = np.hypot(*np.moveaxis(np.diff(places, axis=0), 1, 0))

@@ -87,7 +87,7 @@ def test_a_cells_shadows_have_their_deviation():
     cell = Cell.draw(20_000, 4, radio=radio_named("umi"), radius_m=2000.0)
     bare = replace(cell, radio=radio_named("umi", shadowing_db=0.0))
     shadow_db = 10 * np.log10(bare.mean_signal_hz / cell.mean_signal_hz)
-    assert shadow_db.std() == pytest.approx(7.82, rel=0.05)  # at such distances nearly nobody is in sight
+    assert shadow_db.std() == pytest.approx(7.82, rel=0.05)  # at such distances nearly no UE is in sight
     assert shadow_db.mean() == pytest.approx(0, abs=0.5)
     given = replace(cell, radio=radio_named("umi", shadowing_db=2.0))
     assert np.log10(bare.mean_signal_hz / given.mean_signal_hz).std() * 10 == pytest.approx(2.0, rel=0.05)
@@ -202,8 +202,8 @@ def test_a_radio_of_ones_own(tmp_path):
     ("settings", "words"),
     [
         ({"radio": "umx"}, r"--radio 'umx' is not known; did you mean um[ia]"),
-        ({"radio": "umi", "path_loss_exponent": 3.0}, "--path-loss-exponent 3.0 changes nothing with --radio umi"),
-        ({"shadowing_db": 3}, "--shadowing-db 3.0 changes nothing in the paper's radio"),
+        ({"radio": "umi", "path_loss_exponent": 3.0}, "--path-loss-exponent 3.0 has no effect with --radio umi"),
+        ({"shadowing_db": 3}, "--shadowing-db 3.0 has no effect with the paper's radio"),
         ({"fading": "rician"}, r"--fading 'rician' is not known; expected none, rayleigh or rician:K"),
         ({"fading": "rician:-1"}, "--fading 'rician:-1' is not known"),
         ({"radio": "umi", "carrier_hz": 1e8}, "--carrier-hz 100000000.0 is out of range"),

@@ -32,7 +32,7 @@ from perfeds2.paper.claims import _measure as measure
 from perfeds2.paper.figures import load_figures
 from perfeds2.runs.statistics import statistic
 
-HIGH, LOW, GONE = (CurveName("exp_1", "MNIST", line) for line in ("PerFedS2", "PerFed-SYN", "nobody"))
+HIGH, LOW, GONE = (CurveName("exp_1", "MNIST", line) for line in ("PerFedS2", "PerFed-SYN", "absent"))
 
 
 def curve(
@@ -42,7 +42,7 @@ def curve(
     as_it_is: Sequence[float] | None = None,
     losses: Sequence[float] | None = None,
 ) -> pd.DataFrame:
-    """One seed for each accuracy, which it has all the time; the loss is what it is not right about, unless told."""
+    """One seed for each accuracy, which it has all the time; the loss is what it is not right about, unless given."""
     plain, loss = as_it_is or accuracies, losses or [1 - accuracy for accuracy in accuracies]
     rows = [
         {"figure": which.figure, "panel": which.panel, "task": "mnist", "line": which.line, "algorithm": which.line}

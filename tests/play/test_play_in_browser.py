@@ -32,7 +32,7 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
-AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, where somebody has it
+AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, if there is one
 
 
 def open_page(browser: Any, url: str, width: int = 1200, *, dark: bool = False, calm: bool = True) -> None:

@@ -66,10 +66,10 @@ def test_any_knobs_make_a_spec_that_its_command_line_makes_too(state):
         ({"ues": True}, "ues cannot be"),
         ({"ues": [20]}, "ues cannot be"),
         ({"quorum": float("nan")}, "quorum cannot be"),
-        ({"task": "digits"}, "'task' is no knob"),
-        ({"__class__": 1}, "is no knob"),
-        ([], "a table of knobs"),
-        (None, "a table of knobs"),
+        ({"task": "digits"}, "'task' is not a control"),
+        ({"__class__": 1}, "is not a control"),
+        ([], "a table of controls"),
+        (None, "a table of controls"),
     ],
 )
 def test_what_the_page_does_not_offer_is_refused(given, word):

@@ -1,4 +1,4 @@
-"""Does the server answer its page, and nobody else?"""
+"""Does the server answer its page, and no one else?"""
 
 import http.client
 import json
@@ -113,7 +113,7 @@ def test_without_the_secret_nothing_is_answered(server, method, path):
         ["[::1]:{port}"],
     ],
 )
-def test_a_name_that_was_bound_to_this_machine_by_somebody_else_is_refused(server, hosts):
+def test_a_name_that_was_bound_to_this_machine_by_someone_else_is_refused(server, hosts):
     """DNS rebinding: the browser takes evil.example for the page's origin, and sends its name."""
     hosts = [host.format(port=server.server_port) for host in hosts]
     for method, path in (("GET", ""), ("POST", "train")):

@@ -45,7 +45,7 @@ def test_one_training_at_a_time_which_can_be_stopped(rows):
     trainer = Trainer()
     assert trainer.since(0)["doing"] == "nothing"
     assert trainer.start({}) == 1
-    with pytest.raises(InputError, match="a training goes on already; stop it first"):
+    with pytest.raises(InputError, match="a training is already running; stop it first"):
         trainer.start({})
     rows.release(3)
     while len(trainer.since(0)["rows"]) < 3:

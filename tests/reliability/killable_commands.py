@@ -1,7 +1,7 @@
 """How is the command line killed a hundred times without importing everything a hundred times?
 
 A server imports the package once and starts no computation. For each request it forks: the child is a fresh
-``perfeds2`` command in a folder of its choice, killed with SIGKILL after so many seconds or right before an operation on
+``perfeds2`` command in a folder of its choice, killed with SIGKILL after this many seconds or right before an operation on
 a file (the n-th of a kind, or of all), or not at all. ``Commands`` is the side of the tests.
 """
 
@@ -62,7 +62,7 @@ class Commands:
         before: tuple[str, int] | None = None,
         setting: dict[str, Any] | None = None,
     ) -> Ended:
-        """One command, from its arguments; killed after so many seconds, or before the n-th operation of a kind ("" for
+        """One command, from its arguments; killed after this many seconds, or before the n-th operation of a kind ("" for
         all), if given.
         """
         request = {
@@ -98,7 +98,9 @@ def serve() -> None:
     import_everything()
     for line in sys.stdin:
         request = json.loads(line)
-        done = mmap.mmap(-1, MOST_OPERATIONS)  # seen by both, whoever dies: a kind's number, from 1, for each operation
+        done = mmap.mmap(
+            -1, MOST_OPERATIONS
+        )  # seen by both, whichever dies: a kind's number, from 1, for each operation
         began = time.monotonic()
         child = os.fork()
         if child == 0:
@@ -222,7 +224,7 @@ def count_operations(cwd: str, before: tuple[str, int] | None, done: mmap.mmap) 
 
 
 def delete_before_operation(operation: int, folder: str) -> None:
-    """Somebody else deletes the folder while the command is at work."""
+    """Someone else deletes the folder while the command is at work."""
     import shutil
 
     count = 0
@@ -232,7 +234,7 @@ def delete_before_operation(operation: int, folder: str) -> None:
         if event == "os.rename":
             count += 1
             if count == operation:
-                os.rename(folder, f"{folder}.gone")  # at once: nobody can write into half of it
+                os.rename(folder, f"{folder}.gone")  # at once: no one can write into half of it
                 shutil.rmtree(f"{folder}.gone")
 
     sys.addaudithook(hook)

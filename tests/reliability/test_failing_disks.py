@@ -56,7 +56,7 @@ def test_a_full_disk_is_one_sentence_and_what_is_done_stays(commands: Commands, 
     (small_disk / "filler").write_bytes(bytes(200_000))
     full = commands(*RUN.split(), "disk/out", cwd=tmp_path, setting=EVERY_MOMENT)
     assert_one_sentence(full, 1, "No space left on device")
-    assert "go on with: perfeds2 run --resume disk/out" in full.err
+    assert "continue with: perfeds2 run --resume disk/out" in full.err
     (small_disk / "filler").unlink()
     subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)  # plotly alone takes 5 MB
     resumed = commands("run", "--resume", "disk/out", "--quiet", cwd=tmp_path)
@@ -68,7 +68,7 @@ def test_a_full_disk_is_one_sentence_and_what_is_done_stays(commands: Commands, 
 def test_a_disk_that_takes_no_more_is_one_sentence_whichever_file_it_is(
     commands: Commands, tmp_path, earlier, file_bytes
 ):
-    """A limit on the size of any file stands in for a full disk where nobody may mount one."""
+    """A limit on the size of any file stands in for a full disk where no one may mount one."""
     stopped = commands(*RUN.split(), "out", cwd=tmp_path, setting=EVERY_MOMENT | {"file_bytes": file_bytes})
     # The spec is written first of all: if not even that is possible, the folder cannot be used.
     assert_one_sentence(stopped, 2 if file_bytes < 1_000 else 1, os.strerror(errno.EFBIG))
@@ -106,6 +106,6 @@ def test_a_folder_deleted_under_the_run_is_one_sentence_and_others_stay(
         (tmp_path / "other" / name).write_bytes(content)
     gone = commands(*RUN.split(), "out", cwd=tmp_path, setting=setting)
     assert_one_sentence(gone, 1, "No such file or directory")
-    assert "go on with" not in gone.err  # there is nothing left to go on with
+    assert "continue with" not in gone.err  # there is nothing left to go on with
     assert not (tmp_path / "out").exists()
     assert files_of(tmp_path / "other") == earlier

@@ -122,7 +122,7 @@ def test_what_methods_keep_survives_every_kill(commands: Commands, tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_folder_that_somebody_else_writes_is_left_to_them(commands: Commands, tmp_path, name):
+def test_a_folder_that_someone_else_writes_is_left_to_them(commands: Commands, tmp_path, name):
     write_mnist(tmp_path / "mnist" / "mnist")
     here, out = tmp_path / "here", tmp_path / "here" / "out"
     out.mkdir(parents=True)

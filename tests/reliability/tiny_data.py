@@ -12,7 +12,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def write_mnist(folder: Path, each: int = 10, classes: int = 10) -> Path:
-    """So many images of each digit, in the training set and in the test set."""
+    """This many images of each digit, in the training set and in the test set."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(classes, dtype=np.uint8), each)

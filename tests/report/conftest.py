@@ -81,7 +81,7 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
 
 @pytest.fixture
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Called, it makes output go to a terminal of so many columns."""
+    """Called, it makes output go to a terminal of this many columns."""
 
     def be(width: int = 120) -> None:
         for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", str(width))):
@@ -135,7 +135,7 @@ def _metrics(
 
 
 def made_up_metrics(objective: str, progress: float, noise: np.random.Generator, diverged: bool) -> dict[str, float]:
-    """What an evaluation finds after so many times the time it takes to learn."""
+    """What an evaluation finds after this many times the time it takes to learn."""
     learned, final = 1 - np.exp(-progress), FINAL.get(objective, 0.8)
     accuracy = 0.1 + (final - 0.1) * learned + noise.normal(0, 0.01)
     loss = 2.3 - 2.0 * learned * final + noise.normal(0, 0.02)

@@ -122,7 +122,7 @@ def test_the_page_reloads_itself_as_long_as_the_command_goes_on():
     for word in ("script", "refresh", "reload"):
         assert word not in over
     assert heading(board_of(SOME)) in going
-    assert "compare has come to its end" in over
+    assert "compare has finished" in over
     assert len(re.findall(f"[{BLOCKS}]{{9,}}", going)) == 2  # two curves
 
 
@@ -152,7 +152,7 @@ def test_the_page_takes_the_reports_place_and_gives_it_back(tmp_path, monkeypatc
     page.settle()
     assert report.read_text() == "<!doctype html>the report"
     shutil.copy(tmp_path / "kept", report)
-    page.settle()  # nobody has written one
+    page.settle()  # no one has written one
     assert not report.exists()
     page.settle()
 
@@ -164,7 +164,7 @@ def test_the_page_of_what_was_interrupted_reloads_no_more_and_says_how_to_go_on(
     page.end(board_of(SOME, end=INTERRUPTED))
     text = (tmp_path / "report.html").read_text()
     assert "reload" not in text
-    assert f"go on with: perfeds2 compare --resume {tmp_path}" in text
+    assert f"continue with: perfeds2 compare --resume {tmp_path}" in text
     assert is_live(tmp_path / "report.html")  # the report is still to be written
 
 

@@ -63,7 +63,7 @@ def test_overlapping_intervals_are_admitted():
     assert paragraphs == ["Its interval overlaps with near."]
 
 
-def test_a_target_nobody_reached_is_said_first():
+def test_a_target_no_one_reached_is_said_first():
     run = a_run(an_algorithm("a", (0.5, 0.4, 0.6), (None,) * 3), an_algorithm("b", (0.6, 0.5, 0.7), (None,) * 3))
     assert answer(run)[0] == "No algorithm reached 80 % personalised accuracy."
     assert answer(run)[1][0].startswith("b ends with the best")

@@ -104,7 +104,7 @@ def test_the_page_and_the_latex_table_are_whole(shown, capsys):
     first = [path.read_bytes() for path in write_arena(shown)]
     assert [path.read_bytes() for path in write_arena(shown)] == first  # no clock, no chance
     page, latex = (shown / "report.html").read_text(), (shown / "arena.tex").read_text()
-    assert "Who is sooner at the target?" in page
+    assert "Which method reaches the target sooner?" in page
     assert "better at the end than FedBuff and Ditto" in page
     assert latex.count(r"\begin{tabular}") == 1
     assert r"& \textbf{4.5} [4.5, 4.5] & \textbf{10}" in latex
@@ -135,7 +135,7 @@ def test_an_arena_is_drawn_over_rounds_joules_or_bits(shown):
     assert "joules,merged_bits" in (shown / "arena_metrics.csv").read_text().splitlines()[0]
     status, _, error = told("report", shown, "--x", "joules")
     assert status == 2
-    assert "arena_metrics.csv does not have all joules" in error  # the formula's workers count none
+    assert "arena_metrics.csv has no complete column joules" in error  # the formula's workers count none
     assert told("report", shown, "--x", "rounds")[0] == 0
     page = (shown / "report.html").read_text()
     assert "digits: accuracy over rounds" in page

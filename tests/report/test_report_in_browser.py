@@ -20,7 +20,7 @@ from perfeds2.report.run import write_report
 from perfeds2.report.together import write_together
 from perfeds2.studies.arena_plan import USUAL
 
-AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, where somebody has it
+AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, if there is one
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.browser,

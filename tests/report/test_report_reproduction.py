@@ -163,7 +163,7 @@ def test_a_curve_is_the_mean_over_seeds_with_students_interval(tmp_path: Path):
 def test_figures_are_drawn_over_joules_too(reproduced, tmp_path):
     (figure,) = load_figures(["exp_1"])
     table = pd.read_csv(reproduced / "exp_1.csv")
-    with pytest.raises(InputError, match="does not have all joules"):
+    with pytest.raises(InputError, match="has no complete column joules"):
         load_panels(figure, reproduced / "exp_1.csv", AXES["joules"])
     table.assign(joules=table["time_s"] * (1 + table["seed"])).to_csv(tmp_path / "exp_1.csv", index=False)
     over_time, over_joules = (
@@ -484,7 +484,7 @@ def test_the_page_has_ledger_rule_figures_and_commands(reproduced: Path, tmp_pat
     assert counts(ledger(folder)) == "Of 44 claims, 15 hold, 2 fail, 27 were not run."
     assert "<h1>exp_1, exp_3 and exp_8: Of 17 claims, 15 hold, 2 fail.</h1>" in text  # not what is missing
     assert "27 of 44 claims need figures that were not run." in text
-    assert text.index('<section id="exp_1">') < text.index("Does what Section VI says hold?")  # figures first
+    assert text.index('<section id="exp_1">') < text.index("Do the claims of Section VI hold?")  # figures first
     assert "<em>undecided</em>" in text
     assert "perfeds2 reproduce all --seeds 5 --out here" in text
     assert text.count("Content-Security-Policy") == 1

@@ -182,7 +182,7 @@ def test_curves_are_drawn_over_what_is_asked_for():
     assert drawn.metrics["time_s"].tolist() == [0.0, 5.0, 7.0]
     assert (drawn.time_label, drawn.horizon_s) == ("Energy of all UEs (J)", None)
     assert over(run, "rounds").time_label == "Rounds"
-    with pytest.raises(ValueError, match=r"metrics\.csv does not have all merged_bits"):
+    with pytest.raises(ValueError, match=r"metrics\.csv has no complete column merged_bits"):
         over(run, "bits")
 
 

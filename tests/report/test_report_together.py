@@ -1,4 +1,4 @@
-"""Claims about several folders on one page: what is paired, what is said to differ, and what may not be compared."""
+"""Claims about several folders on one page: what is paired, which differences are listed, and what must not be compared."""
 
 import json
 import re
@@ -97,7 +97,7 @@ def test_seeds_that_only_one_has_are_left_out(folders, make_run, tmp_path):
     page = write_together([folders[0], other], tmp_path / "out")[0].read_text()
     assert (
         "<h1>2 runs side by side, with different tasks or seeds.</h1>" in page
-    )  # nobody is the best by the luck of seeds
+    )  # no one is the best by the luck of seeds
 
 
 def test_settings_that_differ_are_listed_and_a_policy_keeps_the_clock(folders):
@@ -111,7 +111,7 @@ def test_settings_that_differ_are_listed_and_a_policy_keeps_the_clock(folders):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (("ues = 12", "ues = 12\nradius_m = 9.0"), "The cells differ (cell.radius_m): a second is not the same second"),
+        (("ues = 12", "ues = 12\nradius_m = 9.0"), "The cells differ (cell.radius_m): times are not comparable"),
         (("digits", "mnist"), "The tasks differ (task.name)"),
     ],
 )

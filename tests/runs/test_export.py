@@ -88,7 +88,7 @@ def test_a_model_that_is_not_ours_or_has_an_unknown_activation_is_refused():
         def __call__(self, params, x):  # noqa: ARG002 (the interface)
             return x
 
-    with pytest.raises(InputError, match="this model is a Mine; --format safetensors takes any"):
+    with pytest.raises(InputError, match="this model is a Mine; use --format safetensors"):
         to_onnx(Mine(), {}, {})
     with pytest.raises(InputError, match="activations relu and tanh"):
         to_onnx(LeNet(**SMALL, activation=jax.nn.gelu), as_numpy(LeNet(**SMALL).init(jax.random.key(0))), {})

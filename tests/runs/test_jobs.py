@@ -1,4 +1,4 @@
-"""Do processes that train side by side leave what one process would, whoever of them is killed?"""
+"""Do processes that train side by side leave what one process would, whichever of them is killed?"""
 
 import os
 import signal
@@ -146,8 +146,8 @@ def test_what_is_written_nowhere_is_trained_in_this_process(monkeypatch):
 
 @pytest.mark.slow
 def test_what_a_user_did_wrong_is_said_as_in_one_process(tmp_path):
-    (tmp_path / "own.py").write_text("def nobody(uplink):\n    return 0 * uplink.bits\n")
-    settings = {**TINY, "bandwidth": f"{tmp_path / 'own.py'}:nobody", "algorithms": ("FedAvgS2",), "seeds": (0, 1)}
+    (tmp_path / "own.py").write_text("def serves_none(uplink):\n    return 0 * uplink.bits\n")
+    settings = {**TINY, "bandwidth": f"{tmp_path / 'own.py'}:serves_none", "algorithms": ("FedAvgS2",), "seeds": (0, 1)}
     said = []
     for count in (1, 2):
         with pytest.raises(InputError) as error:
@@ -158,7 +158,7 @@ def test_what_a_user_did_wrong_is_said_as_in_one_process(tmp_path):
 
 @pytest.mark.slow
 def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path):
-    """Ctrl-C, then kill -9 of the one who asked, then to the end: the bytes of a run that nobody disturbed."""
+    """Ctrl-C, then kill -9 of the one who asked, then to the end: the bytes of a run that no one disturbed."""
     flags = "--task synthetic --ues 4 --quorum 2 --batch 4 --horizon-s 20 --eval-every-s 0.5 --seeds 2 --quiet"
     start = [*flags.split(), "--algorithms", "FedAvgS2,FedAvg-ASY"]
     perfeds2 = [sys.executable, "-m", "perfeds2", "compare"]
@@ -175,7 +175,7 @@ def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path):
         _, said = asked.communicate(timeout=60)
         if sent == signal.SIGINT:
             assert asked.returncode == 130
-            assert f"go on with: perfeds2 compare --resume {out}" in said
+            assert f"continue with: perfeds2 compare --resume {out}" in said
         ends_s = time.monotonic() + 20
         while any(Path(f"/proc/{pid}").exists() for pid in crew):
             assert time.monotonic() < ends_s, "a process was left over"

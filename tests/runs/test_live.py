@@ -1,4 +1,4 @@
-"""Does somebody who follows a command see what it writes down in the end, once each, whoever trains and whatever is killed?"""
+"""Does a reader of a running command see what it writes in the end, once each, whichever process trains or is killed?"""
 
 import json
 import os
@@ -141,7 +141,7 @@ def test_one_who_fails_while_following_does_not_stop_the_command(tmp_path, capsy
     with open_live(tmp_path, "compare", [Broken(), recorder]) as live:
         show(live, "", "A", 1, [{"time_s": 0.0, "test_accuracy_personal": 0.5}])
     assert len(recorder.rows) == 1
-    assert capsys.readouterr().err == "perfeds2: the tracker's disk is full (the run itself goes on)\n"
+    assert capsys.readouterr().err == "perfeds2: the tracker's disk is full (the run continues)\n"
 
 
 def test_a_disk_that_takes_nothing_does_not_stop_the_command(tmp_path):
@@ -226,7 +226,7 @@ def test_the_rest_takes_as_long_as_the_pace_since_the_last_start_says():
     begin = {"begin": "compare", "host": "h", "process": 1, "born": ""}
     board.take([{**begin, "at": 0.0}, {"share": 0.0, "at": 1.0, "what": ""}, {"share": 0.2, "at": 11.0, "what": ""}])
     assert board.left_s == pytest.approx(40.0)  # 20 % in 10 s
-    board.take([{**begin, "at": 100.0}])  # resumed: 20 % are there, and nobody knows the pace
+    board.take([{**begin, "at": 100.0}])  # resumed: 20 % are there, and no one knows the pace
     assert board.left_s is None
     board.take([{"share": 0.2, "at": 101.0, "what": ""}, {"share": 0.6, "at": 103.0, "what": ""}])
     assert board.left_s == pytest.approx(2.0)  # 40 % in 2 s

@@ -90,7 +90,7 @@ def test_how_many_processes_share_a_gpu(monkeypatch):
 
     assert (
         estimate.count_processes(made_groups(algorithms=["FedAvgS2", Mine()], quorum=2), 3, together=True) == 1
-    )  # nobody can be told of it
+    )  # there is no one to tell
     with monkeypatch.context() as patch:
         patch.setattr(estimate.jax, "local_device_count", lambda: 2)  # which share the seeds
         assert estimate.count_processes(groups, 3, together=True) == 1

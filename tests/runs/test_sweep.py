@@ -1,4 +1,4 @@
-"""Does a sweep run every point of its grid once, whoever dies on the way, and always end with the same tables?"""
+"""Does a sweep run every point of its grid once, whichever worker dies, and always end with the same tables?"""
 
 import importlib.util
 import io
@@ -340,7 +340,7 @@ def test_the_chart_has_the_same_bytes_every_time(whole, tmp_path, monkeypatch):
     assert len(write_sweep(run_sweep(named, tmp_path / "named").path)) == 3
 
 
-def test_the_chart_leaves_out_seconds_to_a_target_nobody_reached(whole):
+def test_the_chart_leaves_out_seconds_to_a_target_no_one_reached(whole):
     sweep = load_sweep_folder(whole)
     never = sweep.summary.assign(time_to_target_s_median=float("nan"))
     assert [chart.x.label for chart in setting_charts(replace(sweep, summary=never))] == ["quorum"]
@@ -349,7 +349,7 @@ def test_the_chart_leaves_out_seconds_to_a_target_nobody_reached(whole):
 
 @pytest.fixture
 def costly(tmp_path, monkeypatch):
-    """A sweep whose points met the target of 90 % after so many seconds, with so many joules: A = 1 slow and frugal, 4 the reverse."""
+    """A sweep whose points met the target of 90 % after this many seconds, with this many joules: A = 1 slow and frugal, 4 the reverse."""
     spent = {1: (9.0, 1.0), 2: (6.0, 2.0), 3: (7.0, 2.5), 4: (3.0, 8.0), 5: (3.0, 9.0), 6: None}
 
     def result(one):
@@ -451,7 +451,7 @@ def test_a_sweep_that_has_not_come_to_an_end_says_how_to_go_on(whole, tmp_path):
     (tmp_path / "begun/sweep_summary.csv").unlink()
     status, _, error = told("report", tmp_path / "begun")
     assert status == 2
-    assert "holds an unfinished sweep; its command with --resume" in error
+    assert "holds an unfinished sweep; continue it by adding --resume" in error
 
 
 # Real workers

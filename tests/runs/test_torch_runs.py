@@ -119,9 +119,9 @@ def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
     [
         (
             "Narrow",
-            "--model mine.py:Narrow does not fit --task digits, whose samples have 64 numbers (float32) and are of 10 classes: it gives 3 logits a sample.",
+            "--model mine.py:Narrow does not fit --task digits, whose samples have 64 numbers (float32) and 10 classes: it gives 3 logits per sample.",
         ),
-        ("Asking", "--model mine.py:Asking asks for width; it may ask for any of inputs, classes, dtype."),
+        ("Asking", "--model mine.py:Asking has an unknown parameter width; available are inputs, classes, dtype."),
         (
             "Training",
             "--model mine.py:Training: the PyTorch model Training changes its buffer layers.2.running_mean while it computes",
@@ -149,7 +149,7 @@ def test_where_pytorch_is_missing_the_sentence_says_how_to_get_it(mine, monkeypa
 
 
 @pytest.mark.slow
-def test_nobody_loads_pytorch_who_has_no_module():
+def test_no_one_loads_pytorch_who_has_no_module():
     import subprocess
 
     code = "import sys; from perfeds2 import compare; compare(task='synthetic', algorithms=['FedAvgS2'], rounds=1, ues=2, quorum=1, seeds=[0]); assert 'torch' not in sys.modules"

@@ -59,7 +59,7 @@ def rows_to(of: int) -> list[dict[str, Any]]:
 
 
 def run_until(folder: Path, named: str, evaluations: int, of: int = 5) -> None:
-    """A command that is tracked, and ends after so many evaluations: interrupted, unless these are all."""
+    """A command that is tracked, and ends after this many evaluations: interrupted, unless these are all."""
     (one,) = trackers(named, folder)
     live = Live(folder)
     live.begin("compare")
@@ -148,9 +148,9 @@ def test_a_tracker_that_is_told_nothing_is_never_opened(tmp_path, own):
 def test_what_is_no_tracker_is_refused_before_anything_is_written(tmp_path, own):
     with pytest.raises(InputError, match="--track 'tensorbord' is not known; did you mean tensorboard"):
         trackers("tensorbord", tmp_path)
-    with pytest.raises(InputError, match=r"refers to no file: nowhere\.py"):
+    with pytest.raises(InputError, match=r"was not found: there is no nowhere\.py"):
         trackers(["nowhere.py:Mine"], tmp_path)
-    with pytest.raises(InputError, match="needs a folder that remembers what was told; give --out DIR"):
+    with pytest.raises(InputError, match="needs a folder to remember what was sent; give --out DIR"):
         compare(track=own, **TINY)
     assert trackers(None, None) == []
 

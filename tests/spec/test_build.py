@@ -60,7 +60,7 @@ def test_a_methods_own_settings_reach_it():
 
 
 def test_what_a_ue_keeps_for_itself_is_not_sent():
-    """Of 64·32 + 32 + 32·10 + 10 numbers FedRep keeps the last 330, so its rounds are shorter; unless somebody says what is sent."""
+    """Of 64·32 + 32 + 32·10 + 10 numbers FedRep keeps the last 330, so its rounds are shorter; unless someone says what is sent."""
     spec, stage, made = algorithms_of(algorithms=["FedAvgS2", "FedPer"])
     bits = [upload_bits(spec, each.learner.objective) for each in made.values()]
     assert bits == [32 * 2410, pytest.approx(32 * 2080)]
@@ -71,7 +71,7 @@ def test_what_a_ue_keeps_for_itself_is_not_sent():
 
 
 def test_a_clip_that_the_server_would_not_hear_of_is_refused():
-    with pytest.raises(InputError, match=r"--clip 2.0 does not go with SCAFFOLD: its control variates"):
+    with pytest.raises(InputError, match=r"--clip 2.0 cannot be combined with SCAFFOLD: its control variates"):
         algorithms_of(algorithms=["SCAFFOLD"], clip=2.0)
     algorithms_of(algorithms=["SCAFFOLD", "PerFedS2"], methods={"PerFedS2": {"clip": 2.0}})
 
@@ -135,5 +135,5 @@ def test_a_merge_is_given_by_name_by_file_or_as_it_is(tmp_path):
     assert spec_from(merge=f"{mine}:Half").own.keys() == {str(mine)}
     with pytest.raises(InputError, match="expected something with init and __call__"):
         algorithms_of(algorithms=["PerFedS2"], merge=FedAvg)
-    with pytest.raises(InputError, match="does not go with SCAFFOLD"):
+    with pytest.raises(InputError, match="cannot be combined with SCAFFOLD"):
         algorithms_of(algorithms=["SCAFFOLD"], merge="mean")

@@ -111,9 +111,9 @@ def test_values_are_put_and_taken_where_they_belong():
     [
         (
             {"PerFed-ASI.beta": 0.1},
-            r"settings for PerFed-ASI were given, which is no method; did you mean PerFed-ASY\?$",
+            r"settings for PerFed-ASI were given, but it is not a method; did you mean PerFed-ASY\?$",
         ),
-        ({"xyzzy.beta": 0.1}, r"settings for xyzzy were given, which is no method; expected one of .*\.$"),
+        ({"xyzzy.beta": 0.1}, r"settings for xyzzy were given, but it is not a method; expected one of .*\.$"),
         ({"methods": {"PerFedS2": {"betta": 1}}}, r"PerFedS2 has no setting betta; did you mean beta\?"),
         ({"methods": {"PerFedS2": {"quorum": 1}}}, "PerFedS2 has no setting quorum; expected one of hessian, "),
         ({"methods": {"PerFedS2": 3}}, r"section \[methods\] must be a table of settings, got 3"),
@@ -176,7 +176,7 @@ def test_a_grid_over_nothing_else_and_an_empty_table_are_fine(tmp_path):
     assert read_sweep(tmp_path) == grid
     with pytest.raises(InputError, match="is given twice"):
         make_grid({}, {"PerFedS2.beta": [1], "methods.PerFedS2.beta": [2]})
-    with pytest.raises(InputError, match="which is no method"):
+    with pytest.raises(InputError, match="but it is not a method"):
         make_grid({}, {"PerFedS3.beta": [1]})
 
 
@@ -314,7 +314,9 @@ def test_an_own_objective_has_settings_under_its_plain_name_too():
 
 
 def test_settings_for_no_method_are_refused():
-    with pytest.raises(InputError, match=r"settings for MinS2 were given, which is no method; did you mean MineS2\?$"):
+    with pytest.raises(
+        InputError, match=r"settings for MinS2 were given, but it is not a method; did you mean MineS2\?$"
+    ):
         spec_from(ues=3, algorithms=[Mine], **{"MinS2.beta": 0.5})
 
 
@@ -322,5 +324,5 @@ def test_an_algorithm_that_brings_its_learner_takes_no_settings():
     spec = spec_from(ues=3, algorithms=["FedAvgS2"])
     (made,) = make_algorithms(spec, Stage.of(spec, 0))
     own = replace(made, name="Whole")
-    with pytest.raises(InputError, match="settings for Whole were given, which is no method"):
+    with pytest.raises(InputError, match="settings for Whole were given, but it is not a method"):
         spec_from(ues=3, algorithms=[own], **{"Whole.beta": 0.5})

@@ -62,7 +62,7 @@ def test_a_merge_takes_the_settings_of_its_method():
         ("Ditto.pul=1", "Ditto has no setting pul; did you mean pull?"),
         ("Ditto.pull=-1", "Ditto.pull must be at least 0, got -1."),
         ("Ditto.pull=x", "Ditto.pull must be a finite number, got 'x'."),
-        ("Dito.pull=1", "settings for Dito were given, which is no method; did you mean Ditto?"),
+        ("Dito.pull=1", "settings for Dito were given, but it is not a method; did you mean Ditto?"),
         ("FedBuff.discount=poli", "FedBuff.discount must be 'poly', 'hinge' or 'constant', got 'poli'."),
         ("FedRep.head_steps=1", "--set FedRep.head_steps=1 is for FedRep, which does not take part; leave it out, or"),
     ],

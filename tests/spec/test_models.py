@@ -121,10 +121,10 @@ def test_a_name_is_a_model_made_for_the_task_before_its_data_are_read(task, name
         (
             "digits",
             "lenet5",
-            "whose samples have 64 numbers (float32) and are of 10 classes: it takes square images of one colour",
+            "whose samples have 64 numbers (float32) and 10 classes: it needs square images with one or three channels",
         ),
-        ("mnist", "lstm", "and are of 10 classes: it gives 80 logits a sample."),
-        ("cifar100", "lstm-leaf", "and are of 100 classes: it gives 80 logits a sample."),
+        ("mnist", "lstm", "and 10 classes: it gives 80 logits per sample."),
+        ("cifar100", "lstm-leaf", "and 100 classes: it gives 80 logits per sample."),
         ("shakespeare", "lenet5", "--model lenet5 does not fit --task shakespeare"),
         ("digits", "lenet", "--model 'lenet' is not known; did you mean lenet5?"),
     ],
@@ -230,18 +230,18 @@ class Flat:
     [
         (
             "Changing",
-            "--model mine.py:Changing cannot be compiled for (unhashable type: 'Changing'); make it a frozen dataclass",
+            "--model mine.py:Changing cannot be compiled (unhashable type: 'Changing'); make it a frozen dataclass",
         ),
         (
             "of_a_list",
-            "--model mine.py:of_a_list cannot be compiled for (unhashable type: 'list'); make it a frozen dataclass, with tuples",
+            "--model mine.py:of_a_list cannot be compiled (unhashable type: 'list'); make it a frozen dataclass with tuples",
         ),
         (
             "listed",
-            "does not fit --task digits, whose samples have 64 numbers (float32) and are of 10 classes: its init gives a list, not a dict.",
+            "does not fit --task digits, whose samples have 64 numbers (float32) and 10 classes: its init gives a list, not a dict.",
         ),
         ("nothing", "--model mine.py:nothing gave a NoneType; expected a Model."),
-        ("asks", "--model mine.py:asks asks for width; it may ask for any of inputs, classes, dtype."),
+        ("asks", "--model mine.py:asks has an unknown parameter width; available are inputs, classes, dtype."),
         ("fails", "--model mine.py:fails: IndexError: list index out of range (mine.py, line "),
         ("MINE", "has no MINE"),
     ],
@@ -306,4 +306,4 @@ def test_a_federation_with_its_own_model_takes_no_other(tmp_path):
     pytest.importorskip("flwr")
     status, said = perfeds2("federate", "local", "--model", "mlp", "--app-module", "a.py", "--out", tmp_path / "out")
     assert (status, said.count("\n")) == (2, 1), said
-    assert "--model mlp and --app-module were both given; the module has a model of its own." in said
+    assert "--model mlp and --app-module were both given; the module defines its own model. Give one of them." in said

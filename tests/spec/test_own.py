@@ -82,7 +82,7 @@ def forgets_to_return(cell):
     np.argsort(cell.distance_m)
 
 
-def plans_nobody(cell):
+def plans_no_one(cell):
     return lambda round_: [0, 99]
 
 
@@ -147,7 +147,7 @@ def test_a_spec_with_own_things_reads_back_as_itself_and_notices_a_changed_file(
     (tmp_path / "spec.toml").write_text(spec.to_toml())
     assert resolve(read_toml(tmp_path / "spec.toml")) == spec
     file.write_text(MINE + "\n# another file now\n")
-    with pytest.raises(InputError, match=r"mine\.py is not the file this spec was written with: it has changed since"):
+    with pytest.raises(InputError, match=r"mine\.py has changed since this spec was written"):
         resolve(read_toml(tmp_path / "spec.toml"))
 
 
@@ -156,24 +156,27 @@ def test_a_spec_with_own_things_reads_back_as_itself_and_notices_a_changed_file(
     ("settings", "sentence"),
     [
         ({"bandwidth": "mine.py:polcy"}, "has no polcy; did you mean policy?"),
-        ({"bandwidth": "yours.py:policy"}, "refers to no file: yours.py is not in"),
+        ({"bandwidth": "yours.py:policy"}, "was not found: there is no yours.py in"),
         ({"bandwidth": "no.such.package:policy"}, "cannot be loaded: ModuleNotFoundError"),
         (
             {"bandwidth": "broken.py:policy"},
             "cannot be loaded: ZeroDivisionError: division by zero (broken.py, line 2)",
         ),
-        ({"task": "mine.py:policy"}, "--task mine.py:policy asks for uplink; it may ask for any of ues, labels_per_ue"),
-        ({"task": "mine.py:by_speed"}, "asks for cell"),
-        ({"cell": "mine.py:by_speed"}, "asks for cell"),
+        (
+            {"task": "mine.py:policy"},
+            "--task mine.py:policy has an unknown parameter uplink; available are ues, labels_per_ue",
+        ),
+        ({"task": "mine.py:by_speed"}, "unknown parameter cell"),
+        ({"cell": "mine.py:by_speed"}, "unknown parameter cell"),
         ({"algorithms": "mine.py:mine,mine.py:mine"}, "has Mine twice"),
-        ({"algorithms": "mine.py:two_ues"}, "asks for ues"),
+        ({"algorithms": "mine.py:two_ues"}, "unknown parameter ues"),
         ({"schedule": "mine.py:by_speed"}, "expected rows of 2 UEs"),
         ({"schedule": "mine.py:forgets_to_return"}, "expected rows of 2 UEs (--quorum), got object of shape ()"),
         (
-            {"schedule": "mine.py:plans_nobody"},
+            {"schedule": "mine.py:plans_no_one"},
             "PerFedS2: the schedule plans [ 0 99] for round 0; expected 2 different",
         ),
-        ({"schedule": "mine.py:mine"}, "--schedule 'mine.py:mine' is no schedule; expected a name such as"),
+        ({"schedule": "mine.py:mine"}, "--schedule 'mine.py:mine' is not a schedule; expected a name such as"),
         (
             {"bandwidth": "mine.py:divides"},
             "with --bandwidth mine.py:divides: TypeError: 'int' object is not subscriptable (mine.py, line 4",
@@ -265,7 +268,7 @@ def test_objects_from_python_enter_as_they_are(tmp_path):
     assert result.spec.cell.ues == 4  # the task's
     text = (tmp_path / "run" / "spec.toml").read_text()
     assert "cannot be saved" in text  # the folder says so
-    with pytest.raises(InputError, match="was defined interactively and cannot be saved; run it from Python again"):
+    with pytest.raises(InputError, match="was defined interactively and cannot be saved; run it again from Python"):
         resolve(read_toml(tmp_path / "run" / "spec.toml"))  # what --resume does
     with pytest.raises(InputError, match="cannot be saved, so it may differ"):
         open_folder(tmp_path / "run", result.spec)
@@ -304,7 +307,7 @@ def test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_t
     assert swept.summary.bandwidth.tolist() == ["equal_share", "mine.py:policy"]
     assert swept.summary.train_loss_mean.nunique() == 1  # it is the same policy
     (tmp_path / "mine.py").write_text(MINE + "# changed\n")
-    with pytest.raises(InputError, match="it has changed since"):
+    with pytest.raises(InputError, match="has changed since"):
         sweep(base, grid, out=tmp_path / "swept")
     here = sweep(base, {"bandwidth": [lambda uplink: policy_of_this_file(uplink)]}, out=tmp_path / "here")
     assert not here.failures
@@ -312,7 +315,7 @@ def test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_t
         "python:"
         + "test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_this_one.<locals>.<lambda>"
     ]
-    with pytest.raises(InputError, match="nobody can tell whether it is the same"):
+    with pytest.raises(InputError, match="was defined interactively and cannot be saved"):
         sweep(base, {"bandwidth": [lambda uplink: policy_of_this_file(uplink)]}, out=tmp_path / "here")
 
 

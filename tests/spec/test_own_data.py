@@ -1,4 +1,4 @@
-"""Does somebody with a file of data get what the page says: it learns, it is said what was taken, it is resumed or refused?"""
+"""Does a data file of the user behave as documented: is it learned, described, resumed or rejected?"""
 
 import json
 import re
@@ -80,7 +80,7 @@ def said(out):
             ("--target", "price"),
             0.4,
             0.9,
-            "column client says whose each is (8 UEs); column price is learned as a number; --split natural --loss mse --metric r2",
+            "column client names the owner of each line (8 UEs); column price is learned as a number; --split natural --loss mse --metric r2",
         ),
         (
             "two.csv",
@@ -118,7 +118,7 @@ def test_a_report_calls_the_metric_by_its_name(folder):
     (folder / "price.csv").write_text(f"{text}0,0,0,0,100,7\n")
     status, error = perfeds2("compare", "--resume", "out")
     assert (status, error.count("\n")) == (2, 1)
-    assert "price.csv is not the file this spec was written with: it has changed since" in error
+    assert "price.csv has changed since this spec was written" in error
 
 
 @pytest.mark.slow
@@ -198,14 +198,20 @@ def test_own_functions_and_objects_go_as_well():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"task": "nothing.csv"}, "--task 'nothing.csv' refers to no file: nothing.csv is not in"),
+        ({"task": "nothing.csv"}, "--task 'nothing.csv' was not found: there is no nothing.csv in"),
         (
             {"task": "classes.csv", "target": "lable"},
             "--task classes.csv: has no column lable (--target); did you mean label?",
         ),
         ({"task": "price.csv"}, "--task price.csv: has no column called label or target or y"),
-        ({"task": "classes.csv", "split": "natural"}, "--task classes.csv: --split natural needs data that say whose"),
-        ({"task": "price.csv", "target": "price", "ues": 9}, "--task price.csv: its samples are of 8 UEs, got 9 UEs"),
+        (
+            {"task": "classes.csv", "split": "natural"},
+            "--task classes.csv: --split natural needs data that name the owner",
+        ),
+        (
+            {"task": "price.csv", "target": "price", "ues": 9},
+            "--task price.csv: its samples belong to 8 UEs, got 9 UEs",
+        ),
         ({"task": "classes.csv", "split": "labels:4"}, "--labels-per-ue must be from 1 to the task's 3 labels, got 4"),
         ({"task": "classes.csv", "split": "labels:x"}, "--split 'labels:x' needs a number as in labels:0.5"),
         ({"task": "classes.csv", "split": "dirichlet:0"}, "alpha from 0.001 to 1e6, got 0"),
@@ -218,7 +224,7 @@ def test_own_functions_and_objects_go_as_well():
             "--task digits: --loss mse is for numbers, and the target is one of 10 labels",
         ),
         ({"task": "digits", "target": "label"}, "--target is for a CSV file, and --task is digits"),
-        ({"task": "digits", "split": "natural"}, "--split natural needs data that say whose each sample is"),
+        ({"task": "digits", "split": "natural"}, "--split natural needs data that name the owner"),
         (
             {"task": "price.csv", "target": "price", "loss": "mine.py:scalar"},
             "--loss mine.py:scalar gives shape () for 3 samples; expected a number a sample",
@@ -237,5 +243,5 @@ def test_what_cannot_be_is_said_in_a_sentence(settings, sentence):
 
 def test_an_own_task_that_does_not_ask_for_a_split_takes_none():
     made = Task.of_arrays("mine", X, (X[:, 0] > 0).astype(int), ues=4, seed=0, labels_per_ue=2)
-    with pytest.raises(InputError, match="does not ask for a split, so --split iid has no say"):
+    with pytest.raises(InputError, match="has no parameter split, so --split iid has no effect"):
         compare(task=made, split="iid")

@@ -183,13 +183,13 @@ def test_settings_that_were_tuned_before_are_taken_as_they_are():
     ("base", "asked", "sentence"),
     [
         ({}, {"methods": ["FedBuf"]}, "--methods 'FedBuf' is not known; did you mean FedBuff"),
-        ({}, {"mine": ["gone.py:Mine"]}, "--mine 'gone.py:Mine' refers to no file"),
-        ({}, {"methods": ["nowhere.py:mine"]}, "refers to no file"),
+        ({}, {"mine": ["gone.py:Mine"]}, "--mine 'gone.py:Mine' was not found"),
+        ({}, {"methods": ["nowhere.py:mine"]}, "was not found"),
         ({}, {"tries": -1}, "--tune must be from 0"),
         ({}, {"tries": MOST_TRIES + 1}, "--tune must be from 0"),
-        ({}, {"tries": 0, "search": {"FedBuff.beta": [0.1]}}, "--search says what is tried"),
-        ({}, {"search": {"beta": [0.1]}}, "--search beta must say whose it is, such as PerFedS2.beta"),
-        ({}, {"search": {"FedAdam.beta": [0.1]}}, "--search is for FedAdam, which is not met here"),
+        ({}, {"tries": 0, "search": {"FedBuff.beta": [0.1]}}, "--search has no effect without tuning"),
+        ({}, {"search": {"beta": [0.1]}}, "--search beta must name a method, such as PerFedS2.beta"),
+        ({}, {"search": {"FedAdam.beta": [0.1]}}, "--search is for FedAdam, which does not take part"),
         ({"task": "digits"}, {"tasks": ["mnist"]}, "--task digits and --tasks were both given"),
         ({}, {"tasks": ["digits", "digits"]}, "give digits on paper twice"),
         ({}, {"cells": ["quorum=3", "quorum=3"]}, "--cells has quorum=3 twice"),
@@ -197,7 +197,7 @@ def test_settings_that_were_tuned_before_are_taken_as_they_are():
         ({}, {"cells": ["quorum="]}, "--cells takes SETTING=VALUE"),
         ({}, {"cells": ["seeds=3"]}, r"has \[run\]; a cell has only cell, radio, energy, protocol, learning"),
         ({}, {"cells": ["quorum=900"]}, "--quorum must be from 1"),
-        ({"horizon_s": None, "rounds": 5}, {}, "an arena is over simulated time"),
+        ({"horizon_s": None, "rounds": 5}, {}, "an arena compares over simulated time"),
         ({}, {"rungs": 9}, "--rungs must be from 1 to 6"),
     ],
 )
@@ -420,7 +420,7 @@ def test_the_progress_is_that_of_the_whole(tmp_path):
             "Ditto, which does not take part; leave it out, or add Ditto to --methods",
         ),
         (["--resume", "nowhere"], "holds no arena"),
-        (["--mine", "nowhere.py:x"], "refers to no file"),
+        (["--mine", "nowhere.py:x"], "was not found"),
         (["--cells", "seeds=3"], "a cell has only"),
         (["--on", "slurm", "--tune", 0], "--on takes processes, ray"),
         (["--workers", 0, "--tune", 0], "--workers must be at least 1"),
@@ -486,5 +486,5 @@ def test_the_command_as_a_user_types_it_with_a_merge_of_their_own(tmp_path, monk
     Path("mine.py").write_text(MINE.replace("0.5", "0.25"))
     status, _, said = told("arena", "--resume", "whole", "--quiet")
     assert status == 2
-    assert "it has changed since" in said
+    assert "has changed since" in said
     assert json.loads(whole["arena.json"])["mine"] == ["HalvedS2"]

@@ -171,7 +171,7 @@ def test_nothing_is_recommended_where_nothing_stands():
     assert "none of" in repr(plan)
 
 
-def test_a_target_nobody_reaches_is_refused_with_how_far_it_got():
+def test_a_target_no_one_reaches_is_refused_with_how_far_it_got():
     with pytest.raises(
         InputError, match=r"--target-accuracy 0.9 is not reached within 240 simulated seconds .*best look"
     ):

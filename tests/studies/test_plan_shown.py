@@ -104,4 +104,4 @@ def test_a_notebook_gets_the_sentence_a_map_a_small_table_and_the_line_to_type(p
     assert page.startswith("<p>Take A = 4")
     assert page.count("<tr") <= 8
     assert page.count("<pre>perfeds2 run") == (plan.command is not None)
-    assert pyplot.get_fignums() == shown_before  # nobody else sees it
+    assert pyplot.get_fignums() == shown_before  # no one else sees it

@@ -72,7 +72,7 @@ def run_search(search: Search, path: Path, on: Any, **more: Any) -> Tuning:
 
 
 def near(best: float):
-    """Better the nearer β is to this one, whoever it is, however long."""
+    """Better the nearer β is to this one, for every algorithm and horizon."""
     return lambda _, learning, __, ___: 1 - abs(math.log(learning.beta / best)) / 10
 
 
@@ -273,7 +273,7 @@ def test_a_training_that_is_given_up_ends_the_search_in_a_sentence_and_the_other
     run_search(search, tmp_path / "luck", on=played(near(0.3)))
     never = played(near(0.3), fails=lambda one: "ValueError: no luck." if one.algorithm == "PerFedS2" else None)
     with pytest.raises(
-        InputError, match=r"beta=0.1, 1 s, PerFedS2 seed 1000000 failed: ValueError: no luck; the same command"
+        InputError, match=r"beta=0.1, 1 s, PerFedS2 seed 1000000 failed: ValueError: no luck; run the same command"
     ):
         run_search(search, tmp_path / "none", on=never)
     run_search(search, tmp_path / "none", on=played(near(0.3), after))
@@ -311,7 +311,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path, text):
     with pytest.raises(InputError, match="holds no tuning"):
         read_search(tmp_path)
     (tmp_path / "tune.toml").write_text(text)
-    with pytest.raises(InputError, match="is not what tune writes"):
+    with pytest.raises(InputError, match="is not a valid request for tune"):
         read_search(tmp_path)
 
 
@@ -392,11 +392,11 @@ def test_report_draws_a_tuning_again_and_several_beside_each_other(tmp_path):
     assert (tmp_path / "both/table.tex").exists()
     status, _, error = told("report", one.path, "--x", "joules")
     assert status == 2
-    assert "a tuning keeps one number of each training" in error
+    assert "a tuning stores one number per training" in error
     next((one.path / "trainings").iterdir()).unlink()
     status, _, error = told("report", one.path)
     assert status == 2
-    assert f"holds a tuning that is not through; perfeds2 tune --resume {one.path} goes on." in error
+    assert f"holds an unfinished tuning; continue with perfeds2 tune --resume {one.path}." in error
 
 
 def test_without_numbers_there_is_no_picture(tmp_path):
@@ -446,7 +446,7 @@ def test_a_single_value_is_a_list_of_it():
 
 
 @pytest.mark.parametrize(("more", "sentence"), [({"on": "slurm"}, "--on takes"), ({"count": 0}, "--jobs must be")])
-def test_what_nobody_can_do_leaves_no_folder(tmp_path, more, sentence):
+def test_what_no_one_can_do_leaves_no_folder(tmp_path, more, sentence):
     with pytest.raises(InputError, match=sentence):
         run_trainings(search_of(ONE, {"beta": [0.1]}), tmp_path / "new", Execution(Workers(**more)))
     with pytest.raises(InputError, match="days of this machine"):
@@ -502,7 +502,7 @@ def test_what_is_in_no_file_is_tuned_in_this_process(tmp_path):
     found = tune(base, {"beta": [0.05, 0.2]}, out=tmp_path / "a", rungs=1, seeds=1)
     assert found.best[0].algorithm == "NowhereS2"
     assert len(found.table) == 2
-    with pytest.raises(InputError, match="run it from Python again"):
+    with pytest.raises(InputError, match="run it again from Python"):
         resolve(read_toml(tmp_path / "a/tuned.toml"))
     with pytest.raises(InputError, match="cannot be saved"):
         tune(base, {"beta": [0.05, 0.2]}, out=tmp_path / "a", rungs=1, seeds=1)

@@ -27,7 +27,7 @@ class HandMadeCell(Cell):
 
 
 def hand_made_cell(compute_s: list[float], usual: int = 4, odd: dict[tuple[int, int], int] | None = None) -> Cell:
-    """A cell whose UEs compute so many seconds on one sample."""
+    """A cell whose UEs compute this many seconds on one sample."""
     n = len(compute_s)
     cpu_hz = 1e6 / np.array(compute_s)
     return HandMadeCell(np.ones(n), cpu_hz, cycles_per_sample=1e6, bandwidth_hz=float(n), usual=usual, odd=odd or {})

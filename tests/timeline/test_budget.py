@@ -31,7 +31,7 @@ from perfeds2.timeline.state import Budget, too_few
 
 @dataclass(frozen=True)
 class Limited:
-    """A run whose UEs have so many joules each, or one number for all."""
+    """A run whose UEs have this many joules each, or one number for all."""
 
     run: Run
     joules: np.ndarray | float
@@ -82,7 +82,7 @@ def assert_agrees(limited: Limited, rounds: int) -> Timeline:
 
 def test_three_jobs_by_hand():
     """UEs compute 1 and 2 s and send for 2 s, at 1 W each for both: jobs of 3 and 4 J, rounds on each arrival. Of its 7 J
-    UE 1 has spent 8 when its second job is over, at second 8; UE 0 has spent 6 at second 6, and 9 at 9: then nobody is left.
+    UE 1 has spent 8 when its second job is over, at second 8; UE 0 has spent 6 at second 6, and 9 at 9: then no UE is left.
     """
     cell = hand_made_cell([1.0, 2.0])
     budget = Budget(7.0, np.ones(2), np.ones(2), 0.0, cell.compute_s(1))
@@ -163,7 +163,7 @@ def test_simulate_agrees_with_batteries_on_random_cells(run: Run, part: float, m
 
 @given(runs(max_ues=12, scheduled=False), st.floats(0.05, 1.5))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_nobody_who_has_spent_its_budget_is_handed_a_model(run: Run, part: float):
+def test_no_ue_who_has_spent_its_budget_is_handed_a_model(run: Run, part: float):
     """Job by job, from the timeline alone: what a UE had spent when a job began was less than its budget."""
     model = ENERGY["chen"]
     free = energy_of(run.simulate(12), run.cell, model, run.payload_bits, np.zeros(0)).ue_j
@@ -196,7 +196,7 @@ def test_a_spec_with_a_budget():
     (line,) = make_timelines(spec, stage, make_algorithms(spec, stage))
     assert 0 < line.rounds < 5000
     for bad in ({"schedule": "deficit"}, {"algorithms": ["TiFL"]}):
-        with pytest.raises(InputError, match=r"an energy budget does not go with the schedule of"):
+        with pytest.raises(InputError, match=r"an energy budget cannot be combined with the schedule of"):
             check(spec_from(energy_budget=1, **bad), trains=False)
     with pytest.raises(InputError, match="--energy-budget must be"):
         spec_from(energy_budget=0)
@@ -230,7 +230,7 @@ def test_a_column_of_the_fleet_file_is_each_ues_own_budget(tmp_path):
     assert limits == [3, 3, 1e9, 1e9]
     assert same[0] == merges[0] == same[1]
     assert clock_key(spec_from(**given)) != clock_key(spec_from(**given | {"energy": "chen"}))
-    with pytest.raises(InputError, match="an energy budget does not go with the schedule of"):
+    with pytest.raises(InputError, match="an energy budget cannot be combined with the schedule of"):
         check(spec_from(**given | {"algorithms": ["TiFL"]}), trains=False)
 
 

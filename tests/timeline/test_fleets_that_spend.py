@@ -88,7 +88,7 @@ def test_batteries_of_those_who_come_and_go_agree_with_processes(stale, keeps):
     free = run.simulate(60)
     half_j = float(np.median(energy_of(free, cell, SPENT, 1e5, np.zeros(0)).ue_j)) / 2
     line = assert_agrees(run, 60, half_j)
-    assert (line.rounds, line.ues.tolist()) != (free.rounds, free.ues.tolist())  # somebody has left
+    assert (line.rounds, line.ues.tolist()) != (free.rounds, free.ues.tolist())  # a UE has left
 
 
 @pytest.mark.parametrize("way", ["multicast", "unicast"])
@@ -148,12 +148,14 @@ def test_spreads_are_log_normal_around_the_median_and_belong_to_the_job():
     np.testing.assert_allclose(np.median(logs, axis=0), np.zeros((2, 3)), atol=0.03)
     assert np.abs(logs).max() <= CUT * 0.5
     more = Spread(np.append(spread.compute, 1.0), np.append(spread.rate, 1.0))
-    np.testing.assert_array_equal(more.factors(7, 5)[0][:3], spread.factors(7, 5)[0])  # whoever else there is
+    np.testing.assert_array_equal(
+        more.factors(7, 5)[0][:3], spread.factors(7, 5)[0]
+    )  # whichever other devices there are
     assert abs(np.corrcoef(logs[:-1, 0, 0], logs[1:, 0, 0])[0, 1]) < 0.05
 
 
 def test_a_downlink_to_uplinks_of_their_own_is_refused():
     cell = Cell.draw(3, seed=0, downlink=Downlink("multicast", 1.0, 1e5))
     cell = replace(cell, fleet=Fleet(np.full(3, np.nan), np.array([1e6, np.nan, np.nan])))
-    with pytest.raises(ValueError, match="how models reach UEs with uplinks of their own is not known"):
+    with pytest.raises(ValueError, match="the downlink of UEs with dedicated uplinks is unknown"):
         simulate(cell, Protocol(1), payload_bits=1e4, samples=1, rounds=1)

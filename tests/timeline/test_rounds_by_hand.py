@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hand_made import hand_made_cell, one_hz_each
 
-from perfeds2.timeline.protocol import IDLE, NOBODY, Closing, Protocol, Server, close_round, hand_out, open_server
+from perfeds2.timeline.protocol import IDLE, NO_UES, Closing, Protocol, Server, close_round, hand_out, open_server
 from perfeds2.timeline.simulate import simulate
 
 NEVER = np.inf
@@ -169,7 +169,7 @@ def test_a_schedule_must_plan_a_different_ues(plan):
         play([1, 1, 1], Protocol(2), rounds=1, schedule=lambda _: np.array(plan))
 
 
-def test_a_policy_that_serves_nobody_is_told_so():
+def test_a_policy_that_serves_no_ue_is_told_so():
     cell = hand_made_cell([1, 1])
     with pytest.raises(ValueError, match="round 0 never closes: UE 0 gets no bandwidth"):
         simulate(cell, Protocol(1), payload_bits=4.0, samples=1.0, rounds=1, bandwidth=lambda _: np.zeros(2))
@@ -256,7 +256,7 @@ def test_a_server_that_has_too_few_arrivals_keeps_the_round_open():
 
 def test_waiting_looks_ahead_more_than_one_round():
     # A = 1, S = 2. Round 0 merged UE 0, which works on w_1; UEs 1 and 2 still work on w_0, due in round 2. Rounds 1 and 2
-    # merge one each, so round 1 must not close on UE 0, though nobody is over-stale yet: it takes UE 1 or UE 2.
+    # merge one each, so round 1 must not close on UE 0, though no UE is over-stale yet: it takes UE 1 or UE 2.
     protocol = Protocol(1, 2, "wait")
     server = Server(1, np.array([1, 0, 0]), np.array([0, -1, -1]), 10.0)
     assert close_round(server, np.array([11.0, NEVER, NEVER]), protocol).time_s == NEVER
@@ -267,7 +267,7 @@ def test_waiting_looks_ahead_more_than_one_round():
 def test_longest_out_is_handed_first():
     protocol = Protocol(1, 0, "wait")  # one at work
     server = Server(3, np.array([IDLE, 3, IDLE, IDLE]), np.array([2, 1, -1, 0]), 0.0)
-    later, handed = hand_out(server, Closing(1.0, np.array([1]), NOBODY), protocol)
+    later, handed = hand_out(server, Closing(1.0, np.array([1]), NO_UES), protocol)
     assert handed.handed.tolist() == [2]
     assert later.versions.tolist() == [IDLE, IDLE, 4, IDLE]
     assert later.merged_in.tolist() == [2, 3, -1, 0]

@@ -100,7 +100,7 @@ def test_cut_into_pieces_the_timeline_is_the_same_and_a_prefix_is_the_shorter_on
 @pytest.mark.slow
 @given(scheduled(), st.integers(1, 15))
 @QUICK
-def test_as_many_as_asked_nobody_twice_and_no_job_forgotten(run: Run, rounds: int):
+def test_as_many_as_asked_no_ue_twice_and_no_job_forgotten(run: Run, rounds: int):
     infos: list[RoundInfo] = []
     timeline = run.simulate(rounds, watch=infos.append)
     assert timeline.ues.shape == (rounds, run.protocol.quorum)
@@ -183,13 +183,13 @@ def test_a_draft_has_no_plan():
     cell, protocol = Cell.draw(4), Protocol(2, drafts=True)
     with pytest.raises(ValueError, match="takes no schedule"):
         simulate(cell, protocol, payload_bits=1e5, samples=1, rounds=1, schedule=age)
-    with pytest.raises(ValueError, match="stale must be restart"):
+    with pytest.raises(ValueError, match="drafts needs rests=False and stale='restart'"):
         Protocol(2, 5, "wait", drafts=True)
 
 
 def test_who_rests_needs_a_plan_and_no_bound():
     cell = Cell.draw(4)
-    with pytest.raises(ValueError, match="give simulate a schedule"):
+    with pytest.raises(ValueError, match="rests=True needs a schedule"):
         simulate(cell, Protocol(2, rests=True), payload_bits=1e5, samples=1, rounds=1)
     with pytest.raises(ValueError, match="max_staleness must be None, got 5"):
         Protocol(2, 5, rests=True)

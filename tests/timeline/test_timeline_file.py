@@ -213,5 +213,5 @@ def test_no_prefix_is_longer_than_the_timeline():
 def test_play_does_not_go_on_from_another_past():
     cell = Cell.draw(6, 1)
     setting = Conditions(cell, Protocol(2, 1, "ignore"), 1e5, cell.compute_s(50.0), np.full(6, 1 / 6))
-    with pytest.raises(ValueError, match="the clock stands at round 0, but the past has 12 rounds"):
+    with pytest.raises(ValueError, match="the clock is at round 0, but the past has 12 rounds"):
         play(setting, start_clock(setting), small(), rounds=1)

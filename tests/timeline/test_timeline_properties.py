@@ -167,7 +167,7 @@ def test_no_legal_protocol_deadlocks(run: Run):
 
 @given(runs(scheduled=False))
 @PROPERTY
-def test_waiting_starves_nobody(run: Run):
+def test_waiting_starves_no_ue(run: Run):
     n, quorum, bound = run.cell.ues, run.protocol.quorum, run.protocol.max_staleness or 0
     waiting = Run(run.cell, Protocol(quorum, bound, "wait"), run.payload_bits, run.samples, run.bandwidth, None)
     rounds = max(-(-n // quorum), bound + 1)  # the first jobs are due by round S; then come those who had to wait
@@ -185,7 +185,7 @@ def test_synchronous_rounds_have_no_staleness(n: int, seed: int, stale, bound: i
 
 @given(st.integers(1, 20), st.integers(0, 2**32), st.sampled_from(STALE))
 @PROPERTY
-def test_asynchronous_rounds_merge_one_each_and_nobody_waits(n: int, seed: int, stale):
+def test_asynchronous_rounds_merge_one_each_and_no_ue_waits(n: int, seed: int, stale):
     run = Run(Cell.draw(n, seed), Protocol(1, None, stale), 1e5, 50.0, uneven_share(seed), None)
     timeline = run.simulate(30)
     assert timeline.quorum == 1

@@ -25,7 +25,7 @@ OUT = -1  # the version of a phone without a job
 
 
 class Air:
-    """The base station's own band: one hand-out after the other goes over it."""
+    """The base station's own band: it sends one model after the other."""
 
     def __init__(self, mast: Mast | None, radio: Radio):
         self.mast, self.radio, self.free_s = mast, radio, 0.0
@@ -52,7 +52,7 @@ class Air:
 
 @dataclass
 class Weather:
-    """Which block of time it is, and whether somebody has come or gone since the bands were shared out."""
+    """Which block of time it is, and whether a UE has come or gone since the bands were shared out."""
 
     block: int = 0
     moved: bool = False
@@ -101,7 +101,7 @@ class Phone:
         return not self.is_empty
 
     def begin(self, version: int, model_s: float) -> None:
-        """A new job; its model is there after so many seconds."""
+        """A new job; its model is there after this many seconds."""
         self.version, self.arrived_s = version, math.inf
         seconds, self.ease = (self.compute_s, 1.0) if self.job is None else self.job(self.number, version)
         self.ready_s, self.bits_then = self.env.now + model_s + seconds, self.payload_bits
@@ -312,7 +312,7 @@ def close_rounds(
         open_the_air(phones, air.radio, k, plan, weather)
         while (merged := who_closes(phones, k, rules, plan)) is None:
             yield bell.get()
-            yield env.timeout(0)  # whoever arrives at this very instant counts too
+            yield env.timeout(0)  # UEs that arrive at this very instant count too
             if weather.moved:
                 weather.moved = False
                 may = [p for p in in_turn(phones, places) if not rules.rests or any(p.number in g for g in plan or [])]

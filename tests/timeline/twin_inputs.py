@@ -42,7 +42,7 @@ class Battery:
     computing_w: np.ndarray  # of each
     sending_w: np.ndarray
     joules_per_bit: float = 0.0
-    model_s: float = 0.0  # of what is said to be computing, a phone waits so long for the model
+    model_s: float = 0.0  # part of the computing time that is spent waiting for the model
 
     def joules_of(self, phone: int) -> float:
         return float(self.joules[phone]) if isinstance(self.joules, np.ndarray) else self.joules

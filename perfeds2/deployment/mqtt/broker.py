@@ -34,7 +34,7 @@ LOG_BYTES = 32 * 2**20
 INSTALL = "install it (Debian, Ubuntu: sudo apt install mosquitto; macOS: brew install mosquitto)"
 ELSEWHERE = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")  # install folders often missing from PATH
 ACCESS = f"""\
-# What each may say (write) and hear (read); %u is the name in the certificate. Nobody may do anything else.
+# What each client may write and read; %u is the name in the certificate. Everything else is forbidden.
 user {SERVER}
 topic readwrite perfeds2/#
 

@@ -5,8 +5,8 @@ job announces itself, the job is sent again, because the device or the broker ma
 was in transit. The device knows the ticket: it computes a new job and repeats its reply to an old one. Replies to any
 other ticket are not accepted. So the broker need not remember anything.
 
-A model is published once, as retained messages, for all devices that are handed it, and cleared when none works on it
-any more.
+A model is published once, as retained messages, for all devices that are handed it, and cleared when no device
+works on it.
 """
 
 import math

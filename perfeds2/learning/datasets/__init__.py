@@ -27,5 +27,5 @@ def source_of(name: str) -> Source:
     """Return the source of a data set by its name."""
     known = sources()
     if name not in known:
-        raise InputError(f"{name!r} is no data set; expected one of {', '.join(known)}.")
+        raise InputError(f"{name!r} is not a data set; expected one of {', '.join(known)}.")
     return known[name]

@@ -255,11 +255,11 @@ def letters(text: str) -> UInt8[np.ndarray, " m"]:
 def shakespeare_data(ues: int, split: Split, seed: int, found: Found) -> Windows:
     """Draw one role per UE, among those with at least 64 samples beside the gap. Ignores labels per UE."""
     if not isinstance(split, Natural | ByLabel):
-        raise ValueError("each of its UEs is a role, who speaks as it speaks; leave --split out, or give natural.")
+        raise ValueError("each UE is a role with its own lines; leave --split out, or give natural.")
     roles = _read_once(found.files[0])
     roles = [role for role in roles if role.samples >= WINDOW + FEWEST_SAMPLES]
     if ues > len(roles):
-        raise ValueError(f"there are {len(roles)} roles that say enough, got {ues} UEs; use fewer UEs.")
+        raise ValueError(f"only {len(roles)} roles have enough text, got {ues} UEs; use fewer UEs.")
     chosen = np.random.default_rng([seed, 3]).choice(len(roles), ues, replace=False)
     return Windows.of([roles[number] for number in chosen])
 

@@ -20,7 +20,7 @@ def synthetic_data(ues: int, split: Split, seed: int) -> Generated:
         return Generated(jax.random.key(seed), ues, FEATURES, CLASSES, CLASSES, differ=False)
     if not isinstance(split, ByLabel | Natural):
         raise ValueError(
-            "its samples have no end, so there is nothing to divide; --split takes labels:K, natural or iid."
+            "its samples are generated without end, so they cannot be divided; --split takes labels:K, natural or iid."
         )
     labels_per_ue = split.labels_per_ue if isinstance(split, ByLabel) else CLASSES
     check_labels_per_ue(labels_per_ue, CLASSES)

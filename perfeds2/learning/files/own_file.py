@@ -37,9 +37,9 @@ class OwnFile:
         """
         path = Path(path)
         if not os.path.exists(path):
-            raise ValueError(f"refers to no file: {path} is not in {Path.cwd()}")
+            raise ValueError(f"was not found: there is no {path} in {Path.cwd()}")
         if not (path.is_dir() or path.suffix in (".csv", ".npz")):
-            raise ValueError("is no data; expected FILE.csv, FILE.npz, or a folder of npz files")
+            raise ValueError("is not a data file; expected FILE.csv, FILE.npz, or a folder of npz files")
         try:
             files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
             found = [(file, file.stat()) for file in files]
@@ -141,5 +141,5 @@ def _read_once(path: Path, digest: str, target: tuple[str, ...], ue_column: str 
         if path.suffix == ".csv" and not path.is_dir():
             return read_csv(path, target, ue_column)
         if target or ue_column:
-            raise DataBroken("has arrays x and y, no columns; leave --target and --ue-column out.")
+            raise DataBroken("has arrays x and y but no columns; leave out --target and --ue-column.")
         return read_folder(path) if path.is_dir() else read_arrays(path)

@@ -111,7 +111,7 @@ def find(source: Source, data_dir: Path | str | None = None) -> Found:
     what = f"is incomplete ({', '.join(found.missing)} missing)" if found.missing else "was not found"
     looked = ", ".join(map(str, folders(data_dir)))
     raise InputError(
-        f"{name} {what}; looked in {looked}; get it with `perfeds2 data fetch {name}`, or say where it is with --data-dir."
+        f"{name} {what}; looked in {looked}; get it with `perfeds2 data fetch {name}`, or give its folder with --data-dir."
     )
 
 
@@ -180,7 +180,7 @@ def _stay_with_https(response: Any, *_: Any, **__: Any) -> None:
     """Refuse redirects to plain HTTP. requests calls this for every response."""
     following = response.headers.get("location", "")
     if not response.url.startswith("https://") or following.startswith("http://"):
-        raise OSError(f"led to an address without HTTPS ({following or response.url})")
+        raise OSError(f"redirected to an address without HTTPS ({following or response.url})")
 
 
 class _Bar:

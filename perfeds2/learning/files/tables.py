@@ -74,11 +74,11 @@ def read_csv(path: Path, target: Sequence[str], ue_column: str | None) -> Sample
     inputs = [name for name in names if name not in (*target, *owner)]
     if not target:
         raise DataBroken(
-            f"has no column called {' or '.join(TARGETS)}; say by --target which of {_some(names)} is to be learned."
+            f"has no column called {' or '.join(TARGETS)}; choose the target with --target from {_some(names)}."
         )
     if not inputs:
-        raise DataBroken(f"has no column beside {' and '.join([*target, *owner])} to learn from.")
-    said = [f"{len(frame):,} lines, {len(inputs)} columns to learn from"]
+        raise DataBroken(f"has no input column besides {' and '.join([*target, *owner])}.")
+    said = [f"{len(frame):,} lines, {len(inputs)} input columns"]
     numbers, texts, scales = {}, {}, []
     for name in inputs:
         column = _numbers(frame[name])
@@ -92,14 +92,14 @@ def read_csv(path: Path, target: Sequence[str], ue_column: str | None) -> Sample
         codes, kinds = _kinds(frame[name])
         if len(kinds) > MOST_TEXTS:
             raise DataBroken(
-                f"column {name} holds {len(kinds):,} different texts, at most {MOST_TEXTS} can be told apart; leave it out, "
-                f"or make numbers of it."
+                f"column {name} holds {len(kinds):,} different texts, but at most {MOST_TEXTS} are allowed; remove it, "
+                f"or convert it to numbers."
             )
         texts |= {f"{name}={kind}": (codes == number).astype(np.float32) for number, kind in enumerate(kinds)}
-        said.append(f"{name} as one column a text")
+        said.append(f"{name} one-hot encoded")
     owners, owner_names = _kinds(frame[owner[0]]) if owner else (None, ())
     if owner:
-        said.append(f"column {owner[0]} says whose each is ({len(owner_names)} UEs)")
+        said.append(f"column {owner[0]} names the owner of each line ({len(owner_names)} UEs)")
     given = tuple(_numbers_or_texts(frame[name]) for name in target)
     every = numbers | texts
     centre, stretch = zip(*scales, strict=True) if scales else ((), ())
@@ -127,7 +127,7 @@ def _read_frame(path: Path) -> Any:
     names = [name.strip() for name in next(csv.reader([first], delimiter=separator))]
     numbers: Any = pd.to_numeric(pd.Series(names), errors="coerce")
     if not all(names) or len(set(names)) < len(names) or numbers.notna().all():
-        raise DataBroken(f"must name every column in line 1, each by another name; got {first.strip()!r:.60}.")
+        raise DataBroken(f"must have a different name for each column in line 1; got {first.strip()!r:.60}.")
     how: Any = {"header": 0, "names": names, "index_col": False, "skip_blank_lines": False, "low_memory": False}
     how |= {"keep_default_na": False, "na_values": ["", "nan", "NaN", "NAN"]}  # the text NA is not a missing value
     with warnings.catch_warnings():
@@ -135,7 +135,7 @@ def _read_frame(path: Path) -> Any:
         frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", **how)
     last = frame.last_valid_index()  # blank lines may follow
     if last is None:
-        raise DataBroken("holds no line behind its columns' names.")
+        raise DataBroken("has no lines after the column names.")
     return frame.loc[:last]
 
 
@@ -147,7 +147,7 @@ def _chosen(names: Sequence[str], given: Sequence[str], usual: Sequence[str], fl
             raise DataBroken(f"has no column {name} ({flag}); {hint}{'' if hint.endswith('?') else '.'}")
     found = list(given) or [name for name in names if name.lower() in usual]
     if not given and len(found) > 1:
-        raise DataBroken(f"has columns {' and '.join(found)}; say by {flag} which one is meant.")
+        raise DataBroken(f"has columns {' and '.join(found)}; choose one with {flag}.")
     return found
 
 
@@ -231,8 +231,8 @@ def _load(path: Path) -> Arrays:
     arrays = read_npz(path, PARTS)
     if arrays.keys() not in LAYOUTS:
         raise DataBroken(
-            f"holds {', '.join(arrays) or 'neither x nor y'}; expected x and y, with ue or without, and for a test set x_test and "
-            f"y_test, with ue_test beside ue."
+            f"holds {', '.join(arrays) or 'neither x nor y'}; expected x and y (optionally ue), and for a test set "
+            f"x_test and y_test (and ue_test if there is ue)."
         )
     for name, values in arrays.items():
         part, _, test = name.partition("_")
@@ -245,7 +245,7 @@ def _load(path: Path) -> Arrays:
             part == "x" and (values.dtype == np.uint8) != (like.dtype == np.uint8)
         ):
             raise DataBroken(
-                f"has {name} of {times(values.shape[1:])} {values.dtype} a sample, but {part} of {times(like.shape[1:])} {like.dtype}."
+                f"has {name} of {times(values.shape[1:])} {values.dtype} per sample, but {part} of {times(like.shape[1:])} {like.dtype}."
             )
         if values.dtype.kind == "f" and not -LARGEST <= values.min() <= values.max() <= LARGEST:
             row = int((~(np.abs(values) <= LARGEST)).reshape(len(values), -1).any(axis=1).argmax())
@@ -289,7 +289,7 @@ def _places(
     strange = every[place] != given
     if strange.any():
         row = int(strange.argmax())
-        raise DataBroken(f"row {row - len(given) + tests} of {name}_test is {given[row]}, which {name} does not hold.")
+        raise DataBroken(f"row {row - len(given) + tests} of {name}_test is {given[row]}, which is not in {name}.")
     return place
 
 
@@ -318,7 +318,7 @@ def _with_labels(table: SampleTable) -> SampleTable:
     """Return the table with labels counted from 0."""
     only, *more = table.given
     if more:
-        raise DataBroken(f"{table.called} are several targets, which only numbers can be; give one, or --loss mse.")
+        raise DataBroken(f"{table.called} are several targets, but labels allow only one; give one, or --loss mse.")
     labels = np.unique(only[: table.trained])
     if not 1 < labels.size <= MOST_LABELS:
         raise DataBroken(f"{table.called} holds {labels.size:,} different labels; expected from 2 to {MOST_LABELS:,}.")

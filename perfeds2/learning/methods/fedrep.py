@@ -16,7 +16,7 @@ def head_of(params: Params) -> Params:
     layers = sorted({name.partition(".")[0] for name in params if name.startswith(HEAD)})
     if not layers:
         raise ValueError(
-            f"the model has no layer {HEAD}…, so it has no head that a UE could keep; name its last one so."
+            f"the model has no layer whose name begins with {HEAD}, so it has no head for UEs to keep; rename its last layer."
         )
     return {name: w for name, w in params.items() if name.partition(".")[0] == layers[-1]}
 

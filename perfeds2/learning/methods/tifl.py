@@ -5,7 +5,7 @@ from perfeds2.learning.settings import traced
 
 @traced
 class TiFL:
-    """Each round is FedAvg with UEs of one tier, so nobody waits for a slower tier (``--tiers``)."""
+    """Each round is FedAvg with UEs of one tier, so no UE waits for a slower tier (``--tiers``)."""
 
     paper = "Chai et al., HPDC 2020"
     mode = "SYN"

@@ -179,9 +179,7 @@ def _drawn(torch: Torch, make: Callable[[], Module], seed: int) -> Module:
         torch.manual_seed(seed)
         module = make() if callable(make) else make
     if not isinstance(module, torch.nn.Module):
-        raise InputError(
-            f"expected a PyTorch module, or what gives one when it is called; got a {type(module).__name__}."
-        )
+        raise InputError(f"expected a PyTorch module, or a callable that returns one; got a {type(module).__name__}.")
     return module.to("cpu")
 
 
@@ -234,9 +232,7 @@ def _exported(torch: Torch, module: Module, sample: jax.ShapeDtypeStruct) -> Exp
     nodes = {node.name: node for node in program.graph.nodes}
     (x_name,), (output,) = signature.user_inputs, signature.user_outputs
     if any(isinstance(nodes[name].meta["val"].shape[0], int) for name in (x_name, output)):
-        raise InputError(
-            f"{_name(module)} takes a fixed number of samples at once; its forward must take any, so write x.shape[0] or -1."
-        )
+        raise InputError(f"{_name(module)} accepts only a fixed number of samples; use x.shape[0] or -1 in forward.")
     first = {id(tensor): name for name, tensor in module.named_parameters()}  # tied weights go by their first name
     inputs = [(x_name, BATCH)]
     for spec in signature.input_specs:
@@ -294,8 +290,7 @@ def _step(torch: Torch, module: Module, node: Node) -> Step:
                 f"{where}: random numbers in forward are not supported; call .eval() on the module to switch dropout off."
             )
         raise InputError(
-            f"{where} is not among the operations that are known here (docs/how-to/torch.md); say it with others, or write the "
-            f"model in JAX."
+            f"{where} is not supported (docs/how-to/torch.md); use other operations, or write the model in JAX."
         )
     named = {name: converted(value) for name, value in node.kwargs.items() if name not in PLACES}
     return Step(node.name, key, converted(node.args), named, layer)
@@ -357,6 +352,6 @@ def _check_same(torch: Torch, module: Module, model: TorchModel, sample: jax.Sha
     )
     if not near:
         raise InputError(
-            f"{_name(module)} computes something else in JAX than in PyTorch, which is our mistake; please report it with "
-            f"the module."
+            f"{_name(module)} gives different results in JAX and in PyTorch. This is a bug in perfeds2; please report it "
+            f"with the module."
         )

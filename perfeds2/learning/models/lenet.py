@@ -66,7 +66,9 @@ class LeNet:
             if inputs == colours * side**2 and side % 4 == 0 and side >= 16:
                 channels = (colours, *self.channels[1:])
                 return replace(made, side=side, channels=channels, mean=mean, deviation=deviation)
-        raise DoesNotFit("it takes square images of one colour or three, whose side is 16 or more and a multiple of 4")
+        raise DoesNotFit(
+            "it needs square images with one or three channels and a side of at least 16 that is a multiple of 4"
+        )
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Draw weights and biases uniformly in ±1/√inputs."""

@@ -71,8 +71,8 @@ def to_onnx(model: Model, params: Arrays, about: Mapping[str, str]) -> bytes:
         x_size, classes = "letters_read", model.letters
     else:
         raise InputError(
-            f"--format onnx is for mlp, lenet5, lenet5-relu, cnn, lstm and lstm-leaf, and this model is a {type(model).__name__}; "
-            f"--format safetensors takes any."
+            f"--format onnx supports mlp, lenet5, lenet5-relu, cnn, lstm and lstm-leaf, but this model is a "
+            f"{type(model).__name__}; use --format safetensors."
         )
     x_type = TensorProto.UINT8 if reads_bytes else TensorProto.FLOAT
     x = helper.make_tensor_value_info("x", x_type, ["batch", x_size])
@@ -101,8 +101,8 @@ def _activation(model: MLP | LeNet) -> str:
     found = ACTIVATIONS.get(model.activation)
     if found is None:
         raise InputError(
-            f"--format onnx knows the activations relu and tanh, and this model has {model.activation}; --format "
-            f"safetensors takes any."
+            f"--format onnx supports the activations relu and tanh, but this model has {model.activation}; use "
+            f"--format safetensors."
         )
     return found
 

@@ -35,7 +35,7 @@ def theorem_4_closed_form() -> Numbers:
         ("printed denominator |W(−Γe^−Γ) + Γ|", _below(abs(principal + load), 1e-15)),
         ("our bandwidth (Hz)", band),
         ("it misses the finish time by (relative)", _below(abs(reached_s / end_s - 1), 1e-14)),
-        ("rate no bandwidth exceeds, Γ = 1 (bit/s)", signal / LN2),
+        ("upper limit of the rate at any bandwidth, Γ = 1 (bit/s)", signal / LN2),
     ]
 
 
@@ -75,7 +75,7 @@ def nats_for_bits() -> Numbers:
     return [
         ("rate in bit/s over rate in nat/s, every UE", float(np.mean(bits_a_second / nats_a_second))),
         ("1/ln 2", 1 / LN2),
-        ("computing, of a median UE's job, with log2 (%)", 100 * computing[0]),
+        ("share of computing in a median UE's job, with log2 (%)", 100 * computing[0]),
         ("the same with ln (%)", 100 * computing[1]),
     ]
 
@@ -104,7 +104,7 @@ def theorem_2_against_4() -> Numbers:
     least, fastest, kept = weighted_rate(uplink), equal_finish(uplink), between(1.0)(uplink)
     return [
         ("4 UEs, 2 planned, one of them with 100 bits left: its least band by Theorem 4 (Hz)", float(least[0])),
-        ("its band where the planned end together, Theorem 2 (Hz)", float(fastest[0])),
+        ("its band if the planned UEs finish together, Theorem 2 (Hz)", float(fastest[0])),
         ("round with Theorem 2 (s)", _last_s(uplink, fastest)),
         ("round with the bound of Theorem 4 kept (s)", _last_s(uplink, kept)),
         ("keeping it is slower by (%)", _percent(_last_s(uplink, kept), _last_s(uplink, fastest))),
