@@ -60,7 +60,7 @@ def make_setup(given: Values) -> "Setup":
             f"--model {given['model']} and --app-module were both given; the module defines its own model. Give one of them."
         )
     assigned = [text.partition("=") for text in given.pop("set_") or []]
-    texts = {name.replace("_", "-"): value for name, value in given.items()}
+    texts = {name.replace("_", "-"): value for name, value in given.items() if name != "help_all"}
     setup = Setup.from_texts(texts | {name.strip(): value.strip() for name, _, value in assigned})
     check_model(setup.spec)
     return setup
