@@ -19,7 +19,7 @@ FLEETS: list[tuple[str, str, *tuple[tuple[str, str, str], ...]]] = [
         (
             "closing.time_s <= border_s and closing.time_s < math.inf",
             "closing.time_s <= border_s",
-            "test_a_round_that_waits_for_a_ue_who_has_left_for_good_says_so",
+            "test_a_round_that_waits_for_a_ue_that_has_left_for_good_says_so",
         ),
     ),
     (

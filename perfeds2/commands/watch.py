@@ -38,7 +38,7 @@ def watch(
 
 
 def follow(folder: Path) -> tuple[str, bool]:
-    """Look until it has ended. Returns what became of it, in words, and whether it has come to its end."""
+    """Watch until the command ends. Return what became of it, in words, and whether it finished."""
     from perfeds2.report.live import BoardLines, Picture, last_words
     from perfeds2.report.terminal import live
     from perfeds2.runs.folder import FILES, RESULTS

@@ -311,7 +311,7 @@ def test_who_is_away_is_handed_the_newest_model_when_it_comes():
     assert line.staleness.ravel().tolist() == [0, 0, 0, 1]
 
 
-def test_a_round_that_waits_for_a_ue_who_has_left_for_good_says_so():
+def test_a_round_that_waits_for_a_ue_that_has_left_for_good_says_so():
     cell = Cell(np.ones(2), np.ones(2), cycles_per_sample=1.0)
     hours = Availability([Hours(), Hours(((0.0, 1.0),))])
     cell = replace(cell, fleet=Fleet(np.full(2, np.nan), np.full(2, 1000.0), None, hours))

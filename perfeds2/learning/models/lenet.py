@@ -139,7 +139,7 @@ def by_rows(weight: Float[Array, "p o"], maps: Float[Array, "c h w b"]) -> Float
 
 
 def neighbours(maps: Array, axis: int, count: int = KERNEL, step: int = 1, apart: int = 1) -> Array:
-    """Concatenate, along the first axis, the neighbours along another axis of every point that has so many.
+    """Concatenate, along the first axis, the ``count`` neighbours along another axis of every point that has them all.
 
     Points are ``step`` apart, and neighbours ``apart``.
     """
