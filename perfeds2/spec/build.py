@@ -429,9 +429,7 @@ def make_timelines(
     for algorithm in algorithms:
         same = timeline_key(spec, algorithm)
         if same not in known:
-            own = spec.protocol.bandwidth
-            with_own = f" with --bandwidth {own}" if own.source and algorithm.bandwidth is own.value else ""
-            with user_errors(f"{algorithm.name}{with_own}", type(cell), algorithm.bandwidth, algorithm.schedule):
+            with user_errors(algorithm.name, type(cell), algorithm.bandwidth, algorithm.schedule):
                 known[same] = simulate(
                     cell,
                     algorithm.protocol,

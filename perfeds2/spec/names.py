@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic_core import core_schema
 
@@ -25,7 +25,6 @@ from perfeds2.errors import InputError, did_you_mean
 
 Value = Any  # what a user gives for a setting: text, a number, a list or an object
 Values = dict[str, Value]  # by name; the values of a spec are nested, by section and key
-Kept = TypeVar("Kept")
 GIVEN = "python:"  # prefix in a spec for an object that is defined in no file
 MODES = ("SYN", "S2", "ASY")  # synchronous, semi-synchronous and asynchronous rounds
 
@@ -305,7 +304,7 @@ def user_errors(what: str, *parts: object) -> Iterator[None]:
         raise InputError(f"{what}: {told}{place}.") from error
 
 
-def expect(made: object, kind: type[Kept], flag: str, named: Named | None) -> Kept:
+def expect(made: Value, kind: type, flag: str, named: Named | None) -> Value:
     """Return what a user's function made, or raise InputError if it is not of the expected type."""
     if not isinstance(made, kind):
         raise InputError(f"{flag} {named} gave a {type(made).__name__}; expected a {kind.__name__}.")

@@ -179,9 +179,9 @@ def test_a_spec_with_own_things_reads_back_as_itself_and_notices_a_changed_file(
         ({"schedule": "mine.py:mine"}, "--schedule 'mine.py:mine' is not a schedule; expected a name such as"),
         (
             {"bandwidth": "mine.py:divides"},
-            "with --bandwidth mine.py:divides: TypeError: 'int' object is not subscriptable (mine.py, line 4",
+            "PerFedS2: TypeError: 'int' object is not subscriptable (mine.py, line 4",
         ),
-        ({"bandwidth": "mine.py:refuses"}, "with --bandwidth mine.py:refuses: no band today (mine.py, line 5"),
+        ({"bandwidth": "mine.py:refuses"}, "PerFedS2: no band today (mine.py, line 5"),
         (
             {"bandwidth": "mine.py:too_short"},
             "Hz in round 0; expected 4 finite numbers ≥ 0 that sum to at most 1000000 Hz.",
