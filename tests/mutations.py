@@ -321,13 +321,27 @@ MUTATIONS = [
     ),
     *of(
         "spec/build.py",
-        "spec/test_build.py",
-        ('mode == "ASY" and together', 'mode == "-" and together', "test_only_asy_does_not_finish_together"),
-        ('mode == "ASY" and together', "together", "test_only_asy_does_not_finish_together"),
-        ('mode == "ASY" and together', 'mode == "ASY"', "test_only_asy_does_not_finish_together"),
+        "spec/test_own.py",
         (
-            "        learning.local_steps,\n",
-            "        1,\n",
+            "if vars(own.learner)[key] == defaults[key]}",
+            "}",
+            "test_what_an_own_algorithm_fixes_stays_and_is_listed",
+        ),
+        (
+            "if own.bandwidth is equal_share:",
+            "if False:",
+            "test_an_own_algorithm_follows_every_setting_that_it_does_not_fix",
+        ),
+    ),
+    *of(
+        "spec/build.py",
+        "spec/test_build.py",
+        ("alone and together", "False", "test_only_asy_does_not_finish_together"),
+        ("alone and together", "together", "test_only_asy_does_not_finish_together"),
+        ("alone and together", "alone", "test_only_asy_does_not_finish_together"),
+        (
+            "if key in Learner.__dataclass_fields__}",
+            'if key in Learner.__dataclass_fields__ and key != "local_steps"}',
             "test_every_learning_setting_reaches_the_learner",
         ),
         (
