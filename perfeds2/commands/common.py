@@ -66,7 +66,7 @@ class SettingsCommand(TyperCommand):
         known = {each.keyword: each for each in self.settings}
         shown.params = []
         for option in map(copy, self.params):
-            each, panel = known.get(option.name or ""), getattr(option, "rich_help_panel", None)
+            each, panel = known.get(option.name or ""), str(getattr(option, "rich_help_panel", ""))
             is_basic = option.name not in ADVANCED
             if isinstance(option, TyperOption) and each is not None and panel == each.panel:
                 own = ",".join(map(str, self.own_defaults.get(each.keyword, ())))
@@ -262,11 +262,11 @@ class Study:
         self.refuse_unused(spec.algorithms, spec.merges)
         return spec
 
-    def refuse_unused(self, *methods: Iterable[Named], **where: str) -> None:
+    def refuse_unused(self, algorithms: Iterable[Named], merges: Iterable[Named], **where: str) -> None:
         """Refuse settings of methods that do not take part."""
         from perfeds2.spec.methods import refuse_unused  # imports JAX
 
-        refuse_unused(self.flags.get("tiers"), self.assignments, *methods, **where)
+        refuse_unused(self.flags.get("tiers"), self.assignments, algorithms, merges, **where)
 
     def warn(self, spec: "Spec") -> None:
         """Print what looks wrong in a fleet file before anything is trained."""

@@ -6,6 +6,7 @@ import typer
 
 from perfeds2.commands.completion import of_kind
 from perfeds2.console import guarded
+from perfeds2.spec.names import Value
 from perfeds2.spec.values import METHOD
 
 if TYPE_CHECKING:
@@ -49,9 +50,10 @@ def _described(method: "Method") -> str:
 
     from perfeds2.spec.fields import own_settings
 
-    rule = inspect.cleandoc(method.make.__doc__)
-    lines = [f"{method.name} ({method.make.paper})", "", rule, "", f"Rounds: {method.rounds or method.mode}"]
-    helps = {field.name: field.metadata.get("help", "") for field in fields(method.make)}
-    rows = [(f"{method.name}.{key} = {each.default}", helps[key]) for key, each in own_settings(method.make).items()]
+    make: Value = method.make
+    rule = inspect.cleandoc(make.__doc__)
+    lines = [f"{method.name} ({make.paper})", "", rule, "", f"Rounds: {method.rounds or method.mode}"]
+    helps = {field.name: field.metadata.get("help", "") for field in fields(make)}
+    rows = [(f"{method.name}.{key} = {each.default}", helps[key]) for key, each in own_settings(make).items()]
     width = max((len(setting) for setting, _ in rows), default=0)
     return "\n".join([*lines, *(f"{setting:{width}}  {text}" for setting, text in rows)])

@@ -47,7 +47,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.spec.cells import limits_energy, make_budget, make_cell, seconds_a_step, upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.methods import Method, method_of
-from perfeds2.spec.names import Named, Values, call, expect, user_errors
+from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
 from perfeds2.spec.tasks import check_model, make_task, model_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -249,8 +249,8 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     known = {name: value for name, value in dict(learning).items() if value is not None}
     made = call(method.make, f"the method {algorithm}", known | spec.method_settings(algorithm))
     objective, merge = parts_of(made)
-    given = {"merge": _checked_merge(merge, f"the method {algorithm}")} | learner_settings(spec, algorithm)
-    learner = Learner(objective, **given)
+    given: Values = {"merge": _checked_merge(merge, f"the method {algorithm}")}
+    learner = Learner(objective, **given | learner_settings(spec, algorithm))
     _refuse_what_does_not_fit(algorithm, learner, learning.merge)
     return learner
 
@@ -373,7 +373,7 @@ def is_schedule(function: Callable[..., object]) -> bool:
     return bool({"round_", "moment"} & inspect.signature(function).parameters.keys())
 
 
-def when_opened(named: Named, protocol: Protocol, schedule: Schedule) -> Schedule:
+def when_opened(named: Named, protocol: Protocol, schedule: Value) -> Schedule:
     """Check a schedule that chooses UEs when a round opens, and return it.
 
     It cannot be known in advance whether it leaves a UE out for too long.

@@ -194,6 +194,7 @@ def limits_energy(spec: Spec) -> bool:
 def refuse_without_effect(spec: Spec) -> None:
     """Refuse settings that would change nothing in this cell."""
     radio, fleet = spec.radio.name, _fleet_of(spec)
+    unused: dict[str, str]
     if radio is None or radio.value is None:
         unused = dict.fromkeys(OF_A_RADIO[1:], "with the paper's radio; choose another, such as --radio umi")
     else:

@@ -367,7 +367,7 @@ def _sentence_end(hint: str) -> str:
     return hint if hint.endswith("?") else f"{hint}."
 
 
-def _complaint(errors: Sequence[ErrorDetails], flag: str) -> str:
+def _complaint(errors: Sequence[Value], flag: str) -> str:
     """Describe what is wrong with the value of a flag, from pydantic's first error."""
     came, limits = errors[0].get("input"), errors[0].get("ctx", {})
     match errors[0]["type"]:
