@@ -108,7 +108,7 @@ def censored_median(times: Sequence[float | None]) -> float | None:
     return reached[middle] if 0 <= middle < len(reached) else None
 
 
-def time_to_target(rows: Sequence[Mapping[str, float]], target: float, what: str = "time_s") -> float | None:
+def time_to_target(rows: Sequence[Mapping[str, Any]], target: float, what: str = "time_s") -> float | None:
     """Return the first evaluated time in seconds at which the personalised test accuracy reaches the target.
 
     Args:
@@ -123,7 +123,7 @@ def time_to_target(rows: Sequence[Mapping[str, float]], target: float, what: str
 
 
 def mean_over_time(
-    rows: Sequence[Mapping[str, float]], metric: str = "test_accuracy_personal", *, last: bool = False
+    rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal", *, last: bool = False
 ) -> float:
     """Return the mean of a metric over simulated time, or its last value if ``last``.
 
