@@ -51,6 +51,22 @@ class Tracker(Protocol):
         """Receive one evaluation: time_s (simulated), round, metrics, joules and bits."""
 
 
+@runtime_checkable
+class Flushes(Protocol):
+    """A tracker that buffers: flushed a few times a second."""
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A tracker that is told when its training is over."""
+
+    def close(self, done: bool) -> None:
+        """End the tracked run; ``done`` is False if the command failed or was interrupted."""
+
+
 MakeTracker = Callable[[Tracked], Tracker]
 TrackerChoice = str | MakeTracker | Sequence[str | MakeTracker] | None
 
@@ -231,8 +247,9 @@ class Tracking:
             self._open[training.name].log(row)
             self._told[training.name] = number + 1
         for name in {training.name for training, *_ in new}:
-            if hasattr(self._open[name], "flush"):
-                self._open[name].flush()
+            tracker = self._open[name]
+            if isinstance(tracker, Flushes):
+                tracker.flush()
         if new:
             told = read_told(self._folder) | {self._tracker.text: self._told}
             write_text(self._folder / TOLD, json.dumps(told, indent=1) + "\n")
@@ -250,7 +267,7 @@ class Tracking:
 
     def _close(self, names: Sequence[str], *, done: bool) -> None:
         for tracker in [self._open.pop(name) for name in names]:
-            if hasattr(tracker, "close"):  # optional in user-defined trackers
+            if isinstance(tracker, Closes):
                 tracker.close(done)
 
 

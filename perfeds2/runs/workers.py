@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -307,7 +308,7 @@ class Ray:
 
     count: int
     has_gpus: bool
-    train: Callable[[Json], object]  # starts a job, given as JSON values, on the cluster
+    train: Callable[[Json], Any]  # starts a job, given as JSON values, on the cluster
     cancel: Callable[..., None]
     close: Callable[[], None]
 

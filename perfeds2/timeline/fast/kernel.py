@@ -141,7 +141,8 @@ def new_buffers(rounds, quorum, lost_rows):
 def new_scratch(n, searching):
     """Return scratch arrays for ``n`` followed UEs; a search for bandwidths needs more of them."""
     values, whole, masks = np.empty((6, n)), np.empty((2, n), np.int64), np.zeros((2, n), np.bool_)
-    return Scratch(*values, *whole, *masks, np.empty(7, np.int64), np.empty((SEARCH_ROWS if searching else 0, n)))
+    search = np.empty((SEARCH_ROWS if searching else 0, n))
+    return Scratch(*values, *whole, *masks, call=np.empty(7, np.int64), search=search)
 
 
 @compiled
