@@ -352,7 +352,7 @@ class OnRay(TrainingWorker):
         from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
         try:
-            reply = ray.get(self._running)
+            reply: Any = ray.get(self._running)
         except RayError as error:  # the process or machine died
             first_line = str(error).splitlines()[0]
             reply = {"error": f"{type(error).__name__}: {first_line}", "again": True, "died": True}
