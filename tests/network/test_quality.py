@@ -52,7 +52,7 @@ def test_a_million_links_are_looked_at_once():
 
 
 def test_a_run_says_how_good_its_links_are(tmp_path, capsys):
-    summary = simulate_spec(spec_from(ues=50, rounds=2, seeds=[0, 1]), "simulate", None).summary
+    summary = simulate_spec(spec_from(ues=8, quorum=2, rounds=20, seeds=[0]), "simulate", None).summary
     assert summary["radio"]["name"] == "paper"
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     print_summary(tmp_path)
