@@ -94,7 +94,7 @@ def do(piece: Piece, arguments: argparse.Namespace) -> Row:
         return chosen_by_plan(space, parse_grid(arguments.search, "--search"), folder / "planned")
     made = Plan.from_json((folder / "planned" / "plan.json").read_text(encoding="utf-8"))
     if piece.what == "fresh":
-        found = fresh(made, Trials(space, made.target.keep), arguments.seeds)
+        found = fresh(made, Trials(space, made.request.keep), arguments.seeds)
     else:
         steps, _, bits, _ = piece.what.split()
         choices = [c for c in everything(space) if (c.local_steps, c.bits) == (int(steps), int(bits))]
@@ -119,13 +119,21 @@ def chosen_by_plan(space: Space, search: Row, out: Path) -> Row:
 
 
 def fresh(made: Plan, trials: Trials, seeds: int) -> Row:
-    """Train the plan's choice with seeds it never saw, for as long as it was confirmed."""
-    assert made.best is not None
-    rung = Rung(tuple(FRESH + number for number in range(seeds)), made.target.confirm_s)
-    trials.train([made.best.choice], rung)
-    found = trials.known(made.best.choice, rung.seeds, rung.horizon_s)
-    lost = sum(trial.state in ("lost", "diverged", "never") for trial in found)
-    return {"fresh_lost": lost, "fresh_seeds": seeds, "fresh_s": median_s(found)}
+    """Train the plan's choice with seeds it never saw: is the target lost, and are the seconds as promised?"""
+    best, target = made.best, made.target
+    assert best is not None
+    unseen = tuple(FRESH + number for number in range(seeds))
+    for horizon_s in (target.horizon_s, target.confirm_s):
+        trials.train([best.choice], Rung(unseen, horizon_s))
+    found, longer = (trials.known(best.choice, unseen, each) for each in (target.horizon_s, target.confirm_s))
+    low, high = best.promise_s or (0.0, 0.0)
+    return {
+        "fresh_lost": sum(trial.state in ("lost", "diverged", "never") for trial in longer),
+        "fresh_seeds": seeds,
+        "fresh_s": median_s(found),
+        "promise_s": [low, high],
+        "as_promised": sum(trial.time_s is not None and low <= trial.time_s <= high for trial in found),
+    }
 
 
 def everything(space: Space) -> Iterator[Choice]:
@@ -141,7 +149,7 @@ def best_of(space: Space, made: Plan, choices: Sequence[Choice]) -> Row:
     """Return the choices that hold the target sooner than the plan's, and the best of them with a safe margin."""
     assert made.best is not None
     assert made.best.seconds is not None
-    trials = Trials(space, made.target.keep)
+    trials = Trials(space, made.request.keep)
     race = PlanSearch(space, trials, PlanRequest(), made.target)
     soon, short = in_time(space, made, choices)
     for begin in range(0, len(soon), TOGETHER):
@@ -290,6 +298,10 @@ def say(rows: list[Row]) -> None:
             print(f"Against {words}: within {100 * (WITHIN - 1):.0f} % on {good} of {len(ratios)} cells ({each}).")
     lost = [row for row in chosen if row["fresh_lost"] >= row["fresh_seeds"] / 3]
     print(f"Lost again by a third of the fresh seeds or more: {len(lost)} of {len(chosen)} choices.")
+    promised = [row for row in chosen if row["promise_s"][1]]
+    seeds = sum(row["fresh_seeds"] for row in promised)
+    kept = sum(row["as_promised"] for row in promised)
+    print(f"Seconds as promised: {kept} of {seeds} fresh seeds of {len(promised)} choices (nine of ten are promised).")
     print(f"Nothing recommended: {len(rows) - len(chosen)} of {len(rows)} cells.")
 
 

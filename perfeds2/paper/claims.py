@@ -22,12 +22,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from perfeds2.paper.figures import TARGET, load_curves
-from perfeds2.runs.statistics import censored_median, holm, over_time, paired_p, statistic, time_to_target
+from perfeds2.runs.statistics import Statistic, censored_median, holm, over_time, paired_p, statistic, time_to_target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,9 +65,6 @@ class Claim:
     sentence: str  # the paper's assertion, in our words
     where: str
     comparisons: tuple[BetterThan, ...]
-
-
-Statistic = dict[str, Any]  # mean, low, high, values; see runs.statistics
 
 
 @dataclass(frozen=True)
@@ -118,24 +115,11 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict:
-        return together(finding.verdict for finding in self.findings)
+        return self.by("verdict")
 
-    @property
-    def after_holm(self) -> Verdict:
-        return together(finding.after_holm for finding in self.findings)
-
-    @property
-    def of_note(self) -> Verdict:
-        return together(finding.of_note for finding in self.findings)
-
-    @property
-    def verdict_as_it_is(self) -> Verdict:
-        """Return the verdict if FedAvg and FedProx get no personal step in the evaluation."""
-        return together(finding.verdict_as_it_is for finding in self.findings)
-
-    @property
-    def verdict_by_loss(self) -> Verdict:
-        return together(finding.verdict_by_loss for finding in self.findings)
+    def by(self, reading: str) -> Verdict:
+        """Return the joint verdict under a reading, a property of ``Finding`` such as ``after_holm``."""
+        return together(getattr(finding, reading) for finding in self.findings)
 
     @property
     def learned(self) -> bool:

@@ -9,11 +9,12 @@ import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfeds2.errors import InputError
+from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml
-from perfeds2.studies.figure import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, Values, merged, tuned_file
+from perfeds2.studies.figure import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, merged, tuned_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +55,7 @@ WAITING = merged(EQUAL, {"protocol": {"stale": "wait", "schedule": "first", "ban
 
 def panel_of(title: str, task: str, lines: tuple[PanelLine, ...], settings: Values) -> Panel:
     """Return a panel with the paper's settings on both scales."""
-    common: dict[Scale, dict[str, Any]] = {}
+    common: dict[Scale, Values] = {}
     for scale, horizon_s in HORIZON_S.items():
         run = {"horizon_s": horizon_s[task], "target_accuracy": TARGET[task]}
         quick = QUICK[task] if scale == "quick" else {}
@@ -67,7 +68,7 @@ def algorithms(names: Iterable[str]) -> tuple[PanelLine, ...]:
     return tuple(PanelLine(name, name, {}) for name in names)
 
 
-def varied(symbol: str, section: str, key: str, values: Iterable[Any]) -> tuple[PanelLine, ...]:
+def varied(symbol: str, section: str, key: str, values: Iterable[object]) -> tuple[PanelLine, ...]:
     """Return lines of PerFedS2 with one setting varied."""
     return tuple(PanelLine(f"{symbol} = {value}", "PerFedS2", {section: {key: value}}) for value in values)
 
@@ -179,7 +180,7 @@ def command_of(folder: Path) -> str:
     return shlex.join([*words, "--out", str(folder)])
 
 
-def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     """Yield nested values by dotted name, such as methods.PerFed-ASY.beta."""
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {  # in display order; singular and p
     "undecided": ("is undecided", "are undecided"),
     "not run": ("was not run", "were not run"),
 }
-READINGS = {  # other ways to judge a claim or comparison, by property name
+READINGS = {  # other ways to judge a claim or comparison, by property of ``Finding``
     "after_holm": "after Holm's correction",
     "of_note": f"by differences of at least {SMALL}",
     "verdict_as_it_is": "if FedAvg gets no personal step",
@@ -144,8 +145,8 @@ def verdict(entry: Entry) -> list[Span]:
     """Return the verdict and the conditions it depends on."""
     said = []
     if entry.verdict in ("holds", "fails"):
-        said += ["not after Holm"] * (entry.after_holm != entry.verdict)
-        said += [f"below {SMALL}"] * (entry.of_note != entry.verdict)
+        said += ["not after Holm"] * (entry.by("after_holm") != entry.verdict)
+        said += [f"below {SMALL}"] * (entry.by("of_note") != entry.verdict)
     if entry.verdict != "not run" and not entry.learned:
         said.append("nothing learned")
     return [Span(entry.verdict, entry.verdict), *(Span(f"\n{text}", "dim") for text in said)]
@@ -242,7 +243,7 @@ def strictly(entries: Sequence[Entry]) -> str:
     if not any(entry.verdict in ("holds", "fails") for entry in entries):
         return ""
     said = [
-        f"{words} {_tally((getattr(entry, name) for entry in entries), ('holds', 'fails'), zeros=True)}"
+        f"{words} {_tally((entry.by(name) for entry in entries), ('holds', 'fails'), zeros=True)}"
         for name, words in READINGS.items()
     ]
     text = "; ".join(said)
@@ -329,7 +330,8 @@ def _about(entry: Entry) -> dict[str, Any]:
 
 def _judged(judged: Entry | Finding, prefix: str = "") -> dict[str, Any]:
     """Return all verdicts on a claim or comparison."""
-    return {f"{prefix}{name}": getattr(judged, name) for name in ("verdict", *READINGS, "learned")}
+    by = judged.by if isinstance(judged, Entry) else partial(getattr, judged)
+    return {f"{prefix}{name}": by(name) for name in ("verdict", *READINGS)} | {f"{prefix}learned": judged.learned}
 
 
 def _measured(finding: Finding) -> dict[str, Any]:

@@ -83,11 +83,18 @@ class Reporter:
         self._counts: dict[str, int] = dict.fromkeys(("asked", "done", "found", "failed", "retried", "rounds"), 0)
         self._began_s, self._wrote_s = time.monotonic(), 0.0
         self._running: dict[int, _Running] = {}  # by worker number
+        self._part = (0.0, 1.0, 0)  # shares of the whole at which it begins and ends, trainings announced before it
 
     def asked(self, count: int, found: int) -> None:
         """Announce ``count`` more trainings, of which ``found`` are already done."""
         for name, more in (("asked", count), ("done", found), ("found", found)):
             self._counts[name] += more
+
+    def next_part(self, share: float) -> None:
+        """Let the trainings announced from now on be this share of all that is left, as far as can be guessed."""
+        asked = self._counts["asked"]
+        begin = self._part[1] if asked else 0.0
+        self._part = begin, begin + share * (1 - begin), asked
 
     def started(self, worker: int, title: str, count: int) -> None:
         self._running[worker] = _Running(title, count)
@@ -125,7 +132,9 @@ class Reporter:
         counts["rounds"] += sum(job.rounds for job in jobs)
         ended = counts["done"] + counts["failed"] + sum(job.share * job.count for job in jobs)
         workers = {worker: (job.title, job.share) for worker, job in self._running.items()}
-        elapsed_s, share = time.monotonic() - self._began_s, min(ended / total, 1.0)
+        begin, end, before = self._part
+        share = begin + (end - begin) * min(max(ended - before, 0) / max(total - before, 1), 1.0)
+        elapsed_s = time.monotonic() - self._began_s
         self._send(
             Progress(what, share, time_s, total=total, elapsed_s=elapsed_s, workers=workers, error=error, **counts)
         )

@@ -10,13 +10,14 @@ from jaxtyping import Bool, Float
 
 from perfeds2.files import Json
 
+Statistic = Json  # mean, low and high (or None) over seeds, and values
 Means = Any  # an array with one mean per time, or one number
 
 INTERVAL_SEEDS = 3  # minimum; with two seeds it would be 13 standard errors to either side
 NO_INTERVAL = "Fewer than three seeds give no interval."
 
 
-def statistic(values: Sequence[float | None]) -> Json:
+def statistic(values: Sequence[float | None]) -> Statistic:
     """Return the mean over seeds and its 95 % interval.
 
     Fewer than three seeds have no interval. If any seed has no finite value, there is no mean either.
@@ -44,6 +45,24 @@ def mean_and_interval(values: Float[np.ndarray, "s *t"]) -> tuple[Means, Means |
 
     half = stdtrit(seeds - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return mean, mean - half, mean + half
+
+
+def prediction_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the interval in which a further value lies with probability 0.9, by Student's t on the logarithms.
+
+    Args:
+        values: Positive and independent, such as the times of several seeds.
+
+    Returns:
+        Low and high; None for fewer than three values.
+    """
+    if len(values) < INTERVAL_SEEDS:
+        return None
+    from scipy.special import stdtrit  # slow to import
+
+    logs = np.log(np.array(values, float))
+    half = stdtrit(len(logs) - 1, 0.95) * logs.std(ddof=1) * math.sqrt(1 + 1 / len(logs))
+    return float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
 
 
 def pareto(costs: Float[np.ndarray, "n c"]) -> Bool[np.ndarray, " n"]:

@@ -31,18 +31,17 @@ from perfeds2.runs.statistics import (
     time_to_target,
     worst_decile,
 )
-from perfeds2.runs.store import Result
+from perfeds2.runs.store import Result, Row
 from perfeds2.runs.table import COSTS, write_csv
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.tasks import metric_of
 from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_plan, read_plan
-from perfeds2.studies.execution import KEYWORDS, Execution, base_values
+from perfeds2.studies.execution import KEYWORDS, Base, Execution, base_values
 from perfeds2.studies.tune import Best, best_of, climb, train_or_refuse
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = dict[str, Any]
 TO_TARGET = {  # column of the result, by measure
     "seconds_to_target": "time_s",
     "rounds_to_target": "round",
@@ -70,12 +69,12 @@ class Arena:
         return pd.read_csv(self.path / "arena.csv")
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Row:
         """The content of arena.json: for each bout, each method with its intervals and the pairwise comparisons."""
         return json.loads((self.path / "arena.json").read_text(encoding="utf-8"))
 
 
-def arena(base: Mapping[str, Any] | Path | str = "", *, out: Path | str, **asked: Any) -> Arena:
+def arena(base: Base = "", *, out: Path | str, **asked: Any) -> Arena:
     """Compare methods: ``arena({"horizon_s": 30}, methods=["PerFedS2", "FedBuff"], tasks=["digits"], out="runs/a")``.
 
     Args:
@@ -161,7 +160,7 @@ def score(result: Result, target: float) -> Row:
     }
 
 
-def summarise_method(rows: Sequence[Row]) -> dict[str, Any]:
+def summarise_method(rows: Sequence[Row]) -> Row:
     """Summarise one method over its seeds: medians of the costs to the target, means with intervals of all measures."""
     reached = sum(row["seconds_to_target"] is not None for row in rows)
     return {
@@ -176,7 +175,7 @@ def summarise_method(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def verdicts(rows: Mapping[str, Sequence[Row]], measure: str, horizon_s: float) -> list[dict[str, Any]]:
+def verdicts(rows: Mapping[str, Sequence[Row]], measure: str, horizon_s: float) -> list[Row]:
     """Compare every two methods by one measure, over the seeds that all methods have.
 
     A seed that never reached the target counts as reaching it at the horizon.
@@ -198,7 +197,7 @@ def verdicts(rows: Mapping[str, Sequence[Row]], measure: str, horizon_s: float) 
     return found
 
 
-def describe_bout(outcomes: Sequence[MethodOutcome]) -> tuple[list[Row], dict[str, Any]]:
+def describe_bout(outcomes: Sequence[MethodOutcome]) -> tuple[list[Row], Row]:
     """Return the rows of a bout and their summary, which lists methods without any result as missing."""
     bout, spec = outcomes[0].bout, outcomes[0].bout.spec
     run, there = spec.run, [outcome for outcome in outcomes if outcome.results]

@@ -6,7 +6,7 @@ tuned with the same number of settings, on separate seeds and held-out data.
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,11 @@ import tomli_w
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import SECTIONS, Spec
 from perfeds2.spec.methods import method_of, settings_name
-from perfeds2.spec.names import Named
-from perfeds2.spec.resolve import EACH, place_of, put, read_toml, resolve
+from perfeds2.spec.names import Named, Values
+from perfeds2.spec.resolve import EACH, nested, place_of, put, read_toml, resolve
 from perfeds2.spec.values import ALGORITHM, CELL, read_list
 from perfeds2.studies.execution import reading
-from perfeds2.studies.grid import as_read, axis_values, copied, own_files
+from perfeds2.studies.grid import AxisValues, Listed, as_read, axis_values, copied, own_files
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS
 from perfeds2.studies.tune_space import Search, Settings, make_search, one_method
 
@@ -41,7 +41,7 @@ class Bout:
 
     task: str
     cell: str
-    values: dict[str, Any]  # nested values of a spec
+    values: Values  # nested values of a spec
     spec: Spec  # resolved, with all methods and all seeds
     search: Search | None  # search over the methods that can be tuned; None if nothing is
 
@@ -59,14 +59,14 @@ class Bout:
 class ArenaPlan:
     """Everything an arena runs."""
 
-    base: dict[str, Any]  # nested values of a spec, as given
-    tasks: tuple[Any, ...]  # as given: names, or objects from Python
-    cells: dict[str, dict[str, Any]]  # by name: overrides of the base
+    base: Values  # nested values of a spec, as given
+    tasks: AxisValues  # as given: names, or objects from Python
+    cells: dict[str, Values]  # by name: overrides of the base
     methods: tuple[Named, ...]
     tries: int  # settings tried per method; 0 tunes nothing
     tuning_seeds: int
     rungs: int
-    asked: dict[str, tuple[Any, ...]]  # values by METHOD.setting that replace the default search
+    asked: dict[str, AxisValues]  # values by METHOD.setting that replace the default search
 
     @cached_property
     def bouts(self) -> tuple[Bout, ...]:
@@ -86,7 +86,7 @@ class ArenaPlan:
         """Return the names of objects that were given from Python and cannot be saved."""
         return [text for bout in self.bouts for text in bout.spec.unwritten]
 
-    def _bout(self, task: Any, cell: str) -> Bout:
+    def _bout(self, task: object, cell: str) -> Bout:
         values = copied(self.base)
         put(values, "task", "name", task)
         put(values, "run", "algorithms", list(self.methods))
@@ -100,7 +100,7 @@ class ArenaPlan:
             )
         return Bout(spec.task.name.label, cell, values, spec, self._search(values, spec))
 
-    def _search(self, values: dict[str, Any], spec: Spec) -> Search | None:
+    def _search(self, values: Values, spec: Spec) -> Search | None:
         tuned = {name: named for named in self.methods if (name := settings_name(named)) is not None}
         if not self.tries or not tuned:
             return None
@@ -196,13 +196,13 @@ def _around(centre: float, count: int, share_below: float) -> tuple[float, ...]:
 
 
 def make_plan(
-    values: Mapping[str, Any],
+    values: Values,
     *,
-    tasks: Sequence[Any] = (),
-    cells: "Sequence[str] | Mapping[str, Mapping[str, Any]]" = (),
-    methods: Sequence[Any] = (),
-    mine: Sequence[Any] = (),
-    search: Mapping[str, Iterable[Any]] | None = None,
+    tasks: Sequence[object] = (),
+    cells: Sequence[str] | Mapping[str, Mapping[str, object]] = (),
+    methods: Sequence[object] = (),
+    mine: Sequence[object] = (),
+    search: Listed | None = None,
     tries: int | None = None,
     tuning_seeds: int = TUNING_SEEDS,
     rungs: int = RUNGS,
@@ -243,7 +243,7 @@ def make_plan(
     if not chosen:  # the cell in the base, or the default
         given = resolve({"cell": base.get("cell", {})}).cell.kind
         chosen = {"paper" if given is None else given.label: {}}
-    asked: dict[str, tuple[Any, ...]] = {}
+    asked: dict[str, AxisValues] = {}
     for name, given in (search or {}).items():
         section, key = place_of(name, "a setting that can be tuned")
         if section != EACH:
@@ -269,12 +269,12 @@ def make_plan(
     return plan
 
 
-def _popped(values: dict[str, Any], section: str, key: str) -> Any:
+def _popped(values: Values, section: str, key: str) -> Any:
     inner = values.get(section)
     return inner.pop(key, None) if isinstance(inner, dict) else None
 
 
-def _methods(given: Sequence[Any], mine: Sequence[Any]) -> list[Named]:
+def _methods(given: Sequence[object], mine: Sequence[object]) -> list[Named]:
     """Return the named methods; ``all`` stands for every built-in algorithm."""
     named: list[Named] = []
     for flag, each in [*(("--methods", one) for one in given), *(("--mine", one) for one in mine)]:
@@ -293,18 +293,19 @@ def _methods(given: Sequence[Any], mine: Sequence[Any]) -> list[Named]:
     return named
 
 
-def parse_cells(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+def parse_cells(texts: Sequence[str]) -> dict[str, Values]:
     """Return the overrides of each cell by name.
 
     A text is a cell (``paper``, ``mine.py:Cell``), settings (``quorum=10+max-staleness=unbounded``) or a file
     (``far.toml``).
     """
-    cells: dict[str, dict[str, Any]] = {}
+    cells: dict[str, Values] = {}
     for text in texts:
         if text.endswith(".toml"):
             name, values = Path(text).stem, read_toml(Path(text))
         elif "=" in text:
-            name, values = text, _assigned(text)
+            parts = (part.partition("=") for part in text.split("+"))
+            name, values = text, nested({key.strip(): value.strip() for key, _, value in parts})
         else:
             try:
                 named = CELL.find(text)
@@ -319,16 +320,6 @@ def parse_cells(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise InputError(f"--cells has {name} twice; give each once.")
         cells[name] = values
     return cells
-
-
-def _assigned(text: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for part in text.split("+"):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (key and equals and value):
-            raise InputError(f"--cells takes SETTING=VALUE, several as quorum=10+max-staleness=3; got {text!r}.")
-        put(values, *place_of(key), value)
-    return values
 
 
 def read_plan(path: Path) -> ArenaPlan:

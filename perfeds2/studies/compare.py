@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
 
 from perfeds2.runs.comparison import Comparison, Which, write_results
 from perfeds2.runs.folder import Folder
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
-from perfeds2.runs.store import Result, Store
+from perfeds2.runs.store import Facts, Result, Store
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
 from perfeds2.runs.training import Training, trainings_of
@@ -71,7 +70,7 @@ def simulate_spec(
 
 def _play(spec: Spec, command: str, reporter: Reporter) -> Comparison:
     timelines: dict[Which, Timeline] = {}
-    facts: dict[Which, dict[str, Any]] = {}
+    facts: dict[Which, Facts] = {}
     total, rounds = len(spec.algorithms) * len(spec.run.seeds), 0
 
     def tell(algorithm: Algorithm, closed: int, time_s: float) -> None:

@@ -1,6 +1,6 @@
 """Execute a study: its workers, the results it reuses, its followers, and its folder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,11 @@ from perfeds2.runs.folder import FILES, alone, claim_folder
 from perfeds2.runs.pool import PROCESSES, Workers
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
 from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
-from perfeds2.runs.trackers import trackers
-from perfeds2.spec.names import refuse_while_loading
+from perfeds2.runs.trackers import TrackerChoice, trackers
+from perfeds2.spec.names import Values, refuse_while_loading
 from perfeds2.spec.resolve import nested, read_toml
 
+Base = Mapping[str, Any] | Path | str  # settings as ``compare`` takes them, or a spec file
 KEYWORDS = ("on", "workers", "retries", "reuse", "watch", "yes", "track")  # of ``Execution.from_python``
 
 
@@ -50,7 +51,7 @@ class Execution:
         reuse: Reuse = (),
         watch: Watch | None = None,
         yes: bool = False,
-        track: Any = None,
+        track: TrackerChoice = None,
     ) -> "Execution":
         """Make an execution from the keywords that ``sweep``, ``tune`` and ``arena`` share.
 
@@ -96,13 +97,13 @@ class Execution:
             yield Store(path / TRAININGS, reuse=others), Reporter(self.watch, live, total)
 
 
-def base_values(base: Any) -> dict[str, Any]:
+def base_values(base: Base) -> Values:
     """Return nested values of a spec file, or of settings as ``compare`` takes them."""
     return read_toml(Path(base)) if isinstance(base, Path | str) else nested(base)
 
 
 @contextmanager
-def reading(path: Path, what: str) -> Iterator[dict[str, Any]]:
+def reading(path: Path, what: str) -> Iterator[Values]:
     """Yield the values in the file that identifies a study's folder.
 
     Raises:

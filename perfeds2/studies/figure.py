@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import resolve
 
 Scale = Literal["quick", "paper"]
-Values = Mapping[str, Mapping[str, Any]]  # nested settings of a spec
-Tuned = Mapping[str, Mapping[str, Any]]  # learning settings by algorithm
+Tuned = Values  # learning settings by algorithm
 SETTINGS_FILE = "reproduce.toml"
 
 
@@ -56,9 +56,9 @@ class Figure:
         return ((panel, line) for panel in self.panels for line in panel.lines)
 
 
-def merged(*parts: Values) -> dict[str, dict[str, Any]]:
+def merged(*parts: Values) -> Values:
     """Merge nested settings; later ones override earlier ones."""
-    result: dict[str, dict[str, Any]] = {}
+    result: Values = {}
     for part in parts:
         for section, values in part.items():
             result.setdefault(section, {}).update(values)

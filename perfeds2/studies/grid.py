@@ -13,11 +13,13 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import EACH, SEEDS, name_of, place_of, put, resolve, take
 from perfeds2.studies.execution import reading
 
 MOST_RUNS = 100_000
-MODEL = ("task", "model")
+AxisValues = tuple[Any, ...]  # values of one setting
+Listed = Mapping[str, Iterable[Any]]  # values to try, by setting
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,14 @@ class Axis:
 
     name: str  # its column in the tables
     place: tuple[str, str]  # section and key of the spec
-    values: tuple[Any, ...]
+    values: AxisValues
 
 
 @dataclass(frozen=True)
 class GridPoint:
     """One point of the grid, with all its seeds."""
 
-    values: tuple[Any, ...]  # value on each axis, as in a spec file
+    values: AxisValues  # value on each axis, as in a spec file
     label: str
     spec: Spec
 
@@ -42,7 +44,7 @@ class GridPoint:
 class Grid:
     """All points of a sweep, with the base and axes they are made of."""
 
-    base: dict[str, Any]  # nested values of a spec, as given
+    base: Values  # nested values of a spec, as given
     axes: tuple[Axis, ...]  # the first varies slowest; without the seeds
     seeds: tuple[int, ...]
     points: tuple[GridPoint, ...]
@@ -62,7 +64,7 @@ class Grid:
         return tomli_w.dumps({"grid": {**grid, "seed": list(self.seeds)}, "base": base})
 
 
-def grid_from_flags(values: dict[str, Any], texts: Sequence[str], flags: Iterable[str]) -> Grid:
+def grid_from_flags(values: Values, texts: Sequence[str], flags: Iterable[str]) -> Grid:
     """Make the grid of a command line.
 
     Args:
@@ -80,9 +82,9 @@ def grid_from_flags(values: dict[str, Any], texts: Sequence[str], flags: Iterabl
     return make_grid(values, grid)
 
 
-def parse_grid(texts: Sequence[str], flag: str = "--grid") -> dict[str, list[Any]]:
+def parse_grid(texts: Sequence[str], flag: str = "--grid") -> dict[str, list[str | int]]:
     """Parse texts such as ``quorum=1,2,5`` and ``seed=0..19`` into names and values."""
-    grid: dict[str, list[Any]] = {}
+    grid: dict[str, list[str | int]] = {}
     for text in texts:
         name, equals, listed = (part.strip() for part in text.partition("="))
         if not (name and equals):
@@ -93,7 +95,7 @@ def parse_grid(texts: Sequence[str], flag: str = "--grid") -> dict[str, list[Any
     return grid
 
 
-def _parse_values(name: str, part: str) -> Sequence[Any]:
+def _parse_values(name: str, part: str) -> Sequence[str | int]:
     if not part:
         raise InputError(f"{name} has an empty value; expected values between commas, such as {name}=1,2,5.")
     span = re.fullmatch(r"(\d+)\.\.(\d+)", part)
@@ -107,7 +109,7 @@ def _parse_values(name: str, part: str) -> Sequence[Any]:
     return range(first, last + 1)
 
 
-def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Grid:
+def make_grid(base: Values, grid: Listed) -> Grid:
     """Make every point of a grid, and validate it before anything runs.
 
     Raises:
@@ -115,7 +117,7 @@ def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Gri
     """
     values = copied(base)
     axes: list[Axis] = []
-    seeds: tuple[Any, ...] | None = None
+    seeds: AxisValues | None = None
     for name, given in grid.items():
         place = place_of(name, "something a grid can vary")
         if place == ("run", "algorithms"):
@@ -153,44 +155,35 @@ def make_grid(base: Mapping[str, Any], grid: Mapping[str, Iterable[Any]]) -> Gri
         if len(used) < len(axis.values):  # different texts may be the same number
             raise InputError(f"--grid {axis.name} has a value twice; give each once: {', '.join(used)}.")
         axes[place] = replace(axis, values=tuple(json.loads(value) for value in used))
-    return Grid(_written_base(values, axes, points), tuple(axes), points[0].spec.run.seeds, tuple(points))
-
-
-def _written_base(values: dict[str, Any], axes: Sequence[Axis], points: Sequence[GridPoint]) -> dict[str, Any]:
-    """Return the given values that all points share, without the seeds."""
-    values.get("run", {}).pop("seeds", None)
-    spec = points[0].spec
-    base = as_read(values, spec)
-    models = {point.spec.task.model for point in points}
-    if len(models) == 1 and spec.task.model is not None and MODEL not in [axis.place for axis in axes]:
-        put(base, *MODEL, str(spec.task.model))  # saved even if it is the task's default, which may change
-    return base
+    first = points[0].spec
+    values.get("run", {}).pop("seeds", None)  # saved with the grid
+    return Grid(as_read(values, first), tuple(axes), first.run.seeds, tuple(points))
 
 
 # ---- shared by sweep, tune and arena
 
 
-def axis_values(name: str, given: Any) -> tuple[Any, ...]:
+def axis_values(name: str, given: Any) -> AxisValues:
     """Return the values of an axis, given as a list or a single value. ``name`` is for error messages."""
     many = isinstance(given, Iterable) and not (isinstance(given, str) or callable(given))
-    every: list[Any] = list(given) if many else [given]
+    every: AxisValues = tuple(given) if many else (given,)
     tried = tuple(each.item() if hasattr(each, "item") else each for each in every)
     if not tried or any(value is None for value in tried):
         raise InputError(f"{name} is empty or has an empty value; give at least one value.")
     return tried
 
 
-def copied(values: Mapping[str, Any]) -> dict[str, Any]:
+def copied(values: Mapping[str, object]) -> Values:
     """Copy nested values, but not the objects in them, such as a user's Task."""
     return {name: copied(inner) if isinstance(inner, Mapping) else inner for name, inner in values.items()}
 
 
-def as_read(given: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
+def as_read(given: Values, spec: Spec) -> Values:
     """Return the given values as the spec reads them, such as numbers instead of text."""
     return _picked(given, spec.values())
 
 
-def _picked(given: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, Any]:
+def _picked(given: Mapping[str, object], read: Values) -> Values:
     """Return the entries of ``read`` that were given, without empty sections."""
     found = {
         key: _picked(inner, read[key]) if isinstance(inner, Mapping) else read[key]

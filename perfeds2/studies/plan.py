@@ -6,8 +6,9 @@ by training, first on few seeds and for a short time (``plan_search``). Everythi
 radio, task and semi-synchronous algorithm can be planned.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+import math
+from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,23 @@ from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Reporter, Watch, open_live
 from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
 from perfeds2.runs.table import radio_name
-from perfeds2.runs.trackers import trackers
+from perfeds2.runs.trackers import TrackerChoice, trackers
 from perfeds2.spec.build import check as check_spec
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.line import command_line
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, put, resolve
 from perfeds2.studies.execution import Execution, reading
-from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanRequest, PlanTarget
-from perfeds2.studies.plan_search import search_at_horizons
+from perfeds2.studies.grid import Listed
+from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanRequest, median_s, or_inf
+from perfeds2.studies.plan_search import check_limits, search_at_horizons
 from perfeds2.studies.plan_space import Space, algorithm_of, make_space
 from perfeds2.studies.plan_trials import Trials
 
 ADOPTED_BY = {"algorithms": ["PerFedS2"], "seeds": [0]}  # defaults of ``perfeds2 run``
 ASKED = FILES["plan"]
 ADOPTED = "planned.toml"
+CLOSE = 1.1  # ratio of seconds that other seeds may well reverse
 AXIS_NAMES = {"quorum": "A", "max_staleness": "S", "local_steps": "local steps"}
 
 
@@ -43,7 +46,7 @@ def plan(
     spec: Spec | None = None,
     *,
     out: Path | str | None = None,
-    search: Mapping[str, Iterable[Any]] | None = None,
+    search: Listed | None = None,
     check: bool = False,
     keep: float = 0.9,
     horizon_s: float | None = None,
@@ -52,7 +55,7 @@ def plan(
     least_share: float | None = None,
     reuse: Reuse = (),
     watch: Watch | None = None,
-    track: Any = None,
+    track: TrackerChoice = None,
     **settings: Any,
 ) -> Plan:
     """Find what reaches the target soonest and keeps it: ``plan(ues=20, target_accuracy=0.9, radio="umi", seeds=3)``.
@@ -98,6 +101,7 @@ def run_plan(space: Space, request: PlanRequest, path: Path | None, execution: E
     """Make a plan, and write it to a folder if one is given."""
     spec = space.spec
     check_spec(spec, trains=True)
+    check_limits(space, Trials(space, request.keep), request)
     others = open_others(execution.reuse)
     if path is None:
         return make_plan(
@@ -140,13 +144,10 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
     spec = space.spec
     searched, best = search_at_horizons(space, trials, request)
     target, listed = searched.target, list(searched.listed)
-    candidates = tuple(searched.candidate(choice, best) for choice in listed)
-    place = None if best is None else listed.index(best)
-    chosen, asked = None if place is None else candidates[place], candidates[listed.index(space.asked)]
     command = None
-    if chosen is not None and not spec.unwritten:  # objects given from Python cannot be typed
-        command = command_line("run", adopted(trials, chosen.choice, target.horizon_s), ADOPTED_BY)
-    return Plan(
+    if best is not None and not spec.unwritten:  # objects given from Python cannot be typed
+        command = command_line("run", adopted(trials, best, target.horizon_s), ADOPTED_BY)
+    made = Plan(
         perfeds2=__version__,
         task=spec.task.name.label,
         radio=radio_name(spec),
@@ -155,15 +156,16 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
         seeds=spec.run.seeds,
         target=target,
         request=request,
-        candidates=candidates,
-        choice=place,
+        candidates=tuple(searched.candidate(choice, best) for choice in listed),
+        choice=None if best is None else listed.index(best),
         asked=listed.index(space.asked),
-        sentence=answer(chosen, candidates, target, spec.cell.ues),
-        check=check_answer(asked, chosen, target) if request.check else None,
+        sentence="",
+        check="",
         command=command,
         trainings=len(trials.outcomes),
-        notes=tuple(notes_of(space, chosen, asked, candidates, target, request.check)),
+        notes=(),
     )
+    return replace(made, sentence=answer(made), check=check_answer(made), notes=tuple(notes_of(made, space)))
 
 
 def adopted(trials: Trials, choice: Choice, horizon_s: float) -> Spec:
@@ -175,34 +177,38 @@ def adopted(trials: Trials, choice: Choice, horizon_s: float) -> Spec:
 # ---- sentences
 
 
-def answer(best: Candidate | None, candidates: Sequence[Candidate], target: PlanTarget, ues: int) -> str:
+def answer(plan: Plan) -> str:
     """Return the sentence that states the result of a plan."""
+    best, target = plan.best, plan.target
     if best is None:
         standing = f"reaches {target.words} by {target.horizon_s / 2:.3g} s and keeps it in every seed and one step to each side"
-        return f"Nothing can be recommended: none of {len(candidates)} choices {standing}; {_why_none(candidates)}."
-    span = best.span_s
-    assert span is not None
-    seeds = len(best.trials)
-    between = f", {span[0]:.3g} to {span[1]:.3g} s" if seeds > 1 else ""
+        return f"Nothing can be recommended: none of {len(plan.candidates)} choices {standing}; {_why_none(plan)}."
     return (
-        f"Take {best.choice}: {target.words} of {ues} UEs is reached after {best.seconds:.3g} s (median of {seeds} "
-        f"seed{'s' if seeds > 1 else ''}{between}) and held in {best.held:.0%} of the looks until {target.confirm_s:.4g} s"
-        f"{_margin(best)}."
+        f"Take {best.choice}: {target.words} of {plan.population} UEs is reached {_when(best)} and held in "
+        f"{best.held:.0%} of the looks until {target.confirm_s:.4g} s{_margin(best)}."
     )
 
 
-def _why_none(candidates: Sequence[Candidate]) -> str:
+def _when(best: Candidate) -> str:
+    """Return when the target is kept, by seeds that the choice was not made with."""
+    kept = [trial for trial in best.fresh if trial.time_s is not None]
+    if best.promise_s is not None:
+        low, high = best.promise_s
+        told = f"median of {len(kept)} fresh seeds: {median_s(kept):.3g} s"
+        return f"after {low:.3g} to {high:.3g} s in nine of ten runs ({told})"
+    return f"after {best.seconds:.3g} s (but kept by only {len(kept)} of {len(best.fresh)} fresh seeds)"
+
+
+def _why_none(plan: Plan) -> str:
     """Return why nothing can be recommended, and what to change."""
-    edges = [(each.seconds, each) for each in candidates if each.verdict == "on an edge" and each.seconds is not None]
-    if edges:
-        seconds, soonest = min(edges, key=lambda edge: edge[0])
-        return (
-            f"{soonest.choice} would take {seconds:.3g} s but stands {soonest.why}; lower --beta or --target-accuracy"
-        )
-    counts = {verdict: sum(each.verdict == verdict for each in candidates) for verdict in ("fails", "breaks a limit")}
-    if counts["breaks a limit"] > counts["fails"]:
-        broken = next(each for each in candidates if each.verdict == "breaks a limit")
-        return f"{counts['breaks a limit']} break a limit ({broken.choice}: {broken.why}); loosen it"
+    soonest: dict[str, Candidate] = {}  # by verdict
+    for each in sorted(plan.candidates, key=lambda each: or_inf(each.seconds or each.scouted_s)):
+        soonest.setdefault(each.verdict, each)
+    if (edge := soonest.get("on an edge")) is not None:
+        return f"{edge.choice} would take {edge.seconds:.3g} s but stands {edge.why}; lower --beta or --target-accuracy"
+    counts = Counter(each.verdict for each in plan.candidates)
+    if (broken := soonest.get("breaks a limit")) is not None and counts["breaks a limit"] > counts["fails"]:
+        return f"{counts['breaks a limit']} break a limit, such as {broken.choice}: {broken.why}; loosen it"
     if counts["fails"]:
         return f"{counts['fails']} lose it again; lower --beta (perfeds2 tune) or --target-accuracy"
     return "they are too slow; give a longer --horizon-s, or a lower --target-accuracy"
@@ -219,57 +225,45 @@ def _margin(best: Candidate) -> str:
     return f"; beside it {', '.join(said)} do not fail" if said else ""
 
 
-def check_answer(asked: Candidate, best: Candidate | None, target: PlanTarget) -> str:
-    """Return whether the asked-for choice holds, and what is better."""
-    said = f"What you asked for, {asked.choice}, "
+def check_answer(plan: Plan) -> str:
+    """Return whether the spec's own choice holds, and what is better."""
+    asked, best = plan.candidates[plan.asked], plan.best
+    said = f"The choice in your settings, {asked.choice}, "
     if asked.verdict == "not possible":
         said += f"cannot be done: {asked.why.rstrip('.')}."
     elif asked.verdict == "holds":
-        assert asked.seconds is not None
-        said += (
-            f"holds: {target.words} after {asked.seconds:.3g} s, kept in all {len(asked.trials)} seeds{_margin(asked)}."
-        )
+        kept = f"{plan.target.words} after {asked.seconds:.3g} s, kept in all {len(asked.trials)} seeds"
+        said += f"holds: {kept}{_margin(asked)}."
     elif asked.verdict == "on an edge":
         said += f"is on an edge: kept in all {len(asked.trials)} seeds, but {asked.why}."
     else:
         said += f"does not hold: {asked.why}."
-    if best is None or best.choice == asked.choice:
+    if best is None or best.seconds is None or best is asked:
         return said + (" Nothing that was tried is better." if best is not None else "")
-    if asked.verdict == "holds" and asked.seconds is not None and best.seconds is not None:
-        return f"{said} Better: {best.choice}, after {best.seconds:.3g} s ({asked.seconds / best.seconds:.2g} times as soon)."
-    return f"{said} Better: {best.choice}, after {best.seconds:.3g} s."
+    as_soon = (
+        f" ({asked.seconds / best.seconds:.2g} times as soon)" if asked.verdict == "holds" and asked.seconds else ""
+    )
+    return f"{said} Better: {best.choice}, after {best.seconds:.3g} s{as_soon}."
 
 
-def notes_of(
-    space: Space,
-    best: Candidate | None,
-    asked: Candidate,
-    candidates: Sequence[Candidate],
-    target: PlanTarget,
-    checked: bool,
-) -> list[str]:
-    """Return notes about horizons, close alternatives and few seeds."""
-    spec = space.spec
+def notes_of(plan: Plan, space: Space) -> list[str]:
+    """Return notes about horizons, alternatives and few seeds."""
+    target, best, seeds = plan.target, plan.best, len(plan.seeds)
     notes = [
         f"Every choice is watched until {target.horizon_s:.4g} s ({target.horizon_from}), the one recommended until {target.confirm_s:.4g} s; the target counts as kept from a second "
-        f"on if it is held in {target.keep:.0%} of the looks from there to the end, and watched at least as long as it took."
+        f"on if it is held in {plan.request.keep:.0%} of the looks from there to the end, and watched at least as long as it took."
     ]
-    if not checked and best is not None and asked.choice != best.choice:
-        took = asked.why if asked.seconds is None else f"{asked.seconds:.3g} s"
-        took += f", but {asked.why}" if asked.seconds is not None and asked.verdict not in ("holds", "slower") else ""
-        notes.append(f"The spec's own choice, {asked.choice}: {took}.")
-    close = [
-        str(each.choice)
-        for each in candidates
-        if best is not None
-        and each is not best
-        and each.verdict == "holds"
-        and (each.seconds or 0) < 1.1 * (best.seconds or 0)
+    best_s = or_inf(None if best is None else best.seconds)
+    others = [
+        (or_inf(each.seconds), each.choice) for each in plan.candidates if each.verdict == "holds" and each is not best
     ]
+    close = [str(choice) for seconds, choice in others if best_s / CLOSE <= seconds <= CLOSE * best_s < math.inf]
     if close:
         notes.append(f"Within 10 % of the choice, too close to call: {'; '.join(close[:3])}.")
-    if len(spec.run.seeds) < 3:
-        notes.append(
-            f"{len(spec.run.seeds)} seed{'s say' if len(spec.run.seeds) > 1 else ' says'} little of the next one; five are usual."
-        )
+    unsearched = [each for each in others if each[0] < best_s / CLOSE and space.lacks(each[1])]
+    if unsearched:
+        seconds, choice = min(unsearched, key=lambda each: each[0])
+        notes.append(f"Sooner, not searched: {choice}, {seconds:.3g} s; add {space.lacks(choice)}.")
+    if seeds < 3:
+        notes.append(f"{seeds} seed{'s say' if seeds > 1 else ' says'} little of the next one; five are usual.")
     return notes

@@ -13,7 +13,7 @@ import pydantic
 from perfeds2.chart import INK, NEUTRAL, Chart, ChartAxis, LineStyle, Series, draw
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import Score, score_of
-from perfeds2.runs.statistics import censored_median
+from perfeds2.runs.statistics import censored_median, prediction_interval
 from perfeds2.shown import as_html, axes_for, in_a_line
 
 if TYPE_CHECKING:
@@ -81,7 +81,6 @@ class PlanTarget:
 
     accuracy: float  # personalised test accuracy, or the metric that replaces it
     metric: str
-    keep: float  # share of later evaluations in which it must be met
     horizon_s: float  # how long every choice is trained
     confirm_s: float  # how long the recommended choice is trained
     horizon_from: str  # how the horizon was derived, in words
@@ -130,6 +129,8 @@ class SeedOutcome:
     least_share: float  # share of the merges of the UE with the fewest
     scores: tuple[float | None, ...]  # at equal intervals from 0 to the horizon; None is NaN
     fall: float  # drop below the target, or its best before, relative to the way from start to target
+    needs_s: float = 0.0  # until it was kept, else first reached, else the end: keeping it takes no less
+    needs_j: float = 0.0  # joules of all UEs until then
 
     @property
     def fails(self) -> bool:
@@ -160,6 +161,7 @@ class Candidate:
     trials: tuple[SeedOutcome, ...] = ()  # trained for the whole horizon
     neighbours: tuple[Neighbour, ...] = ()  # those that were examined
     confirmed: tuple[SeedOutcome, ...] = ()  # trained for longer, before it is recommended
+    fresh: tuple[SeedOutcome, ...] = ()  # trained with seeds that the choice was not made with
 
     @property
     def quorum(self) -> int:
@@ -178,6 +180,12 @@ class Candidate:
     def span_s(self) -> tuple[float, float] | None:
         times = [trial.time_s for trial in self.trials if trial.time_s is not None]
         return (min(times), max(times)) if times else None
+
+    @property
+    def promise_s(self) -> tuple[float, float] | None:
+        """Return when nine of ten further seeds should keep the target; None if a fresh seed did not."""
+        times = [trial.time_s for trial in self.fresh if trial.time_s is not None]
+        return prediction_interval(times) if len(times) == len(self.fresh) else None
 
     @property
     def kept(self) -> int:
@@ -228,7 +236,7 @@ class Plan:
     choice: int | None  # index of the choice among the candidates; None: nothing can be recommended
     asked: int  # index of the spec's own choice
     sentence: str
-    check: str | None  # whether the asked-for choice holds, and what is better
+    check: str  # whether the spec's own choice holds, and what is better
     command: str | None  # the command that adopts it; None if something was given from Python
     trainings: int  # number of trainings
     notes: tuple[str, ...]

@@ -7,8 +7,8 @@
 4. Train the soonest for the whole horizon, on a few seeds and then on all. A choice that loses the target again is
    dropped. One that keeps it must also do so one step to each side, and in a longer training.
 5. Vary local steps, bits and the stale rule around the best. The search ends when no scout was soon enough to beat
-it.
-   If no choice keeps the target, everything is repeated with twice the horizon.
+   it. If no choice keeps the target, everything is repeated with twice the horizon.
+6. Train the best with fresh seeds. It was chosen because it did well on the others, so those promise too much.
 """
 
 import math
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from perfeds2.errors import InputError
 from perfeds2.runs.statistics import censored_median
+from perfeds2.spec.resolve import HORIZON_S
 from perfeds2.spec.tasks import metric_of
 from perfeds2.studies.plan_data import (
     Candidate,
@@ -41,6 +42,7 @@ BATCH = 4  # choices trained at a time: enough for the cores, and results rule o
 REFERENCE_DOUBLINGS = 3  # the first training gets up to 8 times the spec's horizon before the search gives up
 HORIZON_DOUBLINGS = 2  # and the search up to 4 times its own horizon
 VARIATIONS = 2  # rounds of varying the best; the second reaches choices two steps away
+FRESH_SEEDS = 5  # seeds after the largest given one, with which only the recommended choice is trained
 
 
 @dataclass
@@ -66,6 +68,10 @@ class PlanSearch:
         return self.seeds[:FEW_SEEDS]
 
     @property
+    def fresh(self) -> tuple[int, ...]:
+        return tuple(max(self.seeds) + 1 + number for number in range(FRESH_SEEDS))
+
+    @property
     def scout_s(self) -> float:
         return self.target.horizon_s * self.scouting
 
@@ -73,7 +79,10 @@ class PlanSearch:
 
     def run(self, base: Choice) -> Choice | None:
         """Return the best choice, or None if none stands. The first map has the bits and stale rule of ``base``."""
-        self.scout([*map_of(self.space, base), self.space.asked])
+        choices = [*map_of(self.space, base), self.space.asked]
+        whole = 20 * len(self.few) + 12 * len(self.seeds)  # typical number of trainings over the whole horizon
+        self.trials.expected_s = self.scout_s * len(choices) + self.target.horizon_s * whole
+        self.scout(choices)
         best = self.race(None)
         for _ in range(VARIATIONS):
             before = best
@@ -89,8 +98,9 @@ class PlanSearch:
 
         def near(trained: Sequence[Choice], _: Rung) -> list[Choice]:
             self.scouted |= {choice: None for choice in trained if self.trials.known(choice, self.few, self.scout_s)}
-            limit_s = NEAR * min(map(self.first_s, self.scouted), default=math.inf)
-            return [choice for choice in self.scouted if self.first_s(choice) <= limit_s < math.inf]
+            allowed = [choice for choice in self.scouted if self.breach(choice) is None]
+            limit_s = NEAR * min(map(self.first_s, allowed), default=math.inf)
+            return [choice for choice in allowed if self.first_s(choice) <= limit_s < math.inf]
 
         rungs = [Rung(self.seeds[:1], self.scout_s), Rung(self.few, self.scout_s)]
         successive_halving(self.by_the_clock(choices), rungs, self.trials.train, near)
@@ -122,7 +132,8 @@ class PlanSearch:
 
     def race(self, best: Choice | None) -> Choice | None:
         """Train the soonest scouts for the whole horizon until none is left that could beat the best."""
-        ranked = [choice for choice in self.scouted if self.first_s(choice) < math.inf and not self.watched(choice)]
+        allowed = [choice for choice in self.scouted if self.breach(choice) is None and not self.watched(choice)]
+        ranked = [choice for choice in allowed if self.first_s(choice) < math.inf]
         ranked.sort(key=lambda choice: (self.first_s(choice), or_inf(choice.max_staleness), choice.quorum))
         while ranked:
             if best is not None:
@@ -192,15 +203,19 @@ class PlanSearch:
 
     def may_be_taken(self, choice: Choice) -> bool:
         """Return whether a choice is in the search space or the spec's own; neighbours may lie outside."""
-        return choice == self.space.asked or all(vars(choice)[axis] in v for axis, v in self.space.axes.items())
+        return choice == self.space.asked or not self.space.lacks(choice)
 
     def last_look(self, best: Choice | None) -> Choice | None:
         """Train the spec's own choice in any case, then return the soonest of all that were trained."""
+        self.trials.expected_s = (len(self.seeds) + FRESH_SEEDS) * self.target.horizon_s
         self.watch([self.space.asked], self.seeds)
         if self.request.check:
             self.look_beside(self.space.asked)
         taken = [choice for choice in self.listed if self.may_be_taken(choice)]
-        return self.settle([choice for choice in taken if self.stands(choice, self.few)], best)
+        best = self.settle([choice for choice in taken if self.stands(choice, self.few)], best)
+        if best is not None:
+            self.watch([best], self.fresh)
+        return best
 
     # ---- results of a choice
 
@@ -248,17 +263,18 @@ class PlanSearch:
         """Return which limit a choice breaks, in words; None if none."""
         if (out := self.left_out(choice)) is not None:
             return out
-        limits, trials, played = self.request, self.watched(choice), self.clocks(choice).get(self.seeds[0])
-        shares = [trial.least_share for trial in trials]
+        limits, watched, played = self.request, self.watched(choice), self.clocks(choice).get(self.seeds[0])
+        shares = [trial.least_share for trial in watched]
         shares += [played.least_share] if isinstance(played, Played) else []
+        trials = [*watched, *self.trials.known(choice, self.few, self.scout_s)]
         if limits.least_share and shares and min(shares) < limits.least_share:
             return f"a UE has only {min(shares):.2%} of the merges (--least-share {limits.least_share:g})"
-        late = max((trial.time_s for trial in trials if trial.time_s is not None), default=0.0)
+        late = max((trial.needs_s for trial in trials), default=0.0)
         if limits.within_s is not None and late > limits.within_s:
-            return f"takes up to {late:.3g} s (--within-s {limits.within_s:g})"
-        spent = max((trial.joules for trial in trials if trial.joules is not None), default=0.0)
+            return f"takes at least {late:.3g} s with a seed (--within-s {limits.within_s:g})"
+        spent = max((trial.needs_j for trial in trials), default=0.0)
         if limits.joules is not None and spent > limits.joules:
-            return f"takes up to {spent:.3g} J (--joules {limits.joules:g})"
+            return f"takes at least {spent:.3g} J with a seed (--joules {limits.joules:g})"
         return None
 
     def stands(self, choice: Choice, seeds: Sequence[int]) -> bool:
@@ -289,6 +305,7 @@ class PlanSearch:
             trials=tuple(self.watched(choice)),
             neighbours=self.beside.get(choice, ()),
             confirmed=tuple(self.confirmed(choice)),
+            fresh=tuple(self.trials.known(choice, self.fresh, self.target.horizon_s)) if choice == best else (),
         )
 
     def verdict(self, choice: Choice, best: Choice | None = None) -> tuple[Verdict, str]:
@@ -301,6 +318,8 @@ class PlanSearch:
         for watched in (trials, self.confirmed(choice)):
             if losing(watched):
                 return "fails" if any(trial.fails for trial in watched) else "wavers", unstable(watched)
+        if any(trial.state != "kept" for trial in self.confirmed(choice)):
+            return "wavers", f"not kept in every seed when trained for {self.target.confirm_s:.3g} s"
         if choice in self.slower:
             return "slower", self.slower[choice]
         if not self.has_margin(choice):
@@ -340,13 +359,50 @@ def unstable(trials: Sequence[SeedOutcome]) -> str:
 
 def search_at_horizons(space: Space, trials: Trials, request: PlanRequest) -> tuple[PlanSearch, Choice | None]:
     """Search, with longer horizons if no choice stands; return the last search and the best choice."""
+    trials.expected_s = 20 * (request.horizon_s or space.spec.run.horizon_s or HORIZON_S)
     base, target = begin(space, trials, request)
     for longer, scouting in horizons(target, request):
         searched = PlanSearch(space, trials, request, longer, scouting)
         best = searched.run(base)
-        if best is not None:
+        excluded = (searched.verdict(choice)[0] in ("breaks a limit", "not possible") for choice in searched.listed)
+        if best is not None or all(excluded):
             break
     return searched, searched.last_look(best)
+
+
+def check_limits(space: Space, trials: Trials, request: PlanRequest) -> None:
+    """Refuse limits that no choice can meet, before anything is trained.
+
+    The shares of the merges, and the seconds and joules of the first round, follow from the clock alone.
+
+    Raises:
+        InputError: If a limit cannot be met.
+    """
+    spec, share = space.spec, request.least_share or 0.0
+    if share * spec.cell.ues > 1:
+        even = f"{spec.cell.ues} UEs have at most {1 / spec.cell.ues:.3g} of the merges each"
+        raise InputError(f"--least-share {share:g} cannot be met: {even}.")
+    asked, seed = space.asked, spec.run.seeds[0]
+    choices = [asked, *map_of(space, asked.with_(bits=min(asked.bits, *space.axes["bits"])))]
+    horizon_s = request.horizon_s or spec.run.horizon_s or HORIZON_S
+    most = 0.0
+    for choice in sorted(choices, key=lambda each: -each.quorum):  # the larger A, the more equal the shares
+        if most >= share:
+            break
+        played = trials.play(choice, seed, horizon_s)
+        most = max(most, played.least_share if isinstance(played, Played) else 0.0)
+    if most < share:
+        found = f"within {horizon_s:g} s no choice gives every UE more than {most:.3g} of the merges"
+        raise InputError(f"--least-share {share:g} cannot be met: {found}.")
+    if request.within_s is None and request.joules is None:
+        return
+    seconds, joules = zip(*(trials.first_round(choice, seed) for choice in choices), strict=True)
+    for flag, limit, least, unit in (
+        ("--within-s", request.within_s, min(seconds), "s"),
+        ("--joules", request.joules, min(joules), "J"),
+    ):
+        if limit is not None and least > limit:
+            raise InputError(f"{flag} {limit:g} cannot be met: the first round alone takes {least:.3g} {unit}.")
 
 
 def horizons(target: PlanTarget, request: PlanRequest) -> Iterator[tuple[PlanTarget, float]]:
@@ -390,7 +446,7 @@ def begin(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choice, P
             horizon_s, why = 3 * asked_s, "three times as long as what you asked for takes"
     horizon_s = float(f"{horizon_s:.2g}")
     accuracy, metric = spec.run.target_accuracy, metric_of(spec)
-    return best, PlanTarget(accuracy, metric, request.keep, horizon_s, FACTOR * horizon_s, why)
+    return best, PlanTarget(accuracy, metric, horizon_s, FACTOR * horizon_s, why)
 
 
 def _reference(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choice, float, float | None]:
@@ -401,7 +457,7 @@ def _reference(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choi
     spec, asked = space.spec, space.asked
     gentle = asked.with_(quorum=max(asked.quorum, round(spec.cell.ues / 4), 1), max_staleness=None, schedule="first")
     gentle = gentle.with_(bandwidth="equal_share") if ("bandwidth", "equal_share") in space.named else gentle
-    horizon_s, best = request.horizon_s or spec.run.horizon_s or 30.0, 0.0
+    horizon_s, best = request.horizon_s or spec.run.horizon_s or HORIZON_S, 0.0
     for doubling in range(REFERENCE_DOUBLINGS + 1 if request.horizon_s is None else 1):
         rung = Rung(spec.run.seeds[:1], 2**doubling * horizon_s)
         reached: list[tuple[bool, float, Choice]] = []

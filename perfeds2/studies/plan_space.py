@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,16 +12,16 @@ from perfeds2.errors import InputError
 from perfeds2.spec.build import bound_of
 from perfeds2.spec.fields import Section, Spec
 from perfeds2.spec.methods import method_of, settings_name
-from perfeds2.spec.names import Named
+from perfeds2.spec.names import Named, Values
 from perfeds2.spec.resolve import place_of, put, resolve
 from perfeds2.spec.values import POLICY, SCHEDULE
+from perfeds2.studies.grid import AxisValues, Listed
 from perfeds2.studies.plan_data import Choice, or_inf
 
 PLACES = {field.name: place_of(field.name) for field in fields(Choice)}  # section and key of each axis
 NAMED = {"schedule": SCHEDULE, "bandwidth": POLICY}
 STEPPED = ("quorum", "max_staleness", "local_steps")  # numeric axes, on which a choice has neighbours
 FOR_PLANS = ("equal_finish", "planned_share")  # policies that need to know the UEs of a round in advance
-Values = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Space:
     """The values to search, around those of a spec."""
 
     spec: Spec
-    axes: dict[str, Values]  # values of each axis: numbers in order (None is unbounded), or names
+    axes: dict[str, AxisValues]  # values of each axis: numbers in order (None is unbounded), or names
     named: dict[tuple[str, str], Named]  # the objects of names, by axis and name
 
     @property
@@ -50,7 +50,7 @@ class Space:
     def spec_of(self, choice: Choice, seeds: Sequence[int], horizon_s: float, looks: int) -> Spec:
         """Return the spec of one choice, evaluated ``looks`` times."""
         name = algorithm_of(self.spec)
-        values: dict[str, Any] = {
+        values: Values = {
             key: dict(part) if isinstance(part, Section | Mapping) else part for key, part in dict(self.spec).items()
         }
         values["methods"] = {
@@ -65,7 +65,19 @@ class Space:
         values.pop("own")
         return resolve(values)
 
-    def _value(self, axis: str, choice: Choice) -> Any:
+    def lacks(self, choice: Choice) -> str:
+        """Return the flags that add a choice to the search; empty if it is among what is searched."""
+        new = {
+            axis: [*values, vars(choice)[axis]]
+            for axis, values in self.axes.items()
+            if vars(choice)[axis] not in values
+        }
+        return " ".join(
+            f"--search {axis.replace('_', '-')}={','.join('unbounded' if each is None else str(each) for each in values)}"
+            for axis, values in new.items()
+        )
+
+    def _value(self, axis: str, choice: Choice) -> object:
         value = vars(choice)[axis]
         if axis in NAMED:
             return self.named[axis, value]
@@ -80,7 +92,7 @@ def algorithm_of(spec: Spec) -> str:
     return settings_name(named) or named.label
 
 
-def make_space(spec: Spec, given: Mapping[str, Iterable[Any]]) -> Space:
+def make_space(spec: Spec, given: Listed) -> Space:
     """Return the values to search: those given, or defaults around the spec's own.
 
     Raises:
@@ -112,7 +124,7 @@ def make_space(spec: Spec, given: Mapping[str, Iterable[Any]]) -> Space:
     return Space(spec, axes, named)
 
 
-def _usual(spec: Spec, asked: Choice) -> dict[str, Values]:
+def _usual(spec: Spec, asked: Choice) -> dict[str, AxisValues]:
     """Return the default values, including the spec's own.
 
     About eight A from 1 to n, three S, first arrivals and planned rounds, and a few of each other setting.
@@ -132,25 +144,17 @@ def _usual(spec: Spec, asked: Choice) -> dict[str, Values]:
     }
 
 
-def _checked(spec: Spec, axis: str, name: str, values: Values) -> Values:
+def _checked(spec: Spec, axis: str, name: str, values: AxisValues) -> AxisValues:
     """Return the values of an axis as the spec reads them."""
     section, key = PLACES[axis]
     if not values:
         raise InputError(f"--search {name} is empty; give at least one value.")
-    read: list[Any] = []
+    read: dict[Any, None] = {}
     for value in values:
-        if axis in NAMED:
-            try:
-                read.append(NAMED[axis].find(value))
-            except ValueError as error:
-                raise InputError(f"--search {name}={value} {error}.") from None
-        else:
-            given = "unbounded" if value is None else value
-            tried = resolve({"cell": {"ues": spec.cell.ues}, section: {key: given}})
-            found = dict(dict(tried)[section])[key]
-            read.append(None if found == "unbounded" else found)
-    read = list(dict.fromkeys(read))
-    return tuple(sorted(read, key=or_inf)) if axis in (*STEPPED, "bits") else tuple(read)
+        given = "unbounded" if value is None else value
+        found = dict(dict(resolve({"cell": {"ues": spec.cell.ues}, section: {key: given}}))[section])[key]
+        read[None if found == "unbounded" else found] = None
+    return tuple(sorted(read, key=or_inf) if axis in (*STEPPED, "bits") else read)
 
 
 def map_of(space: Space, base: Choice) -> list[Choice]:
@@ -193,22 +197,34 @@ def around(space: Space, choice: Choice) -> list[Choice]:
 
 
 def neighbours(space: Space, choice: Choice) -> list[tuple[str, Choice]]:
-    """Return axis and choice one step away on every numeric axis; for A and S also outside the search space."""
+    """Return axis and choice one step away on every numeric axis.
+
+    A step leads to the next value that is searched if that is near: at most twice or half as large. Otherwise it is
+    1.5 times A or twice S, whether that is searched or not. An unbounded S is near the largest S that matters.
+    """
+    n = space.spec.cell.ues
+    largest = max([n, *(each for each in space.axes["max_staleness"] if each is not None)])
+
+    def near(one: int | None, other: int | None) -> bool:
+        small, large = sorted(2 * largest if each is None else each for each in (one, other))
+        return large <= max(2 * small, small + 1)
+
     found: list[tuple[str, Choice]] = []
     for axis in STEPPED:
         now = vars(choice)[axis]
-        smaller, larger = _steps(space, choice, axis)
+        smaller, larger = ([each for each in side if near(now, each)] for side in _steps(space, choice, axis))
         if axis == "quorum":
-            n = space.spec.cell.ues
             smaller = smaller or [min(now - 1, int(now / 1.5))] * (now > 1)
             larger = larger or [min(max(now + 1, math.ceil(1.5 * now)), n)] * (now < n)
-        elif axis == "max_staleness" and now is not None:
+        elif axis == "max_staleness" and now is None:
+            smaller = smaller or [largest]
+        elif axis == "max_staleness":
             smaller, larger = smaller or [now // 2] * (now > 0), larger or [max(2 * now, 1)]
         found += [(axis, choice.with_(**{axis: step})) for step in (*smaller, *larger)]
     return found
 
 
-def _steps(space: Space, choice: Choice, axis: str) -> tuple[list[Any], list[Any]]:
+def _steps(space: Space, choice: Choice, axis: str) -> tuple[list[int | None], list[int | None]]:
     """Return the next smaller and the next larger value that is searched, as lists of at most one."""
     values, now = space.axes[axis], or_inf(vars(choice)[axis])
     return [each for each in values if or_inf(each) < now][-1:], [each for each in values if or_inf(each) > now][:1]

@@ -13,17 +13,19 @@ is *lost*; cases in between are *late*.
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from perfeds2.learning.train import EvaluationPoint
+from perfeds2.network.cell import Cell
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.progress import Reporter
-from perfeds2.runs.store import Store
+from perfeds2.runs.store import Row, Store
+from perfeds2.runs.trainer import costs_at
 from perfeds2.runs.training import Training
-from perfeds2.spec.build import Stage, make_algorithms, make_timelines
+from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
 from perfeds2.studies.plan_data import Choice, SeedOutcome
 from perfeds2.studies.plan_space import Space
@@ -55,6 +57,7 @@ class Trials:
     played: dict[tuple[Choice, int, float], Played | str] = field(default_factory=dict)  # or why it is impossible
     timelines: dict[tuple[Choice, int], tuple[float, Timeline | str]] = field(default_factory=dict)  # longest so far
     outcomes: dict[tuple[str, int, float], SeedOutcome] = field(default_factory=dict)  # by digest, seed and horizon
+    expected_s: float = 0.0  # simulated seconds that are still to be trained, roughly; for the progress
 
     def play(self, choice: Choice, seed: int, horizon_s: float) -> Played | str:
         """Return what the clock shows up to the horizon, or why the choice is impossible."""
@@ -62,7 +65,8 @@ class Trials:
         if key not in self.played:
             until_s, known = self.timelines.get((choice, seed), (0.0, ""))
             if until_s < horizon_s:
-                known = _timeline(self.space.spec_of(choice, [seed], horizon_s, self.evaluations))
+                simulated = _simulate(self.space.spec_of(choice, [seed], horizon_s, self.evaluations))
+                known = simulated if isinstance(simulated, str) else simulated[2]
                 self.timelines[choice, seed] = horizon_s, known
             self.played[key] = known if isinstance(known, str) else _until(known, choice, horizon_s)
         return self.played[key]
@@ -81,14 +85,29 @@ class Trials:
         for (key, (_, played)), rows in zip(missing.items(), curves, strict=True):
             self.outcomes[key] = judge(key[1], rows, played.least_share, accuracy, self.keep)
 
-    def run(self, wanted: Sequence[tuple[Choice, int, float]]) -> list[Sequence[Mapping[str, Any]]]:
+    def run(self, wanted: Sequence[tuple[Choice, int, float]]) -> list[list[Row]]:
         """Return the evaluations of a training for each choice, seed and horizon."""
         trainings = [
             Training(self.space.spec_of(choice, [seed], horizon_s, self.evaluations), f"{choice}, {horizon_s:.4g} s")
             for choice, seed, horizon_s in wanted
         ]
+        work_s = sum(horizon_s for *_, horizon_s in wanted)
+        self.expected_s = max(self.expected_s - work_s, work_s)  # a guess that was too small: as much again
+        self.reporter.next_part(work_s / max(work_s + self.expected_s, 1e-9))
         results = run_all(trainings, self.store, Workers(), self.reporter, strict=True)
         return [results[one].rows for one in trainings]
+
+    def first_round(self, choice: Choice, seed: int) -> tuple[float, float]:
+        """Return the seconds and joules that the first round takes; infinite if it never closes."""
+        spec = self.space.spec_of(choice, [seed], 1.0, 1)
+        spec = spec.model_copy(update={"run": spec.run.model_copy(update={"horizon_s": None, "rounds": 1})})
+        simulated = _simulate(spec)
+        if isinstance(simulated, str):
+            return math.inf, math.inf
+        cell, algorithm, timeline = simulated
+        return timeline.end_s, costs_at(spec, cell, algorithm, timeline, [EvaluationPoint(1, timeline.end_s)])[0][
+            "joules"
+        ]
 
     def known(self, choice: Choice, seeds: Sequence[int], horizon_s: float) -> list[SeedOutcome]:
         """Return the outcomes of the seeds that have been trained up to this horizon."""
@@ -97,13 +116,15 @@ class Trials:
         return [self.outcomes[key] for key in keys if key in self.outcomes]
 
 
-def _timeline(spec: Spec) -> Timeline | str:
+def _simulate(spec: Spec) -> tuple[Cell, Algorithm, Timeline] | str:
+    """Return the cell, algorithm and timeline of a spec with one seed, or why they are impossible."""
     try:
         stage = Stage.of(spec, spec.run.seeds[0])
-        (timeline,) = make_timelines(spec, stage, make_algorithms(spec, stage))
-    except ValueError as error:  # includes InputError: the choice is impossible
+        (algorithm,) = make_algorithms(spec, stage)
+        (timeline,) = make_timelines(spec, stage, [algorithm])
+    except ValueError as error:  # includes InputError
         return str(error)
-    return timeline
+    return stage.cell, algorithm, timeline
 
 
 def _until(timeline: Timeline, choice: Choice, horizon_s: float) -> Played | str:
@@ -120,7 +141,7 @@ def _until(timeline: Timeline, choice: Choice, horizon_s: float) -> Played | str
     return Played(float(time_s[-1]) / rounds, float(merges.min() / ues.size), digest.hexdigest(), starved)
 
 
-def judge(seed: int, rows: Sequence[Mapping[str, Any]], least_share: float, target: float, keep: float) -> SeedOutcome:
+def judge(seed: int, rows: Sequence[Row], least_share: float, target: float, keep: float) -> SeedOutcome:
     """Return the outcome of one training, from its evaluations."""
     time_s, score, loss = (
         np.array([row[key] for row in rows], float) for key in ("time_s", "test_accuracy_personal", "train_loss")
@@ -141,6 +162,7 @@ def judge(seed: int, rows: Sequence[Mapping[str, Any]], least_share: float, targ
         settles = at is not None and time_s[at] <= 1.5 * half_s
         state = "late" if settles or time_s[first] > half_s else "lost"
     at = at if state == "kept" else None
+    needed = first if at is None else at
     return SeedOutcome(
         seed=seed,
         state=state,
@@ -151,10 +173,12 @@ def judge(seed: int, rows: Sequence[Mapping[str, Any]], least_share: float, targ
         least_share=least_share,
         scores=tuple(each if math.isfinite(each) else None for each in score.tolist()),
         fall=_fall(score, target, first),
+        needs_s=float(time_s[-1]) if needed is None else _crossing(time_s, score, needed, target),
+        needs_j=float(rows[-1 if needed is None else needed]["joules"]),
     )
 
 
-def _crossing(time_s: Any, score: Any, at: int, target: float) -> float:
+def _crossing(time_s: np.ndarray, score: np.ndarray, at: int, target: float) -> float:
     """Return when the score crosses the target, interpolated linearly from the previous evaluation."""
     if at == 0 or not math.isfinite(score[at - 1]) or score[at - 1] >= target:
         return float(time_s[at])
@@ -162,7 +186,7 @@ def _crossing(time_s: Any, score: Any, at: int, target: float) -> float:
     return float(time_s[at - 1] + part * (time_s[at] - time_s[at - 1]))
 
 
-def _fall(score: Any, target: float, first: int | None) -> float:
+def _fall(score: np.ndarray, target: float, first: int | None) -> float:
     """Return how far the score fell back, relative to the way from the start to the target.
 
     It is measured below the target once that was reached, otherwise below the best score so far.

@@ -20,9 +20,10 @@ from perfeds2.runs.store import TRAININGS, Store
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.spec.build import check
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml, resolve
 from perfeds2.spec.values import ALGORITHM
-from perfeds2.studies.figure import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, Tuned, Values, tuned_file
+from perfeds2.studies.figure import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, Tuned, tuned_file
 
 
 @dataclass(frozen=True)

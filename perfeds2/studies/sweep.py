@@ -5,7 +5,7 @@ in the order of the grid, so they do not depend on which training finished first
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,12 @@ from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.pool import Failure, Results, check_work, run_all
 from perfeds2.runs.statistics import pareto
+from perfeds2.runs.store import Row
 from perfeds2.runs.table import COSTS, summarise_point, write_csv
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
-from perfeds2.studies.execution import Execution, base_values
-from perfeds2.studies.grid import Grid, make_grid, read_sweep
+from perfeds2.studies.execution import Base, Execution, base_values
+from perfeds2.studies.grid import Grid, Listed, make_grid, read_sweep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,9 +95,7 @@ class Sweep:
         return draw_curves(axes_for(axes, (6, 3)), self.summary, over, column)
 
 
-def sweep(
-    base: Mapping[str, Any] | Path | str, grid: Mapping[str, Iterable[Any]], *, out: Path | str, **execution: Any
-) -> Sweep:
+def sweep(base: Base, grid: Listed, *, out: Path | str, **execution: Any) -> Sweep:
     """Train every point of a grid: ``sweep({"ues": 20}, {"quorum": [1, 5, 20], "seed": range(3)}, out="runs/a")``.
 
     Args:
@@ -142,9 +141,9 @@ def run_sweep(grid: Grid, path: Path, execution: Execution = Execution()) -> Swe
 
 def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: Results, path: Path) -> None:
     """Write sweep.csv, sweep_summary.csv and sweep_front.csv of the available results."""
-    axes, summary = [axis.name for axis in grid.axes], list[dict[str, Any]]()
+    axes, summary = [axis.name for axis in grid.axes], list[Row]()
 
-    def tidy() -> Iterator[dict[str, Any]]:
+    def tidy() -> Iterator[Row]:
         """Yield a row per evaluation, and append the summary of each point on the way."""
         for point, of_point in zip(grid.points, trainings, strict=True):
             values = {
@@ -164,7 +163,7 @@ def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: R
     write_csv(path / "sweep_front.csv", [*axes, *FRONT], front(summary))
 
 
-def front(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def front(summary: Sequence[Row]) -> list[Row]:
     """Return the points that reached the target in at least half of the seeds, sorted by time, and mark the front.
 
     A point is on the time-energy front if no other is as soon with fewer joules, or sooner with as few.

@@ -6,7 +6,7 @@ comparison. The score is the mean over simulated time of the personalised accura
 UEs' training data; test data are never used. Tuning seeds differ from those of an evaluation unless it asks for them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,12 +19,12 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.pool import Workers, check_work, run_all
 from perfeds2.runs.progress import Reporter
-from perfeds2.runs.statistics import mean_over_time, statistic
-from perfeds2.runs.store import TRAININGS, Result, Store
+from perfeds2.runs.statistics import Statistic, mean_over_time, statistic
+from perfeds2.runs.store import TRAININGS, Result, Row, Store
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.spec.resolve import EACH, put, resolve
-from perfeds2.studies.execution import Execution, base_values
-from perfeds2.studies.grid import as_read, copied
+from perfeds2.studies.execution import Base, Execution, base_values
+from perfeds2.studies.grid import AxisValues, Listed, as_read, copied
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS, Rung, successive_halving
 from perfeds2.studies.tune_space import Search, Settings, make_search, read_search, share_kept
 
@@ -52,8 +52,8 @@ class Best:
 
     algorithm: str
     settings: Settings
-    score: dict[str, Any]  # statistic over seeds of the mean validation accuracy over the horizon
-    before: dict[str, Any] | None  # the same for the settings before tuning, if they reached the last rung
+    score: Statistic  # statistic over seeds of the mean validation accuracy over the horizon
+    before: Statistic | None  # the same for the settings before tuning, if they reached the last rung
     edges: tuple[str, ...]  # settings whose best value is the smallest or largest tried
 
 
@@ -74,8 +74,8 @@ class Tuning:
 
 
 def tune(
-    base: Mapping[str, Any] | Path | str,
-    search: Mapping[str, Iterable[Any]] | None = None,
+    base: Base,
+    search: Listed | None = None,
     *,
     out: Path | str,
     seeds: int = TUNING_SEEDS,
@@ -210,7 +210,7 @@ def _written(path: Path, search: Search, scores: Scores) -> Tuning:
     return Tuning(path, search, best)
 
 
-def _rows(search: Search, scores: Scores) -> Iterator[dict[str, Any]]:
+def _rows(search: Search, scores: Scores) -> Iterator[Row]:
     for name in search.axes:
         for rung, horizon_s in enumerate(search.horizons_s):
             for number, settings in enumerate(search.candidates(name)):
@@ -232,7 +232,7 @@ def best_of(search: Search, scores: Scores) -> tuple[Best, ...]:
     return tuple(found)
 
 
-def _is_edge(value: Any, listed: Sequence[Any]) -> bool:
+def _is_edge(value: object, listed: AxisValues) -> bool:
     """Return whether a better value may lie beyond; nothing lies below a step size of 0 or one local step."""
     if len(listed) == 1 or not isinstance(value, int | float):
         return False

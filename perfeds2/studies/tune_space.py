@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ import tomli_w
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import settings_name
-from perfeds2.spec.names import Named
+from perfeds2.spec.names import Named, Values
 from perfeds2.spec.resolve import EACH, place_of, put, resolve
 from perfeds2.spec.tasks import metric_of
 from perfeds2.studies.execution import reading
-from perfeds2.studies.grid import as_read, axis_values, copied, own_files
+from perfeds2.studies.grid import AxisValues, Listed, as_read, axis_values, copied, own_files
 from perfeds2.studies.search import FACTOR, RUNGS, TUNING_SEEDS
 
 FACTORS = {"alpha": (1 / 3, 1, 3, 9, 27), "beta": (1 / 9, 1 / 3, 1, 3, 9, 27)}  # multiples of the current values
@@ -30,10 +30,10 @@ Settings = dict[str, Any]
 class Search:
     """The candidates, seeds and rungs of a tuning."""
 
-    base: dict[str, Any]  # nested values of a spec, as given
+    base: Values  # nested values of a spec, as given
     spec: Spec  # resolved
     named: dict[str, Named]  # algorithms by their names in settings
-    axes: dict[str, dict[str, tuple[Any, ...]]]  # values by algorithm and setting
+    axes: dict[str, dict[str, AxisValues]]  # values by algorithm and setting
     seeds: tuple[int, ...]
     rungs: int
 
@@ -94,9 +94,7 @@ def share_kept(count: int) -> int:
     return -(-count // FACTOR)
 
 
-def one_method(
-    values: Mapping[str, Any], spec: Spec, name: str, named: Named, settings: Settings, **run: Any
-) -> dict[str, Any]:
+def one_method(values: Values, spec: Spec, name: str, named: Named, settings: Settings, **run: object) -> Values:
     """Return nested values with only one of the methods of a spec, its settings, and the given values of [run]."""
     own = copied(values)
     own[EACH] = copied(spec.methods_of(name))
@@ -107,9 +105,7 @@ def one_method(
     return own
 
 
-def make_search(
-    values: Mapping[str, Any], search: Mapping[str, Iterable[Any]], *, seeds: int = TUNING_SEEDS, rungs: int = RUNGS
-) -> Search:
+def make_search(values: Values, search: Listed, *, seeds: int = TUNING_SEEDS, rungs: int = RUNGS) -> Search:
     """Plan a search, and check it before anything runs.
 
     Args:
@@ -130,8 +126,8 @@ def make_search(
     if seeds < 1:
         raise InputError(f"--tuning-seeds must be at least 1, got {seeds}.")
     named = _tunable(spec)
-    common: dict[str, tuple[Any, ...]] = {}
-    own: dict[str, dict[str, tuple[Any, ...]]] = {}
+    common: dict[str, AxisValues] = {}
+    own: dict[str, dict[str, AxisValues]] = {}
     for name, given in search.items():
         section, key = place_of(name, "a setting that can be tuned")
         algorithm, _, key = key.rpartition(".")
@@ -169,12 +165,12 @@ def _tunable(spec: Spec) -> dict[str, Named]:
     return found
 
 
-def _values(spec: Spec, algorithm: str, asked: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+def _values(spec: Spec, algorithm: str, asked: Mapping[str, AxisValues]) -> dict[str, AxisValues]:
     """Return the values to try as a spec reads them, by default around the algorithm's current ones."""
     if not asked:
         now = dict(spec.learning_of(algorithm))
         asked = {key: tuple(float(f"{now[key] * each:.2g}") for each in FACTORS[key]) for key in FACTORS}
-    found: dict[str, tuple[Any, ...]] = {}
+    found: dict[str, AxisValues] = {}
     for key, given in asked.items():
         tried = dict.fromkeys(_read(spec, algorithm, key, value) for value in given)
         found[key] = tuple(sorted(tried) if all(isinstance(each, int | float) for each in tried) else tried)

@@ -17,7 +17,7 @@ from perfeds2 import compare
 from perfeds2.runs import progress as module
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import HERE, Workers
-from perfeds2.runs.progress import DONE, INTERRUPTED, LIVE, Board, Live, Tail, born, open_live
+from perfeds2.runs.progress import DONE, INTERRUPTED, LIVE, Board, Live, Reporter, Tail, born, open_live
 from perfeds2.spec.resolve import nested, spec_from
 from perfeds2.studies.compare import train_spec
 from perfeds2.studies.execution import Execution
@@ -36,6 +36,21 @@ TINY: dict[str, Any] = {
     "algorithms": ("FedAvgS2", "FedAvg-SYN"),
     "seeds": (0, 1),
 }
+
+
+def test_the_share_of_a_search_never_falls_however_much_is_announced_later():
+    """Half of all that is left, then half of the rest, and so on, with more trainings each time."""
+    shares: list[float] = []
+    reporter = Reporter(lambda now: shares.append(now.share))
+    for count in (2, 10, 50):
+        reporter.next_part(0.5)
+        reporter.asked(count, 0)
+        for _ in range(count):
+            reporter.started(0, "", 1)
+            reporter.moved(0, 0.5, 1.0, 1)
+            reporter.done(0)
+    assert shares == sorted(shares)
+    assert (shares[1], shares[5], shares[-1]) == (0.125, 0.5, 0.875)
 
 
 class Recorder:

@@ -20,6 +20,7 @@ from perfeds2.runs.statistics import (
     mean_over_time,
     paired_p,
     pairwise_p,
+    prediction_interval,
     statistic,
     time_to_target,
     worst_decile,
@@ -51,6 +52,14 @@ def test_a_seed_without_a_value_leaves_no_mean(missing: float | None):
         "values": [1.0, None, 2.0, 3.0],
     }
     assert statistic([]) == {"mean": None, "low": None, "high": None, "values": []}
+
+
+def test_nine_of_ten_further_values_lie_in_the_prediction_interval():
+    draws = np.random.default_rng(0).lognormal(1.0, 0.4, (2000, 6))
+    inside = [low <= further <= high for *seen, further in draws for low, high in [prediction_interval(seen) or (0, 0)]]
+    assert np.mean(inside) == pytest.approx(0.9, abs=0.02)
+    assert prediction_interval([2.0, 2.0, 2.0]) == pytest.approx((2.0, 2.0))
+    assert prediction_interval([1.0, 2.0]) is None
 
 
 def test_every_time_of_a_curve_has_the_statistic_of_its_values():

@@ -152,7 +152,7 @@ def test_a_plan_is_printed_with_its_sentence_last(plan: Plan, capsys: pytest.Cap
     said = capsys.readouterr().out
     assert said.rstrip().endswith(plan.command or "")
     assert plan.sentence in said
-    assert "What you asked for, A = 3, S = 5" in said
+    assert "The choice in your settings, A = 3, S = 5" in said
 
 
 def test_nothing_is_trained_twice(plan: Plan, out: Path, monkeypatch: pytest.MonkeyPatch):
@@ -212,6 +212,8 @@ def test_the_beginning_of_a_longer_clock_is_the_shorter_one():
 def test_the_command_refuses_in_one_sentence(tmp_path: Path):
     for words, expected in (
         (["--keep", "3"], "--keep must be from 0.5 to 1"),
+        (["--joules", "0.01"], "--joules 0.01 cannot be met: the first round alone takes"),
+        (["--ues", "40", "--least-share", "0.5"], "--least-share 0.5 cannot be met: 40 UEs have at most 0.025"),
         (["--search", "quorum=0"], "--quorum must be"),
         (["--search", "quorum=one"], "--quorum must be"),
         (["--resume", tmp_path], "holds no plan"),

@@ -27,7 +27,7 @@ def test_a_choice_that_loses_the_target_again_is_refused():
     """
     spec = spec_from(**CELL_16, algorithms=["PerFedS2"], seeds=[1])
     space = make_space(spec, {"max_staleness": [10], "local_steps": [2], "quorum": [3]})
-    target = PlanTarget(0.9, "accuracy", 0.9, 6.0, 18.0, "")
+    target = PlanTarget(0.9, "accuracy", 6.0, 18.0, "")
     searched = PlanSearch(space, Trials(space, 0.9), PlanRequest(), target)
     cliff = Choice(3, 10, "first", "equal_share", "wait", 2, 4)
     searched.watch([cliff], searched.seeds)

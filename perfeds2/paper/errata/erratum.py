@@ -31,7 +31,7 @@ def load_errata(shown: Mapping[int, Show]) -> tuple[dict[str, str], tuple[Erratu
     errata = []
     for number, said in read.items():
         if isinstance(said, dict):
-            words: dict[str, Any] = {key: " ".join(said[key].split()) for key in ("where", "printed", "wrong", "ours")}
+            words = {key: " ".join(said[key].split()) for key in ("where", "printed", "wrong", "ours")}
             references: dict[str, Any] = {key: tuple(said[key]) for key in ("code", "tests")}
             errata.append(Erratum(int(number), **words, **references, show=shown.get(int(number), list)))
     return prose, tuple(errata)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from scipy.optimize import root_scalar
@@ -14,6 +13,7 @@ from perfeds2.theory import bounds
 from perfeds2.theory.constants import Constants, diversity, noise, smoothness
 from perfeds2.theory.optimum import optimum
 
+Point = np.ndarray | float  # one w, or many
 BEND = 4 / (3 * math.sqrt(3))  # the largest |f'''| of log cosh
 SMALL = bounds.Premises(smoothness=1.0, noise=1.0, diversity=1.0, gap=1.0, beta=0.1, staleness=4)
 
@@ -108,14 +108,14 @@ def unequal_participation() -> Numbers:
     """Two UEs, log cosh(w ∓ 1), the first merged three times as often; the run starts at the optimum of F, w = 0."""
     alpha, beta, rounds = 0.1, 2.5e-5, 400_000
 
-    def slope(w: Any, centre: float) -> Any:
+    def slope(w: Point, centre: float) -> Point:
         gradient = np.tanh(w - centre)
         return (1 - alpha * (1 - gradient**2)) * np.tanh(w - centre - alpha * gradient)
 
-    def merged(w: Any) -> Any:
+    def merged(w: Point) -> Point:
         return 3 * slope(w, 1.0) + slope(w, -1.0)
 
-    def mean_square(w: Any) -> float:
+    def mean_square(w: Point) -> float:
         return float(np.mean(((slope(w, 1.0) + slope(w, -1.0)) / 2) ** 2))
 
     line = np.linspace(-10, 10, 20_001)
