@@ -18,7 +18,7 @@ the number of diverged seeds is shown instead.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -115,11 +115,11 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict:
-        return self.by("verdict")
+        return self.by(lambda finding: finding.verdict)
 
-    def by(self, reading: str) -> Verdict:
-        """Return the joint verdict under a reading, a property of ``Finding`` such as ``after_holm``."""
-        return together(getattr(finding, reading) for finding in self.findings)
+    def by(self, reading: Callable[[Finding], Verdict]) -> Verdict:
+        """Return the joint verdict under a reading of each comparison, such as ``after_holm``."""
+        return together(map(reading, self.findings))
 
     @property
     def learned(self) -> bool:

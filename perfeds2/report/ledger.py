@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +145,8 @@ def verdict(entry: Entry) -> list[Span]:
     """Return the verdict and the conditions it depends on."""
     said = []
     if entry.verdict in ("holds", "fails"):
-        said += ["not after Holm"] * (entry.by("after_holm") != entry.verdict)
-        said += [f"below {SMALL}"] * (entry.by("of_note") != entry.verdict)
+        said += ["not after Holm"] * (entry.by(attrgetter("after_holm")) != entry.verdict)
+        said += [f"below {SMALL}"] * (entry.by(attrgetter("of_note")) != entry.verdict)
     if entry.verdict != "not run" and not entry.learned:
         said.append("nothing learned")
     return [Span(entry.verdict, entry.verdict), *(Span(f"\n{text}", "dim") for text in said)]
@@ -243,7 +243,7 @@ def strictly(entries: Sequence[Entry]) -> str:
     if not any(entry.verdict in ("holds", "fails") for entry in entries):
         return ""
     said = [
-        f"{words} {_tally((entry.by(name) for entry in entries), ('holds', 'fails'), zeros=True)}"
+        f"{words} {_tally((entry.by(attrgetter(name)) for entry in entries), ('holds', 'fails'), zeros=True)}"
         for name, words in READINGS.items()
     ]
     text = "; ".join(said)
@@ -330,8 +330,9 @@ def _about(entry: Entry) -> dict[str, Any]:
 
 def _judged(judged: Entry | Finding, prefix: str = "") -> dict[str, Any]:
     """Return all verdicts on a claim or comparison."""
-    by = judged.by if isinstance(judged, Entry) else partial(getattr, judged)
-    return {f"{prefix}{name}": by(name) for name in ("verdict", *READINGS)} | {f"{prefix}learned": judged.learned}
+    readings = {name: attrgetter(name) for name in ("verdict", *READINGS)}
+    by = {name: judged.by(read) if isinstance(judged, Entry) else read(judged) for name, read in readings.items()}
+    return {f"{prefix}{name}": said for name, said in (by | {"learned": judged.learned}).items()}
 
 
 def _measured(finding: Finding) -> dict[str, Any]:

@@ -235,7 +235,7 @@ def test_after_holm_a_claim_is_judged_by_the_same_rule():
         ((sure, absent), "not run"),
     ]
     for findings, verdict in cases:
-        assert Entry(claim, findings).by("after_holm") == verdict
+        assert Entry(claim, findings).by(lambda each: each.after_holm) == verdict
 
 
 def test_a_small_difference_is_not_of_note_and_half_a_point_is():
