@@ -34,8 +34,9 @@ def pays(model: Model, objective: Objective, batch: int) -> bool:
     network = bare(model)
     if not isinstance(network, MLP) or not (on_gpu.is_there() or batch < network.sizes[1]):
         return False
-    plain_step = type(objective) is PerFed and objective.inner_clip is None and objective.hessian in ("exact", "fo")
-    return type(objective) is FedAvg or (plain_step and objective.anneal is None)
+    if type(objective) is PerFed:
+        return objective.inner_clip is None and objective.hessian in ("exact", "fo") and objective.anneal is None
+    return type(objective) is FedAvg
 
 
 def gradient(model: Model, objective: Objective, params: Params, batches: Batches) -> Params:

@@ -6,6 +6,7 @@ UE's test part; larger is better.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,5 +74,5 @@ def _mean(each: Float[Array, "*s"], mask: Bool[Array, "*s"]) -> Float[Array, ""]
 
 
 LOSSES: Mapping[str, Loss] = {"cross-entropy": cross_entropy, "mse": mse, "binary": binary}
-MEASURES: Mapping[str, Metric] = {"accuracy": accuracy, "r2": R2, "rmse": rmse, "mae": mae}
+MEASURES: Mapping[str, Any] = {"accuracy": accuracy, "r2": R2, "rmse": rmse, "mae": mae}
 OF_NUMBERS = frozenset({"mse", "r2", "rmse", "mae"})  # for numbers; the others are for labels

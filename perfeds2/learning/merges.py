@@ -19,7 +19,7 @@ from perfeds2.learning.settings import setting, traced
 
 Rows: TypeAlias = Array | np.ndarray  # a replay has JAX arrays, a federation NumPy arrays
 MergeState: TypeAlias = PyTree  # what a merge keeps between rounds: any nest of arrays
-Params = dict[str, Rows]
+Params = dict[str, PyTree]
 Discount = Literal["poly", "hinge", "constant"]
 DiscountNumber = Annotated[float, Field(ge=0)] | Array
 

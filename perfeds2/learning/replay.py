@@ -403,7 +403,7 @@ def play_round(
     return State(params, shelf, merging, *memory)
 
 
-def merge_now(merge: Merge, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+def merge_now(merge: Merge, params: PyTree, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
     """Merge one round outside a replay, compiled. Federations use this."""
     numbers, structure = split(merge)
     return _merge_now(numbers, params, arrived, state, structure=structure)

@@ -30,7 +30,7 @@ def _arrays(tree: PyTree) -> dict[str, str]:
     return {jax.tree_util.keystr(path, simple=True, separator="."): _described(leaf) for path, leaf in leaves}
 
 
-def _described(leaf: object) -> str:
+def _described(leaf: PyTree) -> str:
     try:
         return f"{jnp.result_type(leaf)} of shape {list(jnp.shape(leaf))}"
     except TypeError:

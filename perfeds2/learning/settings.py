@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import PyTreeDef
 from pydantic import Field
 
 # Settings are given as numbers and traced as arrays.
@@ -50,7 +49,7 @@ class Structure:
     """What is left of an objective or merge when its numbers are taken out."""
 
     kind: type  # JAX considers the structures of two classes with the same fields equal
-    fields: PyTreeDef | None  # None: JAX cannot flatten it, so all of it is part of the compiled program
+    fields: Any  # a PyTreeDef. None: JAX cannot flatten it, so all of it is part of the compiled program
     itself: Hashable = None
 
     def unflatten(self, numbers: list[jax.Array]) -> Any:

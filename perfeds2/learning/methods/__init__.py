@@ -8,6 +8,7 @@ value.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from perfeds2.learning.merges import MEAN, Mean, Merge, OfMean
 from perfeds2.learning.methods.apfl import APFL
@@ -58,7 +59,7 @@ METHODS: dict[str, type] = {
 MERGES: dict[str, Callable[..., Merge | OfMean]] = {"mean": Mean, **SERVERS}
 
 
-def parts_of(method: object) -> tuple[Objective | Stateful, Merge | OfMean]:
+def parts_of(method: Any) -> tuple[Objective | Stateful, Merge | OfMean]:
     """Return a method's objective and merge; each is the method itself unless it names another."""
     objective = getattr(method, "objective", method if hasattr(method, "batches") else FedAvg())
     merge = getattr(method, "merge", method if hasattr(method, "init") else MEAN)

@@ -10,7 +10,7 @@ that a function does not take is a setting that we do not support.
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -252,12 +252,12 @@ def embedding(weight: Array, indices: Array, padding_idx: int = -1) -> Array:
 Cell = Callable[..., tuple[Array, ...]]
 
 
-def lstm(x: Array, hx: Sequence[Array], params: Sequence[Array], *how: ArrayLike) -> tuple[Array, ...]:
+def lstm(x: Array, hx: Sequence[Array], params: Sequence[Array], *how: Any) -> tuple[Array, ...]:
     from_zero = not any(isinstance(each, Tracer) or np.asarray(each).any() for each in hx)
     return _recurrent(_lstm_cell, from_zero, x, hx, params, *how)
 
 
-def gru(x: Array, hx: Array, params: Sequence[Array], *how: ArrayLike) -> tuple[Array, ...]:
+def gru(x: Array, hx: Array, params: Sequence[Array], *how: Any) -> tuple[Array, ...]:
     return _recurrent(_gru_cell, False, x, (hx,), params, *how)
 
 

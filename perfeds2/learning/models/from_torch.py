@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from perfeds2.errors import InputError
 from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
@@ -47,7 +47,7 @@ def is_torch(thing: object) -> bool:
     return module is not None and (issubclass(thing, module) if inspect.isclass(thing) else isinstance(thing, module))
 
 
-def weights_of(thing: object) -> str:
+def weights_of(thing: Module) -> str:
     """Return the sha256 of a module's tensors and modes; an empty text for anything else, such as a class."""
     if inspect.isclass(thing) or not is_torch(thing):
         return ""
@@ -183,7 +183,7 @@ def _drawn(torch: Torch, make: Callable[[], Module], seed: int) -> Module:
     return module.to("cpu")
 
 
-def _weights_drawn(make: Callable[[], Module], seed: ArrayLike) -> Arrays:
+def _weights_drawn(make: Callable[[], Module], seed: Array | np.ndarray) -> Arrays:
     return _arrays(_drawn(import_torch(), make, int(seed)).named_parameters(), trained=True)
 
 
