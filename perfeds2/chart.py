@@ -59,16 +59,6 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class HeatMap:
-    """A grid of coloured cells."""
-
-    values: Values  # shape (rows, columns)
-    texts: Sequence[Sequence[str]]
-    label: str  # of the colour scale
-    limits: tuple[float, float]
-
-
-@dataclass(frozen=True)
 class ChartAxis:
     """One axis of a chart."""
 
@@ -87,7 +77,7 @@ class Chart:
 
     name: str  # its id on a page and its file name
     title: str
-    items: Sequence[Series | Bars | HeatMap]
+    items: Sequence[Series | Bars]
     x: ChartAxis = ChartAxis()
     y: ChartAxis = ChartAxis()
     level: tuple[float, str] | None = None  # a horizontal line and its label
@@ -139,12 +129,9 @@ def draw(axes: "Axes", chart: Chart) -> "Axes":
         if isinstance(item, Series):
             label = f"{short(item.name)} = {short(same[item.name])}" if item.name in same else short(item.name)
             _draw_series(axes, item, label if item.listed else "", widths.get(item.name, 1.1), number)
-        elif isinstance(item, Bars):
-            axes.barh(
-                item.at, item.length, left=item.start, height=item.width, color=item.colour, lw=0, label=item.name
-            )
         else:
-            _draw_heat_map(axes, item)
+            look = {"height": item.width, "color": item.colour, "lw": 0, "label": item.name}
+            axes.barh(item.at, item.length, left=item.start, **look)
     if chart.level is not None:
         axes.axhline(chart.level[0], color=NEUTRAL, linewidth=0.7, linestyle=(0, (1, 2)))
     _set_axis(axes, "x", chart.x)
@@ -171,19 +158,6 @@ def _draw_series(axes: "Axes", line: Series, label: str, width: float, number: i
         axes.annotate(text, (x, y), xytext=(4, 3), textcoords="offset points", fontsize="x-small")
 
 
-def _draw_heat_map(axes: "Axes", item: HeatMap) -> None:
-    from matplotlib.patheffects import withStroke
-
-    low, high = item.limits
-    axes.imshow(item.values, origin="lower", aspect="auto", cmap="cividis", vmin=low, vmax=high)
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6, "color": "white"}
-    look["path_effects"] = [withStroke(linewidth=1.2, foreground=INK)]  # readable on light and dark cells
-    for row, texts in enumerate(item.texts):
-        for column, text in enumerate(texts):
-            axes.text(column, row, text, **look)
-    axes.grid(False)
-
-
 def _set_axis(axes: "Axes", which: Literal["x", "y"], axis: ChartAxis) -> None:
     if axis.log:
         axes.set(**{f"{which}scale": "log"})
@@ -195,6 +169,7 @@ def _set_axis(axes: "Axes", which: Literal["x", "y"], axis: ChartAxis) -> None:
     if axis.ticks is not None:
         axes.set(**{f"{which}ticks": list(axis.ticks), f"{which}ticklabels": list(axis.ticks.values())})
         axes.minorticks_off()
-    elif which == "x" and not axis.log:
-        axes.xaxis.set_major_formatter("{x:,.10g}")
+    elif which == "x" or axis.log:  # the usual labels of a log axis are markup
+        axes.tick_params(which="minor", **{f"label{'bottom' if which == 'x' else 'left'}": False})
+        (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter("{x:,.10g}")
     axes.set(**{f"{which}label": axis.label})

@@ -75,8 +75,6 @@ def activity_chart(
     merged: tuple[Any, Any],
     lost: tuple[Any, Any],
     window_s: float,
-    title: str = "",
-    time_label: str = "",
 ) -> Chart:
     """Describe what each UE does over time, one row per UE.
 
@@ -85,8 +83,6 @@ def activity_chart(
         merged: UEs and times in seconds of merged updates, drawn as diamonds.
         lost: UEs and times in seconds of discarded jobs, drawn as crosses.
         window_s: Where the time axis ends.
-        title: Title of the chart.
-        time_label: Label of the time axis.
     """
     items: list[Bars | Series] = []
     for state, colour in STATE_COLOURS.items():
@@ -108,15 +104,12 @@ def activity_chart(
             hover = [f"UE {ue}: {name}, {time:,.2f} s" for ue, time in zip(ues, times, strict=True)]
             items.append(Series(name, times, ues, look, "marks", hover=hover, size_px=6))
     y = ChartAxis("UE", limits=(len(rows) - 0.5, -0.5))
-    x = ChartAxis(time_label, limits=(0.0, 1.01 * window_s))
-    return Chart("activity", title, items, x, y, height_px=110 + 20 * len(rows), legend=True)
+    x = ChartAxis("simulated seconds", limits=(0.0, 1.01 * max(window_s, 1e-12)))
+    return Chart("activity", "", items, x, y, height_px=110 + 20 * len(rows), legend=True)
 
 
-def draw_activity(
-    axes: "Axes", rows: Sequence[Sequence[Interval]], merged: tuple[Any, Any], lost: tuple[Any, Any], window_s: float
-) -> "Axes":
-    draw(axes, activity_chart(rows, merged, lost, window_s, time_label="simulated seconds"))
-    axes.set_xlim(0, window_s)
+def draw_activity(axes: "Axes", chart: Chart) -> "Axes":
+    draw(axes, chart)
     if axes.has_data():
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, fontsize="small", frameon=False)
     return axes

@@ -123,7 +123,7 @@ def test_each_draws_where_it_is_told_or_in_a_figure_of_its_own(trained, swept):
     assert lines["PerFedS2"].get_linestyle() == "-"
     assert lines["PerFed-SYN"].get_linestyle() != "-"
     assert [list(line.get_xdata()) for line in swept.plot().lines] == [[1, 2], [1]]
-    assert TIMELINE.plot(until_s=TIMELINE.time_s[9]).get_xlim()[1] == TIMELINE.time_s[9]
+    assert TIMELINE.plot(until_s=TIMELINE.time_s[9]).get_xlim()[1] == 1.01 * TIMELINE.time_s[9]
     assert TIMELINE.prefix(0).plot().get_xlabel() == "simulated seconds"
 
 

@@ -3,7 +3,6 @@
 import inspect
 import os
 import shlex
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -24,7 +23,7 @@ from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
 
 if TYPE_CHECKING:
     from perfeds2.runs.pool import Failure
-    from perfeds2.runs.progress import Follower, Progress
+    from perfeds2.runs.progress import Follower
     from perfeds2.spec.fields import Spec
     from perfeds2.studies.execution import Execution
 
@@ -292,8 +291,7 @@ class Study:
         others = open_others(given["reuse"] or ())
         here = "on" not in given  # plan trains in this process
         workers = Workers() if here else Workers(given["workers"], given["on"], given["retries"])
-        shown = watching(self.quiet, self.command) if here else progress(self.quiet)
-        with followed(path, given["track"]) as followers, shown as watch:
+        with followed(path, given["track"]) as followers, progress(self.quiet, self.command) as watch:
             yield path, Execution(workers, others, watch, given.get("yes", False), followers)
         if others:
             say(self.quiet, f"Reused {sum(other.taken for other in others)} trainings.")
@@ -321,24 +319,6 @@ def study(command: str, given: Values) -> Iterator[Study]:
             typer.echo(f"Retry failed trainings with: {again}", err=True)
     if made.failures:
         raise typer.Exit(1)
-
-
-@contextmanager
-def watching(quiet: bool, command: str) -> "Iterator[Callable[[Progress], None]]":
-    """Yield a function that shows progress on stderr. Ctrl-C is checked at every step, also if quiet."""
-    from perfeds2.report.terminal import progress
-
-    first: list[float] = []  # when the first rounds were done, that is, after compiling
-    with progress(quiet, command) as tell:
-
-        def watch(now: "Progress") -> None:
-            if now.rounds and not first:
-                first.append(time.monotonic())
-            speed = now.rounds / max(time.monotonic() - first[0], 1.0) if first else 0.0
-            detail = f"simulated {now.time_s:.4g} s, {speed:,.0f} rounds/s"
-            tell(now.share, now.what, detail)
-
-        yield watch
 
 
 def prepare_to_train(trainings: int = 1, jobs: int | None = 1) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfeds2.commands.common import followed, prepare_to_train, study, watching
+from perfeds2.commands.common import followed, prepare_to_train, study
 from perfeds2.console import say
 from perfeds2.errors import InputError
 from perfeds2.spec.names import Value, Values
@@ -26,6 +26,7 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
     """Do compare, run or simulate: open the folder, train or simulate, write the report, print the table."""
     trains = command != "simulate"
     with study(command, given) as asked:
+        from perfeds2.report.live import progress
         from perfeds2.runs.folder import Folder, alone, open_folder
 
         spec = asked.spec(defaults) if asked.resume is None else _resumed(asked.resume)
@@ -46,7 +47,7 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
             if folder.finished:
                 say(asked.quiet, f"{path} already holds this finished run.")
             else:
-                with alone(path), watching(asked.quiet, command) as watch:
+                with alone(path), progress(asked.quiet, command) as watch:
                     folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
                     if trains:
                         train_spec(spec, command, folder, Workers(jobs), watch, followers)

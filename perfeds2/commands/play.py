@@ -52,12 +52,12 @@ def play(
 def _export(path: Path, knobs: Value, fixed: Values, quiet: bool) -> None:
     from perfeds2.files import write_text
     from perfeds2.play.page import canned_page
-    from perfeds2.report.terminal import progress
+    from perfeds2.report.terminal import progress_bar
 
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise InputError(f"--export {path} cannot be written; give a file in a folder that exists.")
-    with progress(quiet, "play") as tell:
-        write_text(path, canned_page(knobs, fixed, lambda share, what: tell(share, what, "")))
+    with progress_bar(quiet, "play") as tell:
+        write_text(path, canned_page(knobs, fixed, tell))
     say(quiet, f"Page: {path}")
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,9 +9,6 @@ from perfeds2.commands.common import QUIET, flag
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
-
-if TYPE_CHECKING:
-    from perfeds2.studies.tune import Tuning
 
 AXES = ("seconds", "rounds", "joules", "bits")  # as in report.read, which is slow to import; a test compares them
 WORDS = {".html": "Report", ".tex": "Table", ".json": "Plan"}  # by file extension
@@ -80,7 +76,11 @@ def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
     if what == "plan":
         return plan.write_plan(plan.load_plan(folder), folder, axis, place)
     if what == "tuning":
-        return tuning.write_tuning(_tunings([folder], axis)[0], place)
+        from perfeds2.studies.tune import load_tuning  # imports JAX
+
+        if axis != "seconds":
+            raise InputError(f"--x {axis}: a tuning stores one number per training, its mean over time, and no curves.")
+        return tuning.write_tuning(load_tuning(folder), place)
     if what == "reproduction":
         return reproduction.write_reproduction(folder, axis, place)
     written = [run.write_report(folder, axis)]
@@ -88,34 +88,15 @@ def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
 
 
 def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: str) -> list[Path]:
-    """Compare folders that all hold runs, or that are all of one kind."""
-    from perfeds2.report import reproduction, together
+    """Compare runs."""
+    from perfeds2.report.together import write_together
 
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError("a folder is given twice; expected different ones.")
-    kinds = {_kind(folder) for folder in folders}
     place = Path("runs", "-and-".join(folder.resolve().name for folder in folders)) if out is None else out
     if place.resolve() in [folder.resolve() for folder in folders]:
         raise InputError(f"--out {place} is one of the folders to compare; give another.")
-    if kinds <= {"arena", "sweep", "run"}:
-        return together.write_together(folders, place, axis, paper=paper)
-    if kinds == {"tuning"}:
-        return together.write_tunings(_tunings(folders, axis), place, paper=paper)
-    if kinds == {"plan"}:
-        return together.write_plans(folders, place, axis, paper=paper)
-    if kinds == {"reproduction"}:
-        if len(folders) > 2:
-            raise InputError(f"{len(folders)} reproductions were given; only two can be compared.")
-        return reproduction.write_beside(folders[0], folders[1], place, axis, paper=paper)
-    raise InputError(
-        "these folders cannot be compared; expected runs, federations, sweeps and arenas, or only tunings, only plans, or two "
-        "reproductions."
-    )
-
-
-def _tunings(folders: Sequence[Path], axis: str) -> "list[Tuning]":
-    from perfeds2.studies.tune import load_tuning  # imports JAX
-
-    if axis != "seconds":
-        raise InputError(f"--x {axis}: a tuning stores one number per training, its mean over time, and no curves.")
-    return [load_tuning(folder) for folder in folders]
+    for folder in folders:
+        if (what := _kind(folder)) != "run":
+            raise InputError(f"{folder} holds a {what}, which cannot be compared; give folders of runs or federations.")
+    return write_together(folders, place, axis, paper=paper)

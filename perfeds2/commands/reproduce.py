@@ -8,7 +8,7 @@ from typing import Literal
 
 import typer
 
-from perfeds2.commands.common import JOBS, QUIET, TRACK, flag, followed, prepare_to_train, watching
+from perfeds2.commands.common import JOBS, QUIET, TRACK, flag, followed, prepare_to_train
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
@@ -61,6 +61,7 @@ def reproduce(
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"), ExitStack() as stack:
         from perfeds2.paper.figures import TASK, command_of, load_figures
         from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger, write_ledger
+        from perfeds2.report.live import progress
         from perfeds2.runs.pool import Workers
         from perfeds2.spec.resolve import put_text, resolve
         from perfeds2.studies.figure import merged
@@ -87,7 +88,7 @@ def reproduce(
             followers = stack.enter_context(followed(path, track, "reproduction.html"))
             open_set(path, scale, changed, tuned)
             place.append(path)
-            with watching(quiet, "reproduce") as watch:
+            with progress(quiet, "reproduce") as watch:
                 for figure, table in run_figures(figures, curves, path, watch, Workers(jobs), followers):
                     written += [table, *write_figure(figure, table, path)]
         ledgers = open_ledgers(path, beside)

@@ -53,7 +53,7 @@ def follow(folder: Path) -> tuple[str, bool]:
     board, began_s = Board(), time.monotonic()
     with (
         closing(Tail(folder)) as tail,
-        live(False, lambda board, _: Picture(board), BoardLines(), stays=True) as show,
+        live(False, Picture, BoardLines(), stays=True) as show,
     ):
         while True:
             is_dead = board.is_dead  # read before the last look, because it may have ended normally since

@@ -91,7 +91,7 @@ ShowStatus = Callable[[Status], None]
 
 def live_table(quiet: bool) -> AbstractContextManager[ShowStatus | None]:
     """Return a context that yields a function to call with every new status; None if nothing is shown."""
-    return live(quiet, lambda status, _: draw(status), NewLines(), stays=True)
+    return live(quiet, draw, NewLines(), stays=True)
 
 
 def draw(status: Status) -> Group:

@@ -1,5 +1,5 @@
 "use strict";
-// Draws accuracy over simulated time, as it comes.
+// Draw accuracy over simulated time as evaluations arrive.
 
 const LINES = { SYN: { word: "synchronous", dash: "8 4" }, S2: { word: "semi-synchronous", dash: "" }, ASY: { word: "asynchronous", dash: "2 4" } };
 const SVG = "http://www.w3.org/2000/svg";
@@ -11,7 +11,7 @@ function svgElement(name, attributes, text = "") {
   return made;
 }
 
-/** Rows as the server gives them: mode, algorithm, time_s, test_accuracy_personal. */
+/** Draw the server's rows: mode, algorithm, time_s, test_accuracy_personal. */
 function drawCurves(place, rows, endS) {
   const width = Math.max(place.clientWidth, 240), height = place.clientHeight || 300, left = 38, bottom = 34, right = 12, top = 8;
   const shares = rows.map((row) => row.test_accuracy_personal).filter((value) => value !== null);
@@ -44,7 +44,7 @@ function sayCurves(rows) {
   return said.length ? `Personalised test accuracy so far: ${said.join(", ")}.` : "Nothing has been trained yet.";
 }
 
-/** The same as a table: now, and when 90 and 95 % were first reached. */
+/** Tabulate the latest accuracy, and when 90 and 95 % were first reached. */
 function tableOfCurves(table, rows) {
   const cells = [["", "After", "Accuracy now", "Global model", "90 % after", "95 % after"]];
   for (const [mode, line] of Object.entries(LINES)) {
@@ -62,7 +62,7 @@ function tableOfCurves(table, rows) {
   });
 }
 
-/** A table of texts: its first line is its head, the first of every line says whose it is. */
+/** Fill a table with texts. The first line is the header, and the first cell of each line is its title. */
 function fillTable(table, lines) {
   table.replaceChildren();
   const parts = [table.createTHead(), table.createTBody()];

@@ -1,11 +1,11 @@
 "use strict";
-// Draws a cell: where its UEs are and what they do at a moment, and what every UE does all along.
-// Times are ticks: whole numbers, of which the window that is shown has `ticks`.
+// Draw a cell: a map of its UEs at one moment, and a chart of what every UE does over time.
+// Times are integer ticks; the window that is shown has `ticks` of them.
 
 const MERGED = 0, LOST = 1;
 const STATES = ["idle", "computing", "sending", "waiting"];
 
-/** Colours and patterns of the reader's light or dark; a state has both. */
+/** Return the colours and patterns of the states, for light or dark mode. */
 function makeTheme() {
   const css = getComputedStyle(document.documentElement);
   const names = ["paper", "ink", "soft", "grid", "card", "computing", "sending", "waiting", "merged", "lost", "accent"];
@@ -35,7 +35,7 @@ const dots = (colour, paper) => tile(6, (pen) => {
   pen.globalAlpha = 1; pen.fillRect(1, 1, 2, 2); pen.fillRect(4, 4, 2, 2);
 });
 
-/** A pen on a canvas that has as many pixels as the screen shows of it. */
+/** Return a drawing context scaled to the pixels of the screen. */
 function penOn(canvas, height) {
   const scale = window.devicePixelRatio || 1;
   if (height) canvas.style.height = `${height}px`;
@@ -48,9 +48,9 @@ function penOn(canvas, height) {
   return { pen, width, height: tall };
 }
 
-// ---- what happens when
+// ---- the jobs
 
-/** The jobs of every UE in the order of time, so that a moment is soon found. */
+/** Return the jobs of each UE in order of time, for quick lookup. */
 function jobsByUe(cell, ues) {
   const { ue, start } = cell.jobs;
   const own = Array.from({ length: ues }, () => []);
@@ -59,7 +59,7 @@ function jobsByUe(cell, ues) {
   return own;
 }
 
-/** How many of the sorted numbers are at most this one. */
+/** Count the sorted numbers that are at most `last`. */
 function countUntil(numbers, last, of = (each) => each) {
   let low = 0, high = numbers.length;
   while (low < high) {
@@ -69,7 +69,7 @@ function countUntil(numbers, last, of = (each) => each) {
   return low;
 }
 
-/** What a UE does at a tick: its state, how far it is with it, and with which job. */
+/** Return a UE's state at a tick, its progress in that state, and the job. */
 function stateAt(cell, ue, tick) {
   const { start, sending, arrival, end } = cell.jobs, own = cell.byUe[ue];
   const job = own[countUntil(own, tick, (each) => start[each]) - 1];
@@ -80,20 +80,20 @@ function stateAt(cell, ue, tick) {
   return { state: STATES[phase + 1], share, job };
 }
 
-/** How many rounds had closed by a tick. */
+/** Return how many rounds had closed by a tick. */
 const roundAt = (cell, tick) => countUntil(cell.rounds, tick);
 
-// ---- the map: what happens now
+// ---- the map of one moment
 
-const FREE = .14; // of the radius
+const FREE = .14; // share of the radius around the base station that stays empty
 
 function drawMap(canvas, cell, places, tick, ticks, theme) {
   const { pen, width, height } = penOn(canvas);
   const ues = places.length, size = ues <= 12 ? 9 : ues <= 30 ? 7.5 : 5.5;
   const far = Math.max(...places.map(([x, y]) => Math.hypot(x, y)), 1);
   const centre = [width / 2, height / 2], scale = (Math.min(width, height) / 2 - size - 6) / far;
-  const wide = Math.min(width / height, 1.6);  // use the breadth of the drawing
-  const at = ([x, y]) => { // the middle is the base station's
+  const wide = Math.min(width / height, 1.6);  // use the width of the drawing
+  const at = ([x, y]) => { // the base station is in the middle
     const distance = Math.hypot(x, y), out = scale * (FREE * far + (1 - FREE) * distance) / Math.max(distance, .01);
     return [centre[0] + x * out * wide, centre[1] - y * out];
   };
@@ -128,7 +128,7 @@ function drawUpload(pen, [x, y], [toX, toY], share, theme) {
   pen.beginPath(); pen.arc(x + (toX - x) * share, y + (toY - y) * share, 2.6, 0, 2 * Math.PI); pen.fill();
 }
 
-/** A square computes, a circle sends, an empty circle waits, a point has nothing to do. The number is its model's age. */
+/** Draw a UE: a square computes, a circle sends, an empty circle waits, a dot is idle. The number is its model's age. */
 function drawUe(pen, [x, y], size, state, age, theme) {
   pen.beginPath();
   if (state === "idle") {
@@ -155,19 +155,19 @@ function drawOutcome(pen, [x, y], size, outcome, share, theme) {
   pen.stroke(); pen.globalAlpha = 1;
 }
 
-// ---- the activity chart: what happens all along
+// ---- the activity chart over time
 
 const LEFT = 26, BOTTOM = 20;
 
 function activityHeight(ues) { return BOTTOM + 4 + Math.max(8, Math.min(14, 280 / ues)) * ues; }
 
-/** Where a point of the chart is, as a UE and a tick; null beside it. */
+/** Return the UE and tick at a point of the chart; null outside it. */
 function placeInActivity(x, y, width, ues, ticks) {
   const row = (activityHeight(ues) - BOTTOM - 2) / ues, ue = Math.floor((y - 2) / row), tick = (x - LEFT) / (width - LEFT - 2) * ticks;
   return ue >= 0 && ue < ues && tick >= 0 && tick <= ticks ? { ue, tick } : null;
 }
 
-/** Only the line that says when is new in every picture; the rest is kept until the cell, the width or the colours change. */
+/** Draw the chart. Only the line of the current moment is redrawn every time; the rest is cached until something changes. */
 function drawActivity(canvas, cell, ues, tick, ticks, windowS, theme) {
   const { pen, width, height } = penOn(canvas, activityHeight(ues)), kept = cell.drawn;
   if (!kept || kept.theme !== theme || kept.width !== width) {
@@ -195,7 +195,7 @@ function drawAllAlong(pen, width, height, cell, ues, ticks, windowS, theme) {
     }
   });
   drawEnds(pen, cell, x, y, row, ticks, theme);
-  if (cell.until < ticks) { // not played yet
+  if (cell.until < ticks) { // not simulated yet
     pen.fillStyle = theme.card; pen.fillRect(x(cell.until), 2, x(ticks) - x(cell.until), height - BOTTOM - 2);
   }
   drawSeconds(pen, x, ticks, windowS, width, height, theme);
@@ -210,7 +210,7 @@ function drawRounds(pen, cell, x, bottom, theme) {
   for (const closed of cell.rounds) { pen.beginPath(); pen.moveTo(x(closed), 2); pen.lineTo(x(closed), bottom); pen.stroke(); }
 }
 
-/** A diamond where an update is merged, a cross where a job is thrown away. */
+/** Draw a diamond where an update is merged, and a cross where a job is discarded. */
 function drawEnds(pen, cell, x, y, row, ticks, theme) {
   const { ue, end, outcome } = cell.jobs, d = Math.min(row / 2 - .5, 3.6);
   for (let job = 0; job < ue.length; job++) {
@@ -247,7 +247,7 @@ function drawKey(canvas, theme) {
   pen.fillRect(0, 1, width, height - 2);
 }
 
-/** At most three digits that matter. */
+/** Format a number with at most three significant digits. */
 function shortNumber(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);

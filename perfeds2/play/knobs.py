@@ -7,15 +7,16 @@ code that opens a file.
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import SECTIONS, Setting, Spec, settings
 from perfeds2.spec.names import MODES, algorithm_name
 from perfeds2.spec.resolve import spec_from
 
-Value = Any  # a str, int or float
+Value = str | int | float
 State = Mapping[str, Value]  # value of every knob, by name
+Keywords = Mapping[str, object]  # settings by keyword, as ``spec_from`` takes them
+Answer = dict[str, object]  # becomes JSON
 MOST_UES = 50
 
 
@@ -85,7 +86,7 @@ KNOBS = (
 OURS = ("slowest_hz", "fastest_hz", "objective", "window_s", "train_s", "seed")  # not settings by themselves
 
 
-def knobs_at(flags: Mapping[str, Any]) -> tuple[tuple[Knob, ...], dict[str, Any]]:
+def knobs_at(flags: Keywords) -> tuple[tuple[Knob, ...], dict[str, object]]:
     """Return the knobs as a command's flags set them, and the other flags, which apply to every simulation.
 
     Raises:
@@ -104,7 +105,7 @@ def knobs_at(flags: Mapping[str, Any]) -> tuple[tuple[Knob, ...], dict[str, Any]
     return tuple(knob.standing_at(found[knob.name]) if knob.name in found else knob for knob in KNOBS), fixed
 
 
-def _value_in(spec: Spec, name: str) -> Any:
+def _value_in(spec: Spec, name: str) -> Value:
     """Return a spec's value of a knob's setting."""
     if name == "seed":
         return spec.run.seeds[0]
@@ -113,7 +114,7 @@ def _value_in(spec: Spec, name: str) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def read_state(given: Any, knobs: Sequence[Knob] = KNOBS) -> dict[str, Value]:
+def read_state(given: object, knobs: Sequence[Knob] = KNOBS) -> dict[str, Value]:
     """Validate a request's knobs. Missing knobs have their start value; A is at most the number of UEs.
 
     Raises:
@@ -128,7 +129,7 @@ def read_state(given: Any, knobs: Sequence[Knob] = KNOBS) -> dict[str, Value]:
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value not in known[name].values:
             raise InputError(f"{name} cannot be {value!r:.40}; expected one of the values that the page offers.")
     state = {name: given.get(name, knob.start) for name, knob in known.items()}
-    return state | {"quorum": min(state["quorum"], state["ues"])}
+    return state | {"quorum": min(int(state["quorum"]), int(state["ues"]))}
 
 
 def start_of(knobs: Sequence[Knob]) -> dict[str, Value]:
@@ -138,17 +139,19 @@ def start_of(knobs: Sequence[Knob]) -> dict[str, Value]:
 # ---- from knobs to settings and commands
 
 
-def settings_at(state: State, horizon_s: float, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def settings_at(state: State, horizon_s: float, fixed: Keywords | None = None) -> dict[str, object]:
     """Return keyword arguments for ``compare`` and ``spec_from``, without those that have their default."""
-    said = {name: value for name, value in state.items() if name not in OURS and value != usual(name)}
+    said: dict[str, object] = {
+        name: value for name, value in state.items() if name not in OURS and value != usual(name)
+    }
     said |= {"ues": state["ues"], "quorum": state["quorum"]}
     if (cpu_hz := (state["slowest_hz"], state["fastest_hz"])) != usual("cpu_hz"):
         said["cpu_hz"] = list(cpu_hz)
-    algorithms = [algorithm_name(state["objective"], mode) for mode in MODES]
+    algorithms = [algorithm_name(str(state["objective"]), mode) for mode in MODES]
     return dict(fixed or {}) | said | {"algorithms": algorithms, "seed": state["seed"], "horizon_s": horizon_s}
 
 
-def usual(keyword: str) -> Any:
+def usual(keyword: str) -> object:
     """Return the default of a setting."""
     if keyword == "radio":
         return "paper"
@@ -156,7 +159,7 @@ def usual(keyword: str) -> Any:
     return SECTIONS[each.section].model_fields[each.key].default
 
 
-def same_again(state: State, fixed: Mapping[str, Any] | None = None) -> dict[str, str]:
+def same_again(state: State, fixed: Keywords | None = None) -> dict[str, str]:
     """Return commands and Python code that reproduce the numbers shown and the training."""
     show, train = (settings_at(state, float(state[name]), fixed) for name in ("window_s", "train_s"))
     arguments = ", ".join(f"{name}={value!r}" for name, value in show.items() if name != "horizon_s")
@@ -178,7 +181,7 @@ print(trained.metrics)"""
     }
 
 
-def typed(command: str, keywords: Mapping[str, Any]) -> str:
+def typed(command: str, keywords: Keywords) -> str:
     """Return the command line for a command with these keywords."""
     words = ["perfeds2", command]
     for name, value in keywords.items():

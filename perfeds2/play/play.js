@@ -1,20 +1,21 @@
 "use strict";
-// The page: knobs, the three cells, the animation, training, and what to type for the same.
+// The page: controls, the three cells, the animation, training, and the equivalent commands.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const canned = data.canned;
 const byId = (name) => document.getElementById(name);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
+const narrow = matchMedia("(max-width: 56rem)"); // as in play.css
 const knobs = data.knobs;
 const state = Object.fromEntries(knobs.map((knob) => [knob.name, knob.start]));
 const TITLES = { SYN: "Synchronous", S2: "Semi-synchronous", ASY: "Asynchronous" };
-const WHOLE_S = 15; // in which the animation shows everything, at speed 1
+const WHOLE_S = 15; // length of the animation at speed 1
 
 let theme = makeTheme();
-let answer = null; // the three cells as they were played last
+let answer = null; // the latest answer with the three cells
 let tick = 0, playing = false, lastFrame = 0;
 
-// ---- where answers come from: this page's server, or the page itself
+// ---- answers come from the server or, on a canned page, from the page itself
 
 async function post(path, body) {
   const reply = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
@@ -85,7 +86,7 @@ function makeKnobs() {
   }
 }
 
-/** A is at most the number of UEs: a round that waits for more would never close. */
+/** Keep A at most the number of UEs: a round that waits for more would never close. */
 function holdQuorum() {
   if ("ues" in state && state.quorum > state.ues) state.quorum = state.ues;
 }
@@ -101,7 +102,7 @@ function moved(knob) {
   ask();
 }
 
-// The address keeps the knobs, so that a reload or a bookmark finds them again.
+// The address stores the controls, so that a reload or a bookmark restores them.
 function remember() {
   const moved_ = knobs.filter((knob) => state[knob.name] !== knob.start).map((knob) => `${knob.name}=${state[knob.name]}`);
   history.replaceState(null, "", `#${moved_.join("&")}`);
@@ -117,7 +118,7 @@ function recall() {
   for (const knob of knobs) knob.place();
 }
 
-// ---- asking: one question at a time; the newest one next
+// ---- requests: one at a time, then the newest
 
 let asking = false, askedAgain = false;
 
@@ -145,7 +146,7 @@ function complain(sentence) {
 
 // ---- showing the cells
 
-const views = {}; // by mode: the elements of a cell
+const views = {}; // the elements of each cell, by mode
 
 function makeCells() {
   for (const mode of Object.keys(TITLES)) {
@@ -191,13 +192,13 @@ function describe(cell, view, ues) {
   if (!cell.jobs) return;
   const n = cell.numbers, shareOf = (share) => (n.rounds ? percent(share) : "–");
   const lines = [
-    ["Seconds a round", number(n.seconds_per_round)],
+    ["Seconds per round", number(n.seconds_per_round)],
     ["Rounds, updates merged", `${n.rounds}, ${n.merges}`],
     ["UEs wait", shareOf(n.waiting_share), n.waiting_share],
     ["Work thrown away", shareOf(n.wasted_share), n.wasted_share],
     ["Staleness, mean and most", `${number(n.staleness_mean)}, ${n.staleness_max}`],
-    ["Joules an update", number(n.joules_per_merge)],
-    ["Joules of all", number(n.joules)],
+    ["Joules per update", number(n.joules_per_merge)],
+    ["Joules of all UEs", number(n.joules)],
     ["UEs never merged", String(n.starved)],
   ];
   for (const [term, value, share] of lines) {
@@ -212,9 +213,9 @@ function describe(cell, view, ues) {
   view.map.setAttribute("aria-label", `Map of the ${TITLES[cell.mode].toLowerCase()} cell at the chosen moment.`);
 }
 
-/** The three in one small table: on a phone they stand below one another, out of sight of the knobs. */
+/** Summarise the three cells in a small table, which a phone shows below the controls. */
 function keepScore() {
-  const table = byId("score"), head = ["", "Seconds a round", "UEs wait", "Joules an update"];
+  const table = byId("score"), head = ["", "Seconds per round", "UEs wait", "Joules per update"];
   const lines = answer.cells.filter((cell) => cell.jobs).map((cell) => {
     const n = cell.numbers;
     return [TITLES[cell.mode], number(n.seconds_per_round), n.rounds ? percent(n.waiting_share) : "–", number(n.joules_per_merge)];
@@ -269,7 +270,7 @@ function setPlaying(wanted) {
   if (playing) requestAnimationFrame(frame);
 }
 
-/** Who prefers less motion sees two pictures a second instead. */
+/** With reduced motion, show only two frames per second. */
 function frame(now) {
   if (!playing) return;
   const passed = now - lastFrame;
@@ -301,7 +302,7 @@ function begin(number, seconds) {
   watch(number);
 }
 
-/** A page that is loaded again finds the training that goes on, or the last one. */
+/** After a reload, show the running training, or the last one. */
 async function findTraining() {
   const news = await readReply(await fetch("training?since=1000000"));
   if (news.doing !== "nothing") begin(news.number, news.horizon_s);
@@ -330,7 +331,7 @@ function drawLearned() {
   tableOfCurves(byId("learned"), rows);
 }
 
-/** What was trained for the canned page, growing as if it came now. */
+/** Play back the training of the canned page. */
 function trainCanned() {
   const all = canned.trained;
   let shown = still.matches ? all.length : 0;
@@ -347,7 +348,7 @@ function trainCanned() {
   grow();
 }
 
-// ---- begin
+// ---- start
 
 async function copy(button) {
   const text = byId(button.dataset.copies).textContent;
@@ -363,6 +364,13 @@ function repaint() {
   drawLearned();
 }
 
+/** Put the rounds before the controls on a phone, and after them on a wide screen. */
+function arrange() {
+  byId(narrow.matches ? "knobs" : "learn").before(byId("stage"));
+  byId("cells").tabIndex = narrow.matches ? 0 : -1; // on a phone the cells scroll sideways
+}
+
+arrange();
 makeKnobs();
 makeCells();
 recall();
@@ -373,6 +381,7 @@ byId("scrub").addEventListener("input", () => { setPlaying(false); goTo(Number(b
 byId("train").addEventListener("click", () => (canned ? trainCanned() : train()));
 byId("stop").addEventListener("click", () => post("stop", {}));
 for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", () => copy(button));
+narrow.addEventListener("change", arrange);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 new ResizeObserver(() => { drawAll(); drawLearned(); }).observe(document.querySelector("main"));
 repaint();

@@ -5,28 +5,24 @@ rounds. The whole answer follows and begins with the same rounds.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from perfeds2.play.knobs import State, settings_at
+from perfeds2.play.knobs import Answer, Keywords, State, settings_at
+from perfeds2.runs.table import OF_TIMELINE
+from perfeds2.runs.trainer import facts_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
-from perfeds2.spec.cells import make_energy, upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import spec_from
-from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.record import Timeline
 
 TICKS = 20_000  # resolution of the window that is shown
 FIRST, MOST = 16, 3_000  # rounds per cell in a first answer, and in a whole one
 GAP = 0.02  # share of the window; if it is left after the last round, the next round is simulated too
 
-Table = dict[str, Any]
 
-
-def play_cells(state: State, fixed: Mapping[str, Any] | None = None, *, whole: bool = True) -> Table:
+def play_cells(state: State, fixed: Keywords | None = None, *, whole: bool = True) -> Answer:
     """Simulate the three cells, and return what the page draws: UE positions in m, jobs, and summary numbers.
 
     Args:
@@ -37,7 +33,7 @@ def play_cells(state: State, fixed: Mapping[str, Any] | None = None, *, whole: b
     window_s = float(state["window_s"])
     spec = spec_from(**settings_at(state, window_s, fixed))
     stage = Stage.of(spec, spec.run.seeds[0])
-    most, cells = MOST if whole else FIRST, list[Table]()
+    most, cells = MOST if whole else FIRST, list[Answer]()
     for algorithm in make_algorithms(spec, stage):
         try:
             timeline = _played(spec, stage, algorithm, rounds=most, horizon_s=window_s)
@@ -57,7 +53,7 @@ def _played(spec: Spec, stage: Stage, algorithm: Algorithm, *, rounds: int, hori
     return timeline
 
 
-def _titles(algorithm: Algorithm) -> Table:
+def _titles(algorithm: Algorithm) -> Answer:
     protocol = algorithm.protocol
     return {
         "name": algorithm.name,
@@ -70,40 +66,22 @@ def _titles(algorithm: Algorithm) -> Table:
 
 def _cell(
     spec: Spec, stage: Stage, algorithm: Algorithm, timeline: Timeline, window_s: float, *, complete: bool
-) -> Table:
+) -> Answer:
     """Return one cell. If its last round closed well before the end of the window, the next is drawn too."""
     shown = timeline
     if complete and timeline.end_s < (1 - GAP) * window_s:
         shown = _played(spec, stage, algorithm, rounds=timeline.rounds + 1, horizon_s=None)
+    facts = facts_of(spec, algorithm, timeline, spec.run.seeds[0], stage.cell)
     return _titles(algorithm) | {
         "complete": complete,
         "until": int(_ticks(np.array([shown.end_s]), window_s)[0]),
-        "numbers": numbers(spec, stage, algorithm, timeline),
+        "numbers": {name: facts[name] for name in (*OF_TIMELINE, "joules", "joules_per_merge")},
         "rounds": _ticks(timeline.time_s, window_s).tolist(),
         "jobs": _jobs(shown, window_s),
     }
 
 
-def numbers(spec: Spec, stage: Stage, algorithm: Algorithm, timeline: Timeline) -> Table:
-    """Return the numbers that ``perfeds2 simulate`` writes into its summary."""
-    bits = upload_bits(spec, algorithm.learner.objective)
-    joules = energy_of(timeline, stage.cell, make_energy(spec), bits, np.zeros(0)).total_j
-    rounds, merges = timeline.rounds, timeline.ues.size
-    return {
-        "rounds": rounds,
-        "merges": merges,
-        "seconds_per_round": timeline.end_s / rounds if rounds else None,
-        "waiting_share": timeline.waiting_share,
-        "wasted_share": timeline.wasted_share,
-        "staleness_mean": float(timeline.staleness.mean()) if rounds else 0.0,
-        "staleness_max": int(timeline.staleness.max(initial=0)),
-        "starved": int(timeline.starved.size),
-        "joules": joules,
-        "joules_per_merge": joules / merges if merges else None,
-    }
-
-
-def _jobs(timeline: Timeline, window_s: float) -> Table:
+def _jobs(timeline: Timeline, window_s: float) -> Answer:
     """Return every job that began within the window, as columns. Times are in ticks, clipped to the window."""
     jobs = timeline.jobs()
     round_ = np.full(jobs.ue.size, -1)
@@ -127,8 +105,10 @@ def _ticks(seconds: np.ndarray, window_s: float) -> np.ndarray:
     return np.minimum(np.rint(seconds / window_s * TICKS), TICKS + 1).astype(int)
 
 
-def without_nan(value: Any) -> Any:
+def without_nan(answer: Answer) -> Answer:
     """Replace NaN and infinity by None, because JSON has neither."""
-    if isinstance(value, dict):
-        return {key: without_nan(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    made: Answer = {}
+    for key, value in answer.items():
+        lacks = isinstance(value, float) and not math.isfinite(value)
+        made[key] = without_nan(value) if isinstance(value, dict) else None if lacks else value
+    return made

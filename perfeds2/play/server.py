@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from perfeds2.errors import InputError
-from perfeds2.play.knobs import Knob, read_state, same_again, settings_at
+from perfeds2.play.knobs import Answer, Keywords, Knob, read_state, same_again, settings_at
 from perfeds2.play.page import live_page
 
 OUR_SCHEME, ADDRESS = "http://", "127.0.0.1"  # traffic stays on this machine, so it needs no encryption
@@ -37,7 +37,7 @@ HEADERS = {
 class Playground:
     """Answers the page's requests."""
 
-    def __init__(self, knobs: Sequence[Knob], fixed: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, knobs: Sequence[Knob], fixed: Keywords | None = None) -> None:
         from perfeds2.play.training import Trainer
 
         self.knobs, self.fixed = knobs, dict(fixed or {})
@@ -47,7 +47,7 @@ class Playground:
     def page(self) -> str:
         return live_page(self.knobs, self.fixed)
 
-    def rounds(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def rounds(self, asked: Keywords) -> Answer:
         """Return the three cells with these knobs, and commands that reproduce them."""
         from perfeds2.play.rounds import play_cells
 
@@ -56,15 +56,15 @@ class Playground:
             cells = play_cells(state, self.fixed, whole=asked.get("whole") is True)
         return cells | same_again(state, self.fixed)
 
-    def train(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def train(self, asked: Keywords) -> Answer:
         state = read_state(asked.get("knobs", {}), self.knobs)
         return {"number": self.trainer.start(settings_at(state, float(state["train_s"]), self.fixed))}
 
-    def stop(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def stop(self, _: Keywords) -> Answer:
         self.trainer.stop()
         return {}
 
-    def training(self, query: Mapping[str, list[str]]) -> dict[str, Any]:
+    def training(self, query: Mapping[str, list[str]]) -> Answer:
         since = query.get("since", ["0"])[0]
         return self.trainer.since(int(since) if since.isdecimal() and len(since) < 8 else 0)
 
@@ -125,7 +125,7 @@ class PlayHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         ground = self.server.playground
-        asked: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+        asked: dict[str, Callable[[Keywords], Answer]] = {
             "rounds": ground.rounds,
             "train": ground.train,
             "stop": ground.stop,
@@ -137,7 +137,7 @@ class PlayHandler(BaseHTTPRequestHandler):
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page.")
 
-    def _allowed(self) -> Any:
+    def _allowed(self) -> SplitResult | None:
         """Return the URL behind the token if the request is allowed; otherwise refuse it and return None."""
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
@@ -154,7 +154,7 @@ class PlayHandler(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.FORBIDDEN, "use the address that perfeds2 play printed.")
         return split._replace(path="/".join(rest).rstrip("/"))
 
-    def _body(self) -> Mapping[str, Any] | None:
+    def _body(self) -> Keywords | None:
         """Return the JSON object in the body; refuse the request and return None if it is large or no object."""
         length = self.headers.get("Content-Length", "")
         if self.headers.get_content_type() != "application/json":
@@ -171,7 +171,7 @@ class PlayHandler(BaseHTTPRequestHandler):
             body if isinstance(body, dict) else self._refuse(HTTPStatus.BAD_REQUEST, "the body must be a JSON object.")
         )
 
-    def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
+    def _answer(self, make: Callable[[], Answer]) -> None:
         try:
             status, made = HTTPStatus.OK, make()
         except InputError as error:
@@ -202,5 +202,5 @@ class PlayHandler(BaseHTTPRequestHandler):
         """Send the errors of http.server in our format and with our headers."""
         self._refuse(HTTPStatus(code), f"{HTTPStatus(code).phrase.lower()}.")
 
-    def log_message(self, format: str, *_: Any) -> None:  # noqa: A002
+    def log_message(self, format: str, *_: object) -> None:  # noqa: A002
         """Log nothing, because URLs contain the secret token."""

@@ -5,13 +5,12 @@ together along simulated time. Training and evaluation match ``perfeds2 compare`
 """
 
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from perfeds2.errors import InputError
+from perfeds2.play.knobs import Answer, Keywords
 from perfeds2.play.rounds import without_nan
 
-Row = dict[str, Any]
 SHOWN = ("test_accuracy_personal", "test_accuracy")
 
 
@@ -22,10 +21,11 @@ class Trainer:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._rows: list[Row] = []
-        self._known: Row = {"number": 0, "doing": "nothing", "sentence": "", "horizon_s": None}
+        self._rows: list[Answer] = []
+        self._number = 0
+        self._known: Answer = {"number": 0, "doing": "nothing", "sentence": "", "horizon_s": None}
 
-    def start(self, settings: Mapping[str, Any]) -> int:
+    def start(self, settings: Keywords) -> int:
         """Start a training and return its number.
 
         Raises:
@@ -34,13 +34,13 @@ class Trainer:
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 raise InputError("a training is already running; stop it first.")
-            number = self._known["number"] + 1
-            self._known = {"number": number, "doing": "preparing", "sentence": ""}
+            self._number += 1
+            self._known = {"number": self._number, "doing": "preparing", "sentence": ""}
             self._known["horizon_s"] = settings.get("horizon_s")
             self._rows, self._stop = [], threading.Event()
             self._thread = threading.Thread(target=self._train, args=(dict(settings), self._stop), daemon=True)
             self._thread.start()
-            return number
+            return self._number
 
     def stop(self) -> None:
         """Stop the training at its next evaluation."""
@@ -51,13 +51,13 @@ class Trainer:
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def since(self, row: int) -> Row:
+    def since(self, row: int) -> Answer:
         """Return the state of the training, and its evaluations from row ``row`` on."""
         with self._lock:
             return self._known | {"first": row, "rows": self._rows[max(row, 0) :]}
 
-    def _train(self, settings: Mapping[str, Any], stop: threading.Event) -> None:
-        end = {"doing": "done"}
+    def _train(self, settings: Keywords, stop: threading.Event) -> None:
+        end: Answer = {"doing": "done"}
         try:
             for row in train_in_turns(settings):
                 with self._lock:
@@ -72,7 +72,7 @@ class Trainer:
             self._known |= end
 
 
-def train_in_turns(settings: Mapping[str, Any]) -> Iterator[Row]:
+def train_in_turns(settings: Keywords) -> Iterator[Answer]:
     """Train all algorithms in turns of one evaluation, and yield a row for each evaluation."""
     from perfeds2.learning.train import evaluation_points, train
     from perfeds2.spec.build import Stage, make_algorithms, make_timelines

@@ -30,7 +30,7 @@ def first_at_target(run: RunResults) -> list[str]:
     said = [f"{_few(tied)} reached {target} {how}, {_spent(first, cost)}."]
     if first.seeds > 1:
         known = [value for value in first.estimates[cost.to_target].values if value is not None]
-        ends = " to ".join(_amount(end, cost) for end in (min(known), max(known)))
+        ends = " to ".join(_amount(end, cost) for end in sorted({min(known), max(known)}))
         said.append(f"That is the median; {first.reached} of {first.seeds} seeds reached it, after {ends}.")
     if len(ranked) > len(tied):
         later = ranked[len(tied)]

@@ -242,7 +242,9 @@ def _page(arena: ArenaFolder, axis: str) -> str:
 
 
 def _bout_sections(arena: ArenaFolder, bout: BoutFound, number: int, axis: str) -> Iterator[list[Part]]:
-    texts = map(paragraph, words(arena, bout))
+    texts = map(
+        paragraph, words(arena, bout)[len(arena.bouts) == 1 :]
+    )  # a single bout's first sentence is the headline
     yield section(bout.title, *texts, bout_table(bout), caption=_facts(arena, bout), hint=escape(_meaning(bout)))
     charts = bout_charts(bout, axis, f"bout-{number}")
     hint = f"{over_seeds(len(arena.seeds), arena.has_tests)} Click a name to hide it, double-click to see it alone."

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from perfeds2.chart import Chart, coinciding
 from perfeds2.report.on_page import line_id, plot
@@ -42,7 +41,7 @@ def document(facts: Iterable[str], headline: str, about: Iterable[str], sections
     return html_page(headline, body, [get_plotlyjs(), script])
 
 
-def data_element(name: str, data: Any) -> str:
+def data_element(name: str, data: object) -> str:
     """Return an element with JSON data for the page's script, which finds it by ``name``."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     # Only "<" can end a script element early, and JSON allows it as an escape.

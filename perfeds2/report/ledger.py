@@ -307,7 +307,7 @@ def ledger_json(ledgers: Sequence[Ledger]) -> str:
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
-def _as_data(one: Ledger) -> dict[str, Any]:
+def _as_data(one: Ledger) -> dict[str, object]:
     found = Counter(entry.verdict for entry in one.entries)
     return {
         "label": one.label,
@@ -324,18 +324,18 @@ def _as_data(one: Ledger) -> dict[str, Any]:
     }
 
 
-def _about(entry: Entry) -> dict[str, Any]:
+def _about(entry: Entry) -> dict[str, object]:
     return {"claim": entry.claim.number, "sentence": entry.claim.sentence, "where": entry.claim.where}
 
 
-def _judged(judged: Entry | Finding, prefix: str = "") -> dict[str, Any]:
+def _judged(judged: Entry | Finding, prefix: str = "") -> dict[str, object]:
     """Return all verdicts on a claim or comparison."""
     readings = {name: attrgetter(name) for name in ("verdict", *READINGS)}
     by = {name: judged.by(read) if isinstance(judged, Entry) else read(judged) for name, read in readings.items()}
     return {f"{prefix}{name}": said for name, said in (by | {"learned": judged.learned}).items()}
 
 
-def _measured(finding: Finding) -> dict[str, Any]:
+def _measured(finding: Finding) -> dict[str, object]:
     difference = finding.difference
     return {
         **{f"better_{name}": value for name, value in asdict(finding.comparison.better).items()},

@@ -6,17 +6,17 @@ is deleted.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
-from rich.console import Console, ConsoleOptions, Group
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
@@ -24,15 +24,14 @@ from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.document import html_page, note, section
 from perfeds2.report.tables import Column, Table, for_terminal, text_column
-from perfeds2.report.terminal import LinePace, clock, live, open_console
-from perfeds2.runs.progress import DONE, INTERRUPTED, Board, LiveTraining, News, Progress
+from perfeds2.report.terminal import LinePace, clock, open_console, progress_bar, say_line
+from perfeds2.runs.progress import DONE, INTERRUPTED, Board, LiveTraining, News, Progress, Watch
 
 if TYPE_CHECKING:  # the module imports JAX
     from perfeds2.runs.pool import Failure
 
 MOST_CURVES = 12  # as many as a reader can tell apart; the best are kept
 MOST_IN_A_LINE = 4
-SHOWN_WORKERS = 16
 SHOWN_FAILURES = 60
 BLOCKS = "▁▂▃▄▅▆▇█"
 FIRST_S = 2.0  # shorter commands get no live page
@@ -172,7 +171,7 @@ class Picture:
 
     board: Board
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         shown, more = shown_of(self.board)
         wide = min(options.max_width, 100)
         yield Text(heading(self.board), style="bold", no_wrap=True, overflow="ellipsis")
@@ -208,45 +207,34 @@ class BoardLines:
         return told + ([f"and {len(best) - MOST_IN_A_LINE} more"] if len(best) > MOST_IN_A_LINE else [])
 
 
-# ---- progress of the workers
+# ---- progress of a command
 
 
-def progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] | None]:
-    """Show a table on stderr that updates; without a terminal, plain lines."""
-    return live(quiet, worker_table, ProgressLines())
+@contextmanager
+def progress(quiet: bool, command: str) -> Iterator[Watch]:
+    """Show a command's progress on stderr. Even if quiet, every update handles Ctrl-C."""
+    first: list[float] = []  # when the first rounds were done, that is, after compiling
+    with progress_bar(quiet, command) as tell:
+
+        def watch(now: Progress) -> None:
+            if now.error and not quiet:
+                say_line(now.error)
+            if now.rounds and not first:
+                first.append(time.monotonic())
+            speed = now.rounds / max(time.monotonic() - first[0], 1.0) if first else 0.0
+            parts = [now.what, counts_of(now), f"simulated {now.time_s:.4g} s, {speed:,.0f} rounds/s"]
+            tell(now.share, ", ".join(filter(None, parts)))
+
+        yield watch
 
 
-class ProgressLines:
-    """Yields log lines: every failure, the progress now and then, and the end."""
-
-    def __init__(self) -> None:
-        self._pace, self._said = LinePace(), 0
-
-    def __call__(self, now: Progress) -> Iterator[str]:
-        if now.error:
-            yield now.error
-        over = now.done + now.failed
-        if over != self._said and (over == now.total or self._pace.is_due()):
-            self._said = over
-            yield _heading(now)
-
-
-def worker_table(latest: Progress, age_s: float) -> Group:
-    """Return the latest progress as a table. Elapsed time keeps running between updates."""
-    now = replace(latest, elapsed_s=latest.elapsed_s + age_s)
-    rows = [[str(worker), label, f"{share:.0%}"] for worker, (label, share) in sorted(now.workers.items())]
-    if (more := len(rows) - SHOWN_WORKERS) > 0:
-        rows = [*rows[:SHOWN_WORKERS], ["…", f"and {more} more"]]
-    workers = Table([Column("worker"), Column("at", "left"), Column("done")], rows)
-    return Group(Text(_heading(now), style="bold"), for_terminal(workers))
-
-
-def _heading(now: Progress) -> str:
+def counts_of(now: Progress) -> str:
+    """Return how many trainings are done and failed; empty for a single training."""
+    if now.total == 1:
+        return ""
     failed = f", {now.failed:,} failed" if now.failed else ""
     retried = f", {now.retried:,} tried again" if now.retried else ""
-    left = f", about {clock(now.left_s)} left" if now.left_s else ""
-    running = f"{now.done:,} of {now.total:,} trainings done, {len(now.workers)} running"
-    return f"{running}{failed}{retried}, {clock(now.elapsed_s)} so far{left}"
+    return f"{now.done:,} of {now.total:,} trainings done{failed}{retried}"
 
 
 def print_failures(failures: "Sequence[Failure]") -> None:

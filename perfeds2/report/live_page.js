@@ -1,10 +1,10 @@
 "use strict";
-// Reloads the page while the command goes on, where the reader is, and lets the reader pause it. The final page has none of this.
+// Reload the page while the command runs, keep the scroll position, and let the reader pause it. The final page has no script.
 const kept = (key, value) => {
   try {
     if (value !== undefined) sessionStorage.setItem(`perfeds2-${key}`, value);
     return sessionStorage.getItem(`perfeds2-${key}`);
-  } catch { return null; } // a browser that keeps nothing for files
+  } catch { return null; } // some browsers store nothing for local files
 };
 const pause = document.getElementById("pause");
 const age = document.getElementById("age");

@@ -4,13 +4,12 @@ Plotly interprets some HTML in texts, and names come from users, so both are esc
 """
 
 from html import escape
-from typing import Any
 
 import numpy as np
 
-from perfeds2.chart import NEUTRAL, Bars, Chart, ChartAxis, HeatMap, Series, Values, line_widths, short
+from perfeds2.chart import NEUTRAL, Bars, Chart, ChartAxis, Series, Values, line_widths, short
 
-Plot = dict[str, Any]  # data and layout for plotly.js
+Plot = dict[str, object]  # data and layout for plotly.js
 WIDTH_PX = 2.0  # line width
 SYMBOLS = {"x": "x-thin", "o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v": "triangle-down"}
 SYMBOLS |= {"P": "cross", "X": "hexagram", "*": "star", "_": "line-ew"}  # keys are Matplotlib's names
@@ -45,17 +44,9 @@ def _axis(axis: ChartAxis) -> Plot:
     return made | ({"type": "log"} if axis.log else {})
 
 
-def _traces(chart: Chart, item: Series | Bars | HeatMap) -> list[Plot]:
+def _traces(chart: Chart, item: Series | Bars) -> list[Plot]:
     if isinstance(item, Series):
         return _series(chart, item)
-    if isinstance(item, HeatMap):
-        low, high = item.limits
-        axes = [list(axis.ticks or {}) for axis in (chart.x, chart.y)]
-        colours: Plot = {"type": "heatmap", "x": axes[0], "y": axes[1], "z": [rounded(row) for row in item.values]}
-        colours |= {"text": item.texts, "texttemplate": "%{text}", "colorscale": "Cividis", "xgap": 2, "ygap": 2}
-        colours |= {"zmin": low, "zmax": high, "hovertemplate": "%{z:.4g}<extra></extra>"}
-        title = {"text": escape(item.label), "side": "right"}
-        return [colours | {"colorbar": {"thickness": 10, "outlinewidth": 0, "title": title}}]
     bars = {"type": "bar", "name": item.name, "orientation": "h", "width": item.width, "base": rounded(item.start)}
     bars |= {"x": rounded(item.length), "y": np.asarray(item.at).tolist(), "hovertemplate": item.hover}
     return [bars | {"marker": {"color": item.colour, "line": {"width": 0}}}]

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
-from perfeds2.chart import Chart, HeatMap, draw, short
+from perfeds2.chart import Chart, draw, short
 from perfeds2.files import write_atomically
 
 COLUMN_IN = 3.5  # width of one column
@@ -60,8 +60,6 @@ def figure_of(charts: Sequence[Chart], across: int = 1, width_in: float = COLUMN
             axes.set_title(short(chart.title, letters), loc="left", fontsize=7, pad=3)
         if stacked and chart is not charts[-1]:
             axes.set_xlabel("")
-    for item in (item for item in charts[0].items if isinstance(item, HeatMap)):
-        made.colorbar(panels[0].images[0], ax=panels, label=item.label, shrink=0.8)
     height_px = sum(max(chart.height_px for chart in row) for row in rows)
     made.set_figheight(height_px / PX_PER_IN + 0.13 * _draw_legend(made, panels, width_in, title))
     return made
@@ -82,7 +80,7 @@ def _draw_legend(made: Figure, panels: Sequence[Axes], width_in: float, title: s
 
 
 def write_figures(
-    out: Path, charts: Mapping[str, Sequence[Any]], drawing: Callable[[Sequence[Any]], Figure] = figure_of
+    out: Path, charts: Mapping[str, Sequence[Chart]], drawing: Callable[[Sequence[Chart]], Figure] = figure_of
 ) -> list[Path]:
     """Draw every figure that has charts and write it as PDF and PNG. Return the paths."""
     out.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
 "use strict";
-// Draws the charts, in the reader's light or dark, and lets one legend speak for all of them.
+// Draw the charts in light or dark mode, and let one legend control several of them.
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const touch = matchMedia("(pointer: coarse)").matches;
 const config = {
   responsive: true, displaylogo: false, scrollZoom: false,
-  modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], // by name: plotly would add one that uploads the data
+  modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], // listed by name, because the default includes a button that uploads the data
 };
-const hidden = new Set(); // lines that are switched off
-const switches = Array.from(document.querySelectorAll("button[data-bands]")); // one a legend, and they go together
+const hidden = new Set(); // hidden lines
+const switches = Array.from(document.querySelectorAll("button[data-bands]")); // one per legend; all act together
 let bands = switches.every((button) => button.getAttribute("aria-pressed") === "true"); // whether intervals are drawn
 
 function template() {

@@ -10,12 +10,24 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.report.document import document, note, paragraph, quoted, section, verbatim
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
-from perfeds2.report.tables import Cell, Column, Kind, Span, Table, counted, for_terminal, text_column, write_latex
+from perfeds2.report.tables import (
+    Cell,
+    Column,
+    Kind,
+    Span,
+    Table,
+    as_html,
+    counted,
+    for_terminal,
+    text_column,
+    write_latex,
+)
 from perfeds2.report.terminal import open_console
 from perfeds2.studies.plan_data import (
     LOOKS,
     NUMBERS,
     Candidate,
+    Choice,
     Plan,
     map_chart,
     maps_of,
@@ -93,9 +105,10 @@ def print_plan(plan: Plan) -> None:
     console.print(for_terminal(candidates_table(plan, SHOWN)))
     for line in plan.notes:
         console.print(f"Note: {line}", style="dim", markup=False)
-    if plan.check is not None:
-        console.print(plan.check, markup=False, soft_wrap=True)
-    console.print(plan.sentence, style="bold", markup=False, soft_wrap=True)
+    for line in (plan.check, plan.sentence):
+        if line is not None:
+            console.print(line, markup=False, soft_wrap=True)
+    console.print(headline(plan), style="bold", markup=False, soft_wrap=True)
     if plan.command is not None:
         console.print(plan.command, markup=False, soft_wrap=True)
 
@@ -103,7 +116,7 @@ def print_plan(plan: Plan) -> None:
 def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
     seeds = counted(len(plan.seeds), "seed")
     facts = ["plan", plan.task, f"{plan.population} UEs", f"radio {plan.radio}", seeds, f"perfeds2 {plan.perfeds2}"]
-    about = [] if plan.check is None else [paragraph(plan.check)]
+    reasons = [paragraph(said) for said in (plan.check, plan.sentence) if said]
     curves = [_curve_chart(plan, name, each) for name, each in _chosen(plan)]
     margins = [
         [name, str(one.choice), "fails" if one.fails else "stands", one.why]
@@ -120,7 +133,43 @@ def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
         section("Margins", beside, hint=MARGINS) if margins else [],
         section("In numbers", candidates_table(plan), hint=f"{tried} {CANDIDATES}"),
     ]
-    return document(facts, plan.sentence, [*about, *map(note, plan.notes)], sections)
+    about = [*([as_html(settings_table(plan))] if plan.best else []), *reasons, *map(note, plan.notes)]
+    unbroken = headline(plan).replace(" = ", "\u00a0=\u00a0")
+    return document(facts, unbroken, about, sections)
+
+
+def headline(plan: Plan) -> str:
+    """Return the recommendation in about ten words: when, A, S, and whatever else differs from the spec."""
+    if plan.best is None:
+        return f"None of {len(plan.candidates)} choices keeps {plan.target.words}."
+    new, old = (_settings(each.choice) for each in (plan.best, plan.candidates[plan.asked]))
+    changed = [_in_words(name, value) for name, value in new.items() if name not in "AS" and value != old[name]]
+    level = plan.target.score.level(plan.target.accuracy)
+    settings = ", ".join([f"A = {new['A']}", f"S = {new['S']}", *changed])
+    return f"{level} after {short_s(plan.best.seconds)} s: {settings}"
+
+
+def _settings(choice: Choice) -> dict[str, str]:
+    """Return everything that is searched, in the order of the table's columns."""
+    names = {"A": str(choice.quorum), "S": choice.bound, "schedule": choice.schedule, "band": choice.bandwidth}
+    return names | {"stale": choice.stale, "local steps": str(choice.local_steps), "bits": str(choice.bits)}
+
+
+def _in_words(name: str, value: str) -> str:
+    return counted(int(value), name.removesuffix("s")) if value.isdigit() else f"{name} {value}"
+
+
+def settings_table(plan: Plan) -> Table:
+    """Return the settings of the choice beside the spec's own, with those that differ in bold."""
+    asked = plan.candidates[plan.asked]
+    both = [plan.best or asked, asked]
+    new, old = (_settings(each.choice) for each in both)
+    rows: list[list[Cell]] = [
+        [name, Span(value, "best" if value != old[name] else ""), old[name]] for name, value in new.items()
+    ]
+    rows.append(["seconds", *(short_s(each.seconds) if each.trials else "–" for each in both)])
+    rows.append(["verdict", *(Span(each.verdict, KINDS.get(each.verdict, "dim")) for each in both)])
+    return Table([Column(head, "left") for head in ("", "the choice", "your spec")], rows, kind="plain few")
 
 
 def _chosen(plan: Plan) -> list[tuple[str, Candidate]]:
@@ -142,9 +191,8 @@ def candidates_table(plan: Plan, most: int | None = None) -> Table:
         who = "the choice" if each is plan.best else "as asked" if each is plan.candidates[plan.asked] else ""
         why = f"({each.why})" if each.why and who != "the choice" else ""
         said = " ".join(filter(None, (f"{who}:" if who else "", each.verdict, why)))
-        choice, span = each.choice, each.span_s
+        span = each.span_s
         scouted = "–" if each.scouted_s is None else f"~{short_s(each.scouted_s)}"
-        names = [str(choice.quorum), choice.bound, choice.schedule, choice.bandwidth, choice.stale]
         numbers = [
             short_s(each.seconds) if each.trials else scouted,
             "–" if span is None else f"{short_s(span[0])} … {short_s(span[1])}",
@@ -153,8 +201,7 @@ def candidates_table(plan: Plan, most: int | None = None) -> Table:
             "–" if each.joules is None else f"{each.joules:.3g}",
             "–" if each.least_share is None else f"{each.least_share:.2%}",
         ]
-        steps = [str(choice.local_steps), str(choice.bits)]
-        rows.append([*names, *steps, *numbers, Span(said, KINDS.get(each.verdict, "dim"))])
+        rows.append([*_settings(each.choice).values(), *numbers, Span(said, KINDS.get(each.verdict, "dim"))])
     left = len(ranked) - len(rows)
     caption = f"and {left} more on the page" if left else None
     return Table([*columns, text_column("")], rows, "Choices", caption, kind="slim")

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from perfeds2.chart import LineStyle
+from perfeds2.files import Json
 from perfeds2.learning.metrics import ACCURACY as ACCURACY_SCORE
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.style import ACCURACY, algorithm_styles
@@ -71,7 +71,7 @@ class AlgorithmResult:
     mode: str = ""  # SYN, S2 or ASY; anything else for a user's own algorithm
     diverged: int = 0  # number of seeds
     p_behind_best: float | None = None  # of a paired test against the algorithm that ends best
-    settings: Mapping[str, Any] = field(default_factory=dict)  # found by tuning
+    settings: Mapping[str, object] = field(default_factory=dict)  # found by tuning
     edges: tuple[str, ...] = ()  # settings whose value is the smallest or largest tried
     tried: int = 0  # number of settings tried
 
@@ -121,7 +121,7 @@ class RunResults:
     target_accuracy: float | None  # for test_accuracy_personal
     algorithms: tuple[AlgorithmResult, ...]
     notes: tuple[str, ...] = ()
-    radio: Mapping[str, Any] | None = None  # quality of the simulated links
+    radio: Json | None = None  # quality of the simulated links
     cost: Cost = SECONDS  # x axis of the curves
     looks: Mapping[str, LineStyle] = field(default_factory=dict)  # by algorithm; empty for the default styles
     score: Score = ACCURACY_SCORE  # the metric that is called accuracy
@@ -158,6 +158,14 @@ class RunResults:
         named = "" if self.score.is_share else f"{self.score.word} "
         return named + self.score.level(self.target_accuracy or 0.0)
 
+    @property
+    def winner(self) -> AlgorithmResult:
+        """Return the algorithm that reached the target first; without a target, the one that ends or waits best."""
+        return min(
+            self.algorithms,
+            key=lambda each: (*each.lateness(self.cost.to_target), -each.mean(ACCURACY), each.mean("waiting_share")),
+        )
+
     @cached_property
     def styles(self) -> Mapping[str, LineStyle]:
         return self.looks or algorithm_styles([(each.name, each.objective, each.mode) for each in self.algorithms])
@@ -183,12 +191,12 @@ def finite(value: float | int | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _estimate(found: Mapping[str, Any]) -> Estimate:
+def _estimate(found: Json) -> Estimate:
     mean, low, high, median = (finite(found.get(key)) for key in ("mean", "low", "high", "median"))
     return Estimate(mean, low, high, tuple(map(finite, found["values"])), median)
 
 
-def estimates(row: Mapping[str, Any]) -> dict[str, Estimate]:
+def estimates(row: Json) -> dict[str, Estimate]:
     return {name: _estimate(found) for name, found in row.items() if isinstance(found, dict) and "values" in found}
 
 
@@ -222,7 +230,7 @@ def load_run(folder: Path | str) -> RunResults:
         raise ValueError(f"{path} is not a summary of perfeds2 ({error!r}); run again to write it anew.") from error
 
 
-def read_summary(summary: Mapping[str, Any]) -> RunResults:
+def read_summary(summary: Json) -> RunResults:
     """Return the part of a run that is in summary.json."""
     return RunResults(
         version=str(summary["perfeds2"]),

@@ -4,7 +4,6 @@ For a paper the layout follows the original: one row over both columns, training
 simulated time.
 """
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -53,13 +52,9 @@ class DrawnPanel:
     seeds: int
 
 
-def load_panels(figure: Figure, csv: Path, cost: Cost = SECONDS, name: str = "") -> list[DrawnPanel]:
-    """Read the panels that have numbers in a figure's CSV: loss and accuracy, or only accuracy if a row lacks space.
-
-    ``name`` distinguishes the charts from those of another folder.
-    """
+def load_panels(figure: Figure, csv: Path, cost: Cost = SECONDS) -> list[DrawnPanel]:
+    """Read the panels that have numbers in a figure's CSV: loss and accuracy, or only accuracy if a row lacks space."""
     metrics = (LOSS, ACCURACY) if 2 * len(figure.panels) <= MOST_AXES else (ACCURACY,)
-    name = name or figure.name
     try:
         table = pd.read_csv(csv, converters={"panel": str, "line": str})
         drawn = []
@@ -67,7 +62,7 @@ def load_panels(figure: Figure, csv: Path, cost: Cost = SECONDS, name: str = "")
             rows = pd.DataFrame(table[table["panel"] == panel.title])
             if len(rows):
                 rows = along(rows, cost, csv.name)
-                charts = tuple(_chart(panel, rows, metric, cost, f"{name}-{place}", name) for metric in metrics)
+                charts = tuple(_chart(panel, rows, metric, cost, figure.name, place) for metric in metrics)
                 drawn.append(DrawnPanel(panel, charts, len(set(rows["seed"]))))
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{csv} holds no curves ({error}); run perfeds2 reproduce {figure.name} again.") from None
@@ -76,7 +71,7 @@ def load_panels(figure: Figure, csv: Path, cost: Cost = SECONDS, name: str = "")
     return drawn
 
 
-def _chart(panel: Panel, rows: pd.DataFrame, metric: str, cost: Cost, name: str, group: str) -> Chart:
+def _chart(panel: Panel, rows: pd.DataFrame, metric: str, cost: Cost, name: str, place: int) -> Chart:
     target = TARGET.get(panel.task) if metric == ACCURACY else None
     until = float(rows["time_s"].to_numpy().max()) if cost is SECONDS else None
     made = curve_chart(
@@ -89,7 +84,7 @@ def _chart(panel: Panel, rows: pd.DataFrame, metric: str, cost: Cost, name: str,
         cost=cost,
     )
     y = replace(made.y, label=made.title)
-    return replace(made, name=f"{name}-{made.name}", title=panel.title, y=y, group=group, height_px=290)
+    return replace(made, name=f"{name}-{place}-{made.name}", title=panel.title, y=y, group=name, height_px=290)
 
 
 def line_styles(panel: Panel) -> dict[str, LineStyle]:
@@ -105,14 +100,15 @@ def line_styles(panel: Panel) -> dict[str, LineStyle]:
 
 def write_figure(figure: Figure, csv: Path, out: Path, axis: str = "seconds") -> list[Path]:
     """Draw a figure's numbers as PDF and PNG. Return the paths."""
-    return write_figures(out, {figure.name: load_panels(figure, csv, AXES[axis])}, _drawing)
+    panels = load_panels(figure, csv, AXES[axis])
+    return write_figures(out, {figure.name: [chart for drawn in panels for chart in drawn.charts]}, _drawing)
 
 
-def _drawing(panels: Sequence[DrawnPanel]) -> matplotlib.figure.Figure:
-    """Draw panels in a row below one legend."""
+def _drawing(charts: Sequence[Chart]) -> matplotlib.figure.Figure:
+    """Draw charts in a row below one legend."""
     shown = [
         replace(chart, title=f"({letter}) {chart.title}", y=replace(chart.y, label=chart.y.label.replace(" ", "\n", 1)))
-        for letter, chart in zip("abcdefgh", (chart for drawn in panels for chart in drawn.charts), strict=False)
+        for letter, chart in zip("abcdefgh", charts, strict=False)
     ]
     return figure_of(shown, len(shown), PAGE_IN * max(len(shown), 2) / MOST_AXES)
 
@@ -140,7 +136,7 @@ def write_page(
     """
     path = out / "reproduction.html"
     again = f"{command}\nperfeds2 reproduce --claims --out {out}"
-    write_text(path, _page(figures, [out], again, ledgers or open_ledgers(out), AXES[axis]))
+    write_text(path, _page(figures, out, again, ledgers or open_ledgers(out), AXES[axis]))
     return path
 
 
@@ -156,30 +152,12 @@ def write_reproduction(folder: Path, axis: str = "seconds", paper: Path | None =
     return [*written, write_claims(open_ledgers(folder), paper)]
 
 
-def write_beside(folder: Path, beside: Path, out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
-    """Show two reproductions on one page, with both ledgers and both sets of figures. Return the paths."""
-    ledgers, figures = open_ledgers(folder, beside), list(FIGURES.values())
-    out.mkdir(parents=True, exist_ok=True)
-    command = shlex.join(["perfeds2", "report", str(folder), str(beside), "--out", str(out)])
-    write_text(out / "report.html", _page(figures, [folder, beside], command, ledgers, AXES[axis]))
-    return [out / "report.html", *([write_claims(ledgers, out)] if paper else [])]
-
-
-def _page(
-    figures: Sequence[Figure], folders: Sequence[Path], command: str, ledgers: Sequence[Ledger], cost: Cost
-) -> str:
-    """Return the whole page: the ledger, the figures of all folders, the rule and the command."""
-    shown: list[list[Part]] = []
-    names = [each.name for each in figures if (folders[0] / f"{each.name}.csv").exists()]
-    for figure in (each for each in figures if each.name in names):
-        for place, folder in enumerate(folders):
-            csv = folder / f"{figure.name}.csv"
-            if csv.exists():
-                label = f" ({ledgers[place].label})" if len(folders) > 1 else ""
-                shown.append(
-                    _figure_section(figure, csv, cost, f"{figure.name}-{place}" if place else figure.name, label)
-                )
-    changes = changes_of(folders[0])
+def _page(figures: Sequence[Figure], folder: Path, command: str, ledgers: Sequence[Ledger], cost: Cost) -> str:
+    """Return the whole page: the ledger, the figures of the folder, the rule and the command."""
+    drawn = [each for each in figures if (folder / f"{each.name}.csv").exists()]
+    shown = [_figure_section(figure, folder / f"{figure.name}.csv", cost) for figure in drawn]
+    names = [figure.name for figure in drawn]
+    changes = changes_of(folder)
     facts = ["Section VI again", counted(len(names), "figure"), f"perfeds2 {__version__}"]
     facts += [f"instead of the paper's: {changes}"] if changes else []
     best = best_table(ledgers)
@@ -204,9 +182,9 @@ def _emphasised(text: str) -> str:
     return "".join(f"<em>{part}</em>" if number % 2 else part for number, part in enumerate(parts))
 
 
-def _figure_section(figure: Figure, csv: Path, cost: Cost, name: str, label: str) -> list[Part]:
-    """Return a chart per panel and metric below a legend. ``label`` names the folder."""
-    panels = load_panels(figure, csv, cost, name)
+def _figure_section(figure: Figure, csv: Path, cost: Cost) -> list[Part]:
+    """Return a chart per panel and metric below a legend."""
+    panels = load_panels(figure, csv, cost)
     charts = [chart for drawn in panels for chart in drawn.charts[::-1] if chart.items]
     missing = [panel.title for panel in figure.panels if panel not in [drawn.panel for drawn in panels]]
     left_out = note(f"Not run: {listed(missing)}.") if missing else ""
@@ -218,4 +196,4 @@ def _figure_section(figure: Figure, csv: Path, cost: Cost, name: str, label: str
     seeds = max(drawn.seeds for drawn in panels)
     hint = f"{over_seeds(seeds, seeds >= INTERVAL_SEEDS)} Click a name to hide it."
     buttons = with_legend(charts, f"Lines of {figure.name}", said)
-    return section(f"{figure.name}{label}", left_out, *buttons, name=name, hint=hint, caption=figure.caption)
+    return section(figure.name, left_out, *buttons, name=figure.name, hint=hint, caption=figure.caption)

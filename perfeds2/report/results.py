@@ -1,10 +1,10 @@
 """Tabulate the final results of the algorithms."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from perfeds2.files import Json
 from perfeds2.learning.metrics import Score
 from perfeds2.report.read import SECONDS, AlgorithmResult, Cost, RunResults
 from perfeds2.report.style import ACCURACY, GLOBAL
@@ -160,7 +160,7 @@ PAIRED = (
 )
 
 
-def radio_line(radio: Mapping[str, Any]) -> str:
+def radio_line(radio: Json) -> str:
     """Describe the quality of the simulated links."""
     snr, carried = (
         f"{found['median']:.3g} ({found['low']:.3g} to {found['high']:.3g})"

@@ -1,10 +1,9 @@
 """Show a sweep as an HTML page, for a paper and in the terminal."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from perfeds2.report.curves import over_seeds
 from perfeds2.report.document import document, paragraph, quoted, section, verbatim, with_legend
 from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import AXES, SECONDS, Cost, over
-from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, value_text
+from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, spans_decade, value_text
 from perfeds2.report.results import LOSSES, TIMING, accuracies, results_table, to_target
 from perfeds2.report.run import curves_section
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
@@ -77,7 +76,7 @@ def page(sweep: SweepFolder, axis: str = "seconds") -> str:
             section(chart.title, chart, hint="A point is an algorithm at a point of the grid.")
             for chart in front_charts(sweep)
         ),
-        section("Failed", verbatim(sweep.failed.to_string(index=False))) if sweep.failed is not None else [],
+        section("Failed", verbatim(sweep.failed.to_string(index=False))) if len(sweep.failed) else [],
         section(
             "Run it again", verbatim(f"perfeds2 sweep --resume {sweep.folder.resolve().name}"), *grid_file, hint=again
         ),
@@ -134,7 +133,7 @@ def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
     is_number = all(isinstance(value, int | float) for value in values)
     places = dict(zip(values, values if is_number else range(len(values)), strict=True))
     ticks = {places[value]: value_text(value) for value in values} if not is_number or len(values) <= 8 else None
-    x = ChartAxis(axis, ticks=ticks, log=is_number and _spans_decade(values))
+    x = ChartAxis(axis, ticks=ticks, log=is_number and spans_decade(values))
     title, limits = f"{score.named(ACCURACY)}, at the end", (0.0, 100.0) if score.is_share else None
     ends = _setting_lines(sweep, places, ACCURACY, "mean", score.scale)
     charts = [Chart("ends", title, ends, x, ChartAxis(within=limits), group="settings")]
@@ -145,12 +144,7 @@ def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
     return charts
 
 
-def _spans_decade(values: "Sequence[float] | pd.Series") -> bool:
-    """Return whether the values suit a logarithmic axis."""
-    return min(values) > 0 and max(values) >= 10 * min(values)
-
-
-def lines_of(sweep: SweepFolder) -> dict[str, Any]:
+def lines_of(sweep: SweepFolder) -> dict[str, pd.DataFrame]:
     """Return the rows of each line in the charts over the first setting, by label."""
     lines = {}
     for _, rows in sweep.summary.groupby(["algorithm", *sweep.axes[1:]], sort=False):
@@ -158,7 +152,9 @@ def lines_of(sweep: SweepFolder) -> dict[str, Any]:
     return lines
 
 
-def _setting_lines(sweep: SweepFolder, places: Mapping[Any, float], name: str, middle: str, scale: int) -> list[Series]:
+def _setting_lines(
+    sweep: SweepFolder, places: Mapping[Hashable, float], name: str, middle: str, scale: int
+) -> list[Series]:
     axis, lines = sweep.axes[0], lines_of(sweep)
     styles = (named_styles if len(sweep.axes) == 1 else ordered_styles)(list(lines))
     made = []
@@ -176,7 +172,7 @@ def front_charts(sweep: SweepFolder) -> list[Chart]:
 
     Return nothing unless at least two points reached the target.
     """
-    if sweep.front is None or len(sweep.front) < 2:
+    if len(sweep.front) < 2:
         return []
     styles, items = named_styles(list(dict.fromkeys(sweep.front["algorithm"]))), list[Series]()
     for algorithm, rows in sweep.front.groupby("algorithm", sort=False):
@@ -192,6 +188,6 @@ def front_charts(sweep: SweepFolder) -> list[Chart]:
     )
     labels = ("Seconds to the target, median", "Joules")
     x, y = (
-        ChartAxis(label, log=_spans_decade(sweep.front[cost])) for label, cost in zip(labels, FRONT_COSTS, strict=True)
+        ChartAxis(label, log=spans_decade(sweep.front[cost])) for label, cost in zip(labels, FRONT_COSTS, strict=True)
     )
     return [Chart("front", "Time and energy to the target", items, x, y, height_px=400, group="front", legend=True)]

@@ -5,17 +5,17 @@ A cell is text, or spans of text that may have a meaning. Every renderer escapes
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich import table as rich_table
 from rich.text import Text
 
 from perfeds2.chart import LineStyle
-from perfeds2.files import write_text
+from perfeds2.files import Json, write_text
 
 Kind = Literal["", "best", "half", "warn", "dim", "holds", "fails", "undecided", "not run"]
 IN_TERMINAL: dict[str, str] = {  # rich's styles
@@ -119,7 +119,7 @@ def estimate(mean: float | None, half: float | None, form: str, scale: float = 1
     return [Span(f"{scale * mean:{form}}", "best" if best else ""), Span(spread, "half")]
 
 
-def signed(found: Mapping[str, Any] | None, form: str, scale: float = 1) -> list[Span]:
+def signed(found: Json | None, form: str, scale: float = 1) -> list[Span]:
     """Format a mean difference with its sign ± half its interval, in bold if the interval excludes 0."""
     if found is None or found["mean"] is None:
         return [Span("–")]
@@ -145,14 +145,9 @@ def _spans(cell: Cell) -> Sequence[Span]:
 
 def for_terminal(table: Table) -> rich_table.Table:
     """Render a table with rich, keeping line breaks in headers and cells."""
-    sides: dict[str, Any] = {
-        "title_justify": "left",
-        "caption_justify": "left",
-        "title_style": "bold",
-        "header_style": "bold",
-    }
-    caption = None if table.caption is None else Text(table.caption)
-    made = rich_table.Table(title=table.title, caption=caption, box=None, pad_edge=False, **sides)
+    made = rich_table.Table(title=table.title, box=None, pad_edge=False, title_style="bold", header_style="bold")
+    made.title_justify = made.caption_justify = "left"
+    made.caption = None if table.caption is None else Text(table.caption)
     for column in table.columns:
         head = column.head if column.narrow is None else column.narrow
         made.add_column(Text(head), justify=column.side, no_wrap=not column.wraps)

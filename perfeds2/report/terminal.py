@@ -18,8 +18,8 @@ from rich.text import Text
 from perfeds2.console import heed
 
 Told = TypeVar("Told")
-ShareTold = tuple[float, str, str]  # share done (0 to 1), current activity, details
-TellShare = Callable[[float, str, str], None]
+ShareTold = tuple[float, str]  # share done (0 to 1), current activity
+TellShare = Callable[[float, str], None]
 TellBytes = Callable[[str, int, int], None]  # file, bytes done, total bytes (0 if unknown)
 
 PIPED_WIDTH = 150
@@ -74,26 +74,26 @@ class LinePace:
 @contextmanager
 def live(
     quiet: bool,
-    draw: Callable[[Told, float], RenderableType],
+    draw: Callable[[Told], RenderableType],
     lines: Callable[[Told], Iterable[str]],
     stays: bool = False,
 ) -> Iterator[Callable[[Told], None] | None]:
     """Show progress on stderr: ``draw`` in a terminal, otherwise ``lines``.
 
-    Yields a function to call with each update, or None if quiet. ``draw`` gets the latest update and its age in
-    seconds. ``stays`` keeps the last picture on the screen.
+    Yields a function to call with each update, or None if quiet. ``draw`` gets the latest update a few times a second.
+    ``stays`` keeps the last picture on the screen.
     """
     shown = open_console(stderr=True)
     if quiet:
         yield None
     elif shown.is_terminal:
-        latest: list[tuple[Told, float]] = []
+        latest: list[Told] = []
 
         def picture() -> RenderableType:
-            return draw(latest[0][0], time.monotonic() - latest[0][1]) if latest else "starting …"
+            return draw(latest[0]) if latest else "starting …"
 
         def keep(told: Told) -> None:
-            latest[:] = [(told, time.monotonic())]
+            latest[:] = [told]
 
         with Live(get_renderable=picture, console=shown, transient=not stays, refresh_per_second=4):
             yield keep
@@ -111,18 +111,14 @@ class ShareLines:
 
     def __init__(self, title: str) -> None:
         self.pace, self._title = LinePace(), title
-        self._first: tuple[float, float] | None = (
-            None  # first share and when it was reported: a resumed run does not start at 0
-        )
+        self._first: tuple[float, float] | None = None  # first share and when: a resumed run does not start at 0
 
     def line(self, told: ShareTold) -> str:
-        (share, what, detail), elapsed_s = told, self.pace.elapsed_s
+        (share, what), elapsed_s = told, self.pace.elapsed_s
         self._first = self._first or (share, elapsed_s)
         done, spent_s = share - self._first[0], elapsed_s - self._first[1]
-        left = f"about {clock(spent_s * (1 - share) / done)} left" if done > 0 else ""
-        return ", ".join(
-            filter(None, (f"{self._title}: {share:.0%}", what, detail, f"{clock(elapsed_s)} so far", left))
-        )
+        left = f", about {clock(spent_s * (1 - share) / done)} left" if done > 0 else ""
+        return f"{self._title}: {share:.0%}, {what}, {clock(elapsed_s)} so far{left}"
 
     def __call__(self, told: ShareTold) -> Iterator[str]:
         line = self.line(told)
@@ -131,15 +127,15 @@ class ShareLines:
 
 
 @contextmanager
-def progress(quiet: bool, title: str) -> Iterator[TellShare]:
-    """Show a command's progress on stderr: a bar in a terminal, otherwise lines. Every update also handles Ctrl-C."""
+def progress_bar(quiet: bool, title: str) -> Iterator[TellShare]:
+    """Show a share on stderr: a bar in a terminal, otherwise lines. Every update also handles Ctrl-C."""
     lines = ShareLines(title)
-    with live(quiet, lambda told, _: Group(Text(lines.line(told)), ProgressBar(1.0, told[0], 60)), lines) as show:
+    with live(quiet, lambda told: Group(Text(lines.line(told)), ProgressBar(1.0, told[0], 60)), lines) as show:
 
-        def tell(share: float, what: str, detail: str) -> None:
+        def tell(share: float, what: str) -> None:
             heed()
             if show is not None:
-                show((share, what, detail))
+                show((share, what))
 
         yield tell
     if lines.pace.lines:
@@ -149,11 +145,11 @@ def progress(quiet: bool, title: str) -> Iterator[TellShare]:
 @contextmanager
 def download(quiet: bool, title: str) -> Iterator[TellBytes]:
     """Show the progress of downloads."""
-    with progress(quiet, title) as tell:
+    with progress_bar(quiet, title) as tell:
 
         def tell_bytes(file: str, done: int, total: int) -> None:
             of = f" of {total / 1e6:,.1f}" if total else ""
-            tell(done / total if total else 0.0, file, f"{done / 1e6:,.1f}{of} MB")
+            tell(done / total if total else 0.0, f"{file}, {done / 1e6:,.1f}{of} MB")
 
         yield tell_bytes
 

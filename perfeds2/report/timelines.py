@@ -10,8 +10,6 @@ from perfeds2.chart import Chart, ChartAxis, Series
 from perfeds2.report.document import Part, section, with_legend
 from perfeds2.report.read import AlgorithmResult, RunResults
 from perfeds2.report.style import ACCURACY, ordered_styles
-from perfeds2.shown import activity_chart
-from perfeds2.timeline.jobs import LOST, MERGED
 from perfeds2.timeline.record import Timeline
 
 MOST_MARKS = 2_000
@@ -32,7 +30,7 @@ class Group:
 
 
 def groups(run: RunResults) -> list[Group]:
-    """Group the algorithms by timeline, in the order of the table."""
+    """Group the algorithms by timeline: the winner's group first, the others in the order of the table."""
     found: dict[tuple[bytes, ...], Group] = {}
     for algorithm in run.algorithms:
         mine = tuple(run.timelines[of] for seed in run.seeds if (of := (algorithm.name, seed)) in run.timelines)
@@ -40,7 +38,8 @@ def groups(run: RunResults) -> list[Group]:
             key = tuple(column.tobytes() for timeline in mine for column in timeline.columns.values())
             others = found[key].algorithms if key in found else ()
             found[key] = Group((*others, algorithm), mine)
-    return [group for group in found.values() if any(timeline.rounds for timeline in group.timelines)]
+    shown = [group for group in found.values() if any(timeline.rounds for timeline in group.timelines)]
+    return sorted(shown, key=lambda group: run.winner not in group.algorithms)
 
 
 # ---- activity of the UEs
@@ -50,8 +49,11 @@ def activity_charts(run: RunResults, shown: Sequence[Group], most_ues: int, jobs
     """Draw what each UE did at the start of the first seed's run, with one time window for all groups."""
     rows = min(run.ues, most_ues)
     window_s = activity_window_s([group.timelines[0] for group in shown], rows, jobs_each)
-    charts = [activity(group.timelines[0], window_s, rows, group.label, run.time_label) for group in shown if window_s]
-    return [replace(chart, name=f"activity-{number}") for number, chart in enumerate(charts)]
+    charts = [(group.label, group.timelines[0].activity_chart(window_s, rows)) for group in shown if window_s]
+    return [
+        replace(chart, name=f"activity-{number}", title=label, x=replace(chart.x, label=run.time_label))
+        for number, (label, chart) in enumerate(charts)
+    ]
 
 
 def activity_window_s(timelines: Sequence[Timeline], rows: int, jobs_each: int = 4, most_jobs: int = 500) -> float:
@@ -67,18 +69,6 @@ def activity_window_s(timelines: Sequence[Timeline], rows: int, jobs_each: int =
         if starts_s.size > most_jobs:
             cut_s = min(cut_s, float(starts_s[most_jobs]))
     return min(window_s, cut_s)
-
-
-def activity(timeline: Timeline, window_s: float, rows: int, title: str = "", time_label: str = "") -> Chart:
-    """Draw what the first UEs did in the window, and where their jobs were merged or lost."""
-    shown = timeline.prefix(min(timeline.until(window_s) + 1, timeline.rounds))
-    ues = range(min(rows, timeline.population))
-    jobs = shown.jobs(ues)
-    ended = (jobs.end_s <= window_s) & (jobs.round >= 0)
-    merged, lost = (
-        (jobs.ue[chosen], jobs.end_s[chosen]) for chosen in (ended & (jobs.outcome == end) for end in (MERGED, LOST))
-    )
-    return activity_chart([shown.activity(ue) for ue in ues], merged, lost, window_s, title, time_label)
 
 
 # ---- staleness and shares

@@ -1,35 +1,29 @@
 """Compare several folders on one page, and warn where a comparison is unfair.
 
 All algorithms of all folders become rows of one table, labelled by folder. Algorithms that two folders share are also
-compared seed by seed. Plans and tunings contain no runs, so their findings are shown side by side.
+compared seed by seed.
 """
 
 import shlex
 import tomllib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
+from perfeds2.files import Json, write_text
 from perfeds2.report.answer import answer, best_at_the_end, first_at_target
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim
-from perfeds2.report.plan import candidates_table, check_axis, load_plan
-from perfeds2.report.read import TIME, AlgorithmResult, RunResults, over
-from perfeds2.report.read_studies import Member, Settings, differing, flat, folder_labels, load_members, only
+from perfeds2.report.read import TIME, AlgorithmResult, RunResults, load_run, over
+from perfeds2.report.read_studies import only
 from perfeds2.report.results import energy_line, meaning, page_measures, results_table
 from perfeds2.report.run import curves_section, write_run_figures
 from perfeds2.report.style import ACCURACY, GLOBAL, paired_styles
 from perfeds2.report.tables import Cell, Column, Span, Table, listed, p_value, signed, text_column, write_latex
 from perfeds2.report.timelines import timeline_sections
-from perfeds2.report.tuning import best_table, headline
 from perfeds2.runs.statistics import INTERVAL_SEEDS, holm, paired_p, statistic
-
-if TYPE_CHECKING:  # the module imports JAX
-    from perfeds2.studies.tune import Tuning
 
 CLOCK = ("cell", "radio")  # spec sections that affect durations
 SEED_BY_SEED = (
@@ -38,6 +32,15 @@ SEED_BY_SEED = (
     "interval excludes 0. p: Student's paired test, adjusted by Holm's method for the table. Seconds: over the seeds in which both "
     "met the target."
 )
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of several runs that are compared."""
+
+    label: str
+    run: RunResults
+    settings: Mapping[str, str]  # by section.key; empty if unknown
 
 
 @dataclass(frozen=True)
@@ -63,10 +66,41 @@ class Difference:
 
     name: str
     seeds: int  # common to both
-    accuracy: dict[str, Any]  # a statistic: mean, low, high, values
-    of_global: dict[str, Any]  # for the global model
-    seconds: dict[str, Any] | None  # to the target, over seeds where both reached it; None if clocks or targets differ
+    accuracy: Json  # a statistic: mean, low, high, values
+    of_global: Json  # for the global model
+    seconds: Json | None  # to the target, over seeds where both reached it; None if clocks or targets differ
     p: float | None  # of the accuracy: Student's paired test, adjusted by Holm's method for the whole table
+
+
+# ---- reading
+
+
+def load_members(folders: Sequence[Path]) -> list[Member]:
+    """Read the runs, labelled by their folders' names, or by their paths if two names are equal."""
+    names, runs = [folder.resolve().name for folder in folders], list(map(load_run, folders))
+    labels = names if len(set(names)) == len(names) else list(map(str, folders))
+    return [Member(label, run, flat(tomllib.loads(run.spec))) for label, run in zip(labels, runs, strict=True)]
+
+
+def flat(values: Mapping[str, object], before: str = "") -> dict[str, str]:
+    """Flatten nested settings to section.key."""
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": _text(value)}
+    return found
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def differing(members: Sequence[Member]) -> dict[str, list[str]]:
+    """Return the settings that are not the same everywhere, each with all of its values."""
+    keys = dict.fromkeys(key for member in members for key in member.settings)
+    found = {key: [member.settings.get(key, "–") for member in members] for key in keys}
+    return {key: values for key, values in found.items() if len(set(values)) > 1}
 
 
 # ---- runs
@@ -139,12 +173,12 @@ def _page(members: Sequence[Member], run: RunResults, found: Sequence[Difference
         "Means over each one's seeds, with the 95 % interval if there are three or more. Colour is the algorithm, dash and "
         "mark are the folder. Click a name to hide it, double-click to see it alone."
     )
-    folders = listed(list(dict.fromkeys(member.folder for member in members)))
+    folders = listed([member.label for member in members])
     sections = [
         curves_section(over(run, axis), hint),
         section("In numbers", results_table(run, page_measures(run)), hint=meaning(run)),
         section("Seed by seed", differences_table(run, found), hint=SEED_BY_SEED) if found and run.is_trained else [],
-        settings_section([member.label for member in members], [member.settings for member in members]),
+        settings_section(members),
         *timeline_sections(run),
         section("Good to know", *map(note, filter(None, (*run.notes, energy_line(run))))),
         section("Draw it again", verbatim(command)),
@@ -164,10 +198,11 @@ def _answer(members: Sequence[Member], run: RunResults) -> tuple[str, list[str]]
     return said[0], [" ".join(said[1:])] if said[1:] else []
 
 
-def settings_section(labels: Sequence[str], settings: Sequence[Settings]) -> list[Part]:
-    """Return a table of the settings that differ between folders."""
-    rows = [[key, *values] for key, values in differing(settings).items()]
-    table = Table([text_column(label) for label in ("Setting", *labels)], rows, kind="plain")
+def settings_section(members: Sequence[Member]) -> list[Part]:
+    """Return a table of the settings that differ."""
+    rows = [[key, *values] for key, values in differing(members).items()]
+    columns = [text_column(label) for label in ("Setting", *(member.label for member in members))]
+    table = Table(columns, rows, kind="plain")
     return section("Settings that differ", table if rows else note("None: every setting is the same."))
 
 
@@ -180,13 +215,13 @@ def _differ(values: Iterable[Hashable]) -> bool:
 
 def have_one_clock(members: Sequence[Member]) -> bool:
     """Return whether times are comparable: same cell, radio and task, and not real time against simulated time."""
-    sections = {key.partition(".")[0] for key in differing([member.settings for member in members])}
+    sections = {key.partition(".")[0] for key in differing(members)}
     return not sections & {*CLOCK, "task"} and not _differ((member.run.clock, member.run.task) for member in members)
 
 
 def cautions(members: Sequence[Member]) -> list[str]:
     """Return a sentence for each reason why the comparison is unfair."""
-    unlike, runs = differing([member.settings for member in members]), [member.run for member in members]
+    unlike, runs = differing(members), [member.run for member in members]
     tasks = [key for key in unlike if key.startswith("task.")]
     cells = [key for key in unlike if key.partition(".")[0] in CLOCK]
     real = ", ".join(member.label for member in members if member.run.clock == "time")
@@ -236,26 +271,18 @@ def differences(members: Sequence[Member]) -> list[Difference]:
 
 
 def pairs(members: Sequence[Member]) -> list[tuple[MemberLine, MemberLine]]:
-    """Pair lines of the same algorithm and part. A run without parts is paired with every part of the others.
-
-    If every folder has a single line, those are paired whatever their algorithm.
-    """
+    """Pair lines of the same algorithm. If every folder has a single line, those are paired whatever their algorithm."""
     lines = lines_of(members)
-    first = [line for line in lines if line.member.folder == members[0].folder]
-    others = [line for line in lines if line.member.folder != members[0].folder]
-    if len(lines) == len({line.member.folder for line in lines}):
-        return [(first[0], later) for later in others]
+    first = [line for line in lines if line.member is members[0]]
+    others = [line for line in lines if line.member is not members[0]]
+    alone = len(lines) == len(members)
     return [
-        (earlier, later)
-        for later in others
-        for earlier in first
-        if earlier.outcome.name == later.outcome.name
-        and (earlier.member.part == later.member.part or "" in (earlier.member.part, later.member.part))
+        (earlier, later) for later in others for earlier in first if alone or earlier.outcome.name == later.outcome.name
     ]
 
 
 def _difference(earlier: MemberLine, later: MemberLine, one_clock: bool) -> Difference:
-    def subtracted(name: str) -> dict[str, Any]:
+    def subtracted(name: str) -> Json:
         one, other = earlier.by_seed(name), later.by_seed(name)
         return statistic([other[seed] - one[seed] for seed in sorted(one.keys() & other.keys())])
 
@@ -282,36 +309,3 @@ def differences_table(run: RunResults, found: Sequence[Difference]) -> Table:
         seconds = [*signed(each.seconds, ".1f"), Span(f" (in {met})" * (0 < met < each.seeds), "half")]
         rows.append([each.name, personal, p, common, seconds, str(each.seeds)])
     return Table([text_column("Difference"), *map(Column, heads), Column("Seeds of both")], rows, kind="plain")
-
-
-# ---- plans and tunings
-
-
-def write_plans(folders: Sequence[Path], out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
-    """Compare plans: their recommendations, and the settings that differ. Return the paths."""
-    check_axis(axis)
-    plans = [load_plan(folder) for folder in folders]
-    tables = [candidates_table(plan, 1) for plan in plans]
-    return _write_beside(out, folders, "spec.toml", [plan.sentence for plan in plans], tables, paper=paper)
-
-
-def write_tunings(tunings: "Sequence[Tuning]", out: Path, *, paper: bool = False) -> list[Path]:
-    """Compare tunings: what they found, and the settings that differ. Return the paths."""
-    tables = [best_table(each) for each in tunings]
-    folders = [each.path for each in tunings]
-    return _write_beside(out, folders, "tune.toml", [headline(each) for each in tunings], tables, paper=paper)
-
-
-def _write_beside(
-    out: Path, folders: Sequence[Path], file: str, said: Sequence[str], tables: Sequence[Table], *, paper: bool
-) -> list[Path]:
-    labels = folder_labels(folders)
-    settings = [flat(tomllib.loads((folder / file).read_text(encoding="utf-8"))) for folder in folders]
-    found = zip(labels, said, tables, strict=True)
-    sections = [section(label, table, caption=text) for label, text, table in found]
-    page = document(
-        ["perfeds2 report"], f"{listed(labels)} side by side", [], [*sections, settings_section(labels, settings)]
-    )
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "report.html", page)
-    return [out / "report.html", *([write_latex(out / "table.tex", listed(labels), *tables)] if paper else [])]

@@ -1,19 +1,21 @@
 """Show a tuning: the settings it found and the landscape around them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from perfeds2 import __version__
-from perfeds2.chart import Chart, ChartAxis, HeatMap, LineStyle, Series
+from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.document import Part, document, note, quoted, section, verbatim
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
-from perfeds2.report.read_studies import value_text
+from perfeds2.report.read_studies import spans_decade, value_text
+from perfeds2.report.style import ordered_styles
 from perfeds2.report.tables import (
     Cell,
     Column,
@@ -58,17 +60,14 @@ def print_tuning(tuning: "Tuning") -> None:
 def _page(tuning: "Tuning", charts: Sequence[Chart]) -> str:
     search = tuning.search
     hint = (
-        f"Colours: scores in the first {search.horizons_s[0]:.4g} s; if several settings share a cell, the best of them. "
-        "Numbers: scores of settings that reached the last rung. Ring: the best setting."
+        f"Scores in the first {search.horizons_s[0]:.4g} s; a point is the best over all other settings. Star: the best "
+        "setting. tune.csv has every score on every rung."
     )
-    tried = _tried_table(tuning)
-    rungs = f"The best third of each rung continues for three times as long. {len(tried.rows)} settings, best first."
     adopt = [verbatim("perfeds2 compare --spec tuned.toml --out compared")]
     adopt += quoted(tuning.path / "tuned.toml", "the best settings of each algorithm")
     sections: list[list[Part]] = [
         section("Settings found", best_table(tuning), hint=escape(meaning(tuning))),
         section("Scores of all settings", list(charts), hint=hint),
-        section("Everything that was tried", tried, hint=rungs),
         section("Adopt it", *adopt, hint="In this folder."),
     ]
     about = ["tuning", *facts(tuning), f"perfeds2 {__version__}"]
@@ -140,72 +139,43 @@ def _shown(score: Score, value: float | None) -> str:
     return "–" if value is None or value != value else f"{score.scale * value:{score.form}}"
 
 
-def _tried_table(tuning: "Tuning") -> Table:
-    """Return a row per algorithm and setting, best first, with its score on each rung it reached."""
-    search, score, means = tuning.search, score_of(tuning.search.metric), _means(tuning)
-    rows: list[list[Cell]] = []
-    for name in search.axes:
-        own = means[means["algorithm"] == name].pivot_table(index="number", columns="rung", values="accuracy_mean")
-        own = own.reindex(columns=range(1, search.rungs + 1))
-        ranked = own.fillna(0.0).sort_values(list(own.columns)[::-1], ascending=False, kind="stable").index
-        for number in ranked:
-            said = [f"{key} {value_text(value)}" for key, value in search.candidates(name)[int(number)].items()]
-            rows.append([name, ", ".join(said), *(_shown(score, value) for value in own.loc[number])])
-    heads = [Column(f"{score.head} in {horizon_s:.4g} s") for horizon_s in search.horizons_s]
-    return Table([text_column("Algorithm"), text_column("Settings"), *heads], rows)
-
-
 # ---- landscapes
 
 
-def numeric(axes: Mapping[str, Sequence[Any]]) -> list[str]:
+def numeric(axes: Mapping[str, Sequence[object]]) -> list[str]:
     """Return an algorithm's first two numeric settings that have several values."""
     numbers = [key for key, values in axes.items() if all(isinstance(each, int | float) for each in values)]
     return [key for key in numbers if len(axes[key]) > 1][:2]
 
 
-def _means(tuning: "Tuning") -> Any:
-    """Return the mean over seeds of each setting on each rung."""
-    return tuning.table.groupby(["algorithm", "rung", "number"], as_index=False)["accuracy_mean"].mean()
-
-
 def landscapes(tuning: "Tuning") -> list[Chart]:
-    """Draw the score of every setting, one chart per algorithm with a numeric setting.
+    """Draw the score of every setting on the first rung, one chart per algorithm with a numeric setting.
 
-    Each chart is a map over the first two numeric settings (or the only one), taking the best over the others. Colours
-    show the first rung, which all settings went through. A setting that reached the last rung has its score there
-    written in its cell.
+    The score is drawn over the first numeric setting, with a line for each value of the second. A point is the best
+    over all other settings. The star is what was found.
     """
-    search, score, means = tuning.search, score_of(tuning.search.metric), _means(tuning)
-    first = means[means["rung"] == 1]["accuracy_mean"]
-    low = 0.0 if score.is_share else float(first.quantile(0.25))  # ignore a few outliers far below
-    head = capitalised(score.head) if score.is_share else score.head
-    label, limits = f"{head} in the first {search.horizons_s[0]:.4g} s", (low, score.scale * float(first.max()))
+    search, score, table = tuning.search, score_of(tuning.search.metric), tuning.table
+    first = table[table["rung"] == 1].groupby(["algorithm", "number"], as_index=False)["accuracy_mean"].mean()
+    lowest = 0.0 if score.is_share else float(first["accuracy_mean"].quantile(0.25))  # ignore outliers far below
+    label = f"{capitalised(score.head)} in the first {search.horizons_s[0]:.4g} s"
+    y = ChartAxis(label, within=(score.scale * lowest, math.inf), form=score.form, unit=score.unit)
     charts = []
     for place, best in enumerate(tuning.best):
-        keys = numeric(search.axes[best.algorithm])
-        own = means[means["algorithm"] == best.algorithm].join(
-            pd.DataFrame(search.candidates(best.algorithm)), on="number"
-        )
+        name, keys = best.algorithm, numeric(search.axes[best.algorithm])
+        own = first[first["algorithm"] == name].join(pd.DataFrame(search.candidates(name)), on="number")
         if not keys or own.empty:
             continue
-        own, (row, column) = own.assign(**{"": 0}), keys if len(keys) == 2 else ("", keys[0])  # one setting: one row
-        values = {key: sorted(set(own[key])) for key in (row, column)}
-        grid, last = (
-            own[own["rung"] == rung]
-            .pivot_table(index=row, columns=column, values="accuracy_mean", aggfunc="max")
-            .reindex(index=values[row], columns=values[column])
-            .to_numpy()
-            for rung in (1, search.rungs)
-        )
-        texts = [["" if value != value else _shown(score, value) for value in shown] for shown in last]
-        y, x = (
-            ChartAxis(key, ticks={n: f"{each:g}" * bool(key) for n, each in enumerate(values[key])}) for key in values
-        )
-        settings = {"": 0, **best.settings}
-        at_x, at_y = ([values[key].index(settings[key])] for key in (column, row))
-        ring = LineStyle("#FFFFFF", (), "o")
-        found = Series("", at_x, at_y, ring, "marks", size_px=36, hollow=True, listed=False, hover=["what was found"])
-        items = [HeatMap(score.scale * grid, texts, label, limits), found]
-        charts.append(Chart(f"landscape-{place}", best.algorithm, items, x, y, height_px=320))
+        key, line = (*keys, "algorithm")[:2]
+        grid = score.scale * own.pivot_table(index=key, columns=line, values="accuracy_mean", aggfunc="max")
+        labels = {value: f"{line} {value_text(value)}" if line in keys else name for value in grid.columns}
+        styles = ordered_styles(list(labels.values()))
+        lines = [
+            Series(label, grid.index, grid[value], styles[label], "line", size_px=6) for value, label in labels.items()
+        ]
+        at = best.settings[key]
+        height = grid.loc[at, best.settings[line] if line in keys else name]
+        lines.append(Series("found", [at], [height], LineStyle("", (), "*"), "marks", size_px=14))
+        ticks = {value: value_text(value) for value in grid.index}
+        x = ChartAxis(key, ticks=ticks, log=spans_decade(list(ticks)))
+        charts.append(Chart(f"landscape-{place}", name, lines, x, y, legend=True))
     return charts

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ Row = Json  # one evaluation: round, time_s, metrics, costs
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a command, for a progress bar or table."""
+    """The progress of a command, for a progress bar."""
 
     what: str  # the training or step that moved last
     share: float  # of the whole command, from 0 to 1
@@ -45,15 +45,7 @@ class Progress:
     found: int = 0  # trainings that were already done at the start
     failed: int = 0
     retried: int = 0
-    elapsed_s: float = 0.0
-    workers: Mapping[int, tuple[str, float]] = field(default_factory=dict)  # title and share done of each
     error: str = ""  # message of a training that has just failed
-
-    @property
-    def left_s(self) -> float | None:
-        """Estimate the remaining seconds from the pace so far; None before the first training is done."""
-        fresh = self.done - self.found
-        return None if fresh == 0 else self.elapsed_s / fresh * (self.total - self.done - self.failed)
 
 
 Watch = Callable[[Progress], None]
@@ -81,7 +73,7 @@ class Reporter:
     def __init__(self, watch: Watch | None = None, live: "Live | None" = None, total: int | None = None) -> None:
         self.live, self._watch, self._planned = live, watch, total
         self._counts: dict[str, int] = dict.fromkeys(("asked", "done", "found", "failed", "retried", "rounds"), 0)
-        self._began_s, self._wrote_s = time.monotonic(), 0.0
+        self._wrote_s = 0.0
         self._running: dict[int, _Running] = {}  # by worker number
         self._part = (0.0, 1.0, 0)  # shares of the whole at which it begins and ends, trainings announced before it
 
@@ -131,13 +123,9 @@ class Reporter:
         del counts["asked"]
         counts["rounds"] += sum(job.rounds for job in jobs)
         ended = counts["done"] + counts["failed"] + sum(job.share * job.count for job in jobs)
-        workers = {worker: (job.title, job.share) for worker, job in self._running.items()}
         begin, end, before = self._part
         share = begin + (end - begin) * min(max(ended - before, 0) / max(total - before, 1), 1.0)
-        elapsed_s = time.monotonic() - self._began_s
-        self._send(
-            Progress(what, share, time_s, total=total, elapsed_s=elapsed_s, workers=workers, error=error, **counts)
-        )
+        self._send(Progress(what, share, time_s, total=total, error=error, **counts))
 
     def _send(self, now: Progress) -> None:
         if self.live is not None and time.monotonic() - self._wrote_s >= WRITE_EVERY_S:

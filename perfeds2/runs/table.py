@@ -48,7 +48,8 @@ def summarise(
     names = list(dict.fromkeys(name for name, _ in facts))
     of_seeds: OfSeeds = {name: [facts[name, seed] for seed in seeds] for name in names}
     algorithms = [
-        _timeline_part(own) | ({} if rows is None else _learning_part(spec, [rows[name, seed] for seed in seeds]))
+        _timeline_part(own)
+        | ({} if rows is None else learning_part(spec.run.target_accuracy, [rows[name, seed] for seed in seeds]))
         for name, own in of_seeds.items()
     ]
     return {
@@ -90,10 +91,9 @@ def _timeline_part(of_seeds: Sequence[Facts]) -> Json:
     return same | {name: statistic([each[name] for each in of_seeds]) for name in (*OF_TIMELINE, *energy)}
 
 
-def _learning_part(spec: Spec, of_seeds: Sequence[Sequence[Row]]) -> Json:
-    times, joules = (
-        [time_to_target(rows, spec.run.target_accuracy, what) for rows in of_seeds] for what in ("time_s", "joules")
-    )
+def learning_part(target: float, of_seeds: Sequence[Sequence[Row]]) -> Json:
+    """Return the costs of a target and the final metrics, from each seed's evaluations."""
+    times, joules = ([time_to_target(rows, target, what) for rows in of_seeds] for what in ("time_s", "joules"))
     return {
         "time_to_target_s": {
             "values": times,

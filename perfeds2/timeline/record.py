@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from perfeds2.chart import Chart
 from perfeds2.files import write_atomically
-from perfeds2.shown import as_html, axes_for, draw_activity, in_a_line
+from perfeds2.shown import activity_chart, as_html, axes_for, draw_activity, in_a_line
 from perfeds2.timeline.jobs import LOST, MERGED, OPEN, PAUSED, Jobs, check_log, check_whole, cut, job_ends, one_by_one
 from perfeds2.timeline.protocol import IDLE
 
@@ -379,12 +380,16 @@ class Timeline:
         Returns:
             The axes.
         """
-        shown = self.prefix(min(self.rounds, SHOWN_ROUNDS) if until_s is None else self.until(until_s))
-        ues = range(min(self.population, SHOWN_UES))
-        jobs = shown.jobs(ues)
-        merged, lost = ((jobs.ue[jobs.outcome == end], jobs.end_s[jobs.outcome == end]) for end in (MERGED, LOST))
-        rows = [shown.activity(ue) for ue in ues]
-        return draw_activity(axes_for(axes, (6, 3)), rows, merged, lost, max(shown.end_s, 1e-12))
+        rounds = min(self.rounds, SHOWN_ROUNDS) if until_s is None else self.until(until_s)
+        return draw_activity(axes_for(axes, (6, 3)), self.activity_chart(float(self.start_s[rounds]), SHOWN_UES))
+
+    def activity_chart(self, until_s: float, ues: int) -> Chart:
+        """Describe what each of the first UEs does until ``until_s``, and where its jobs were merged or lost."""
+        rows, shown = range(min(ues, self.population)), self.prefix(min(self.until(until_s) + 1, self.rounds))
+        jobs = shown.jobs(rows)
+        ended = jobs.take((jobs.end_s <= until_s) & (jobs.round >= 0))
+        merged, lost = ((ended.ue[at], ended.end_s[at]) for at in (ended.outcome == MERGED, ended.outcome == LOST))
+        return activity_chart([shown.activity(ue) for ue in rows], merged, lost, until_s)
 
 
 COLUMNS = {field.name for field in fields(Timeline)} - {"log"}

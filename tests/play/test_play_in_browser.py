@@ -130,6 +130,8 @@ def test_it_fits_and_is_inked(browser, served, width, dark):
     )
     assert min(run(browser, inked)) > 5  # colours on each of six drawings
     assert run(browser, "getComputedStyle(byId('score')).display") == ("none" if width == 1280 else "table")
+    tops = [run(browser, f"byId('{name}').getBoundingClientRect().top + scrollY") for name in ("cells", "knobs")]
+    assert (tops[0] < tops[1]) == (width < 1280)  # a phone shows the rounds first
 
 
 def test_a_move_changes_what_is_seen_and_the_commands_and_is_found_again(browser, served):

@@ -50,7 +50,7 @@ from perfeds2.report.ledger import (
     write_ledger,
 )
 from perfeds2.report.read import AXES
-from perfeds2.report.reproduction import line_styles, load_panels, write_figure, write_page
+from perfeds2.report.reproduction import line_styles, load_panels, write_claims, write_figure, write_page
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
 from perfeds2.runs.statistics import statistic
 from perfeds2.studies.figure import Figure, Panel, PanelLine
@@ -444,22 +444,21 @@ def test_the_command_prints_and_writes_two_folders_side_by_side(reproduced: Path
     assert "| claim | Table I | tuned |" in markdown
 
 
-def test_report_shows_two_reproductions_with_both_ledgers_and_all_figures(reproduced: Path, tmp_path: Path):
+def test_the_claims_of_two_folders_are_one_latex_table(reproduced: Path, tmp_path: Path):
     one, two = (shutil.copytree(reproduced, tmp_path / name) for name in ("one", "two"))
     open_set(one, "paper", {})
     open_set(two, "paper", {"learning": {"beta": 0.02}})
-    status, said, error = told("report", one, two, "--out", tmp_path / "both", "--paper")
-    assert status == 0, error
-    assert [line.rpartition("/")[2] for line in said.splitlines()] == ["report.html", "claims.tex"]
-    page = (tmp_path / "both/report.html").read_text(encoding="utf-8")
-    for name in ("exp_1 (Table I)", "exp_1 (learning.beta = 0.02)", ">Table I</th>", ">learning.beta = 0.02</th>"):
-        assert name in page
-    ids = re.findall(r' id="([\w-]+)"', page)
-    assert len(ids) == len(set(ids))  # every chart has its own
+    lines = write_claims(open_ledgers(one, two), tmp_path).read_text().splitlines()
+    assert any("& Table I & learning.beta = 0.02" in line for line in lines)
     seen = [entry for entry in ledger(one) if entry.verdict != "not run"]
-    lines = (tmp_path / "both/claims.tex").read_text().splitlines()
     assert len([line for line in lines if " vs " in line]) == sum(len(entry.findings) for entry in seen)
-    assert told("report", one, two, two)[0] == 2
+
+
+def test_report_compares_no_reproductions(reproduced: Path, tmp_path: Path):
+    other = shutil.copytree(reproduced, tmp_path / "other")
+    status, _, error = told("report", reproduced, other)
+    assert status == 2
+    assert "holds a reproduction, which cannot be compared; give folders of runs or federations." in error
 
 
 def test_the_rule_is_the_one_that_judges():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from perfeds2.chart import Bars, Chart, ChartAxis, HeatMap, LineStyle, Series, draw
+from perfeds2.chart import Bars, Chart, ChartAxis, LineStyle, Series, draw
 from perfeds2.network.cell import Cell
 from perfeds2.report import curves, timelines
 from perfeds2.report.document import coincidences
@@ -110,8 +110,8 @@ def test_without_a_horizon_a_curve_ends_with_its_shortest_seed(compared: Path):
 def test_algorithms_with_one_timeline_form_one_group(compared: Path):
     labels = [group.label for group in timelines.groups(load_run(compared))]
     assert labels == [
+        "FedAvgS2, FedProxS2, PerFedS2",  # the winner's first
         "FedAvg-SYN, FedProx-SYN, PerFed-SYN",
-        "FedAvgS2, FedProxS2, PerFedS2",
         "FedAvg-ASY, FedProx-ASY, PerFed-ASY",
     ]
 
@@ -137,7 +137,7 @@ def marks(chart: Chart) -> dict[str, int]:
 def test_activity_covers_the_window_of_every_ue_without_gaps(protocol: Protocol):
     timeline = simulate(Cell.draw(6, 3), protocol, payload_bits=1e6, samples=4000.0, rounds=60)
     window_s = timeline.end_s / 3
-    chart = timelines.activity(timeline, window_s, rows=6)
+    chart = timeline.activity_chart(window_s, 6)
     bars = [item for item in chart.items if isinstance(item, Bars)]
     for ue in range(6):
         assert sum(each.length[each.at == ue].sum() for each in bars) == pytest.approx(window_s)
@@ -146,7 +146,18 @@ def test_activity_covers_the_window_of_every_ue_without_gaps(protocol: Protocol)
 
 def test_a_restarted_job_is_marked_as_thrown_away():
     timeline = simulate(Cell.draw(6, 3), Protocol(1, 1), payload_bits=1e6, samples=4000.0, rounds=30)
-    assert marks(timelines.activity(timeline, timeline.end_s, rows=6))["thrown away"] == timeline.lost > 0
+    assert marks(timeline.activity_chart(timeline.end_s, 6))["thrown away"] == timeline.lost > 0
+
+
+def test_the_activity_opens_with_the_winner(compared):
+    run = load_run(compared)
+    reached = [(each.median(), each.name) for each in run.algorithms if each.reached == each.seeds]
+    assert run.winner.name == min(reached)[1]
+    first, *others = timelines.groups(run)
+    assert run.winner in first.algorithms
+    assert [run.algorithms.index(group.algorithms[0]) for group in others] == sorted(
+        run.algorithms.index(group.algorithms[0]) for group in others
+    )
 
 
 def test_the_window_shows_a_few_jobs_and_never_too_many():
@@ -192,13 +203,12 @@ def test_every_item_of_a_chart_is_drawn_on_the_page_and_on_paper():
     )
     marks = Series("marks", [1.0], [2.0], LineStyle("", (), "*"), "marks", texts=["<b>"], hover=["<i>"], hollow=True)
     bars = Bars("bars", [1, 2], [0, 1], [3, 4], "#222222")
-    heat = HeatMap(np.eye(2), [["a", "b"], ["c", ""]], "heat", (0.0, 1.0))
     ticks = ChartAxis("x", ticks={0: "zero", 1: "one"})
-    for item in (line, marks, bars, heat):
+    for item in (line, marks, bars):
         chart = Chart("chart", "Title", [item], ticks, ticks, level=(1.0, "level"))
         go.Figure(plot(chart))  # refuses a property that does not exist
         assert "<b>" not in str(plot(chart))
         assert "<i>" not in str(plot(chart))
         axes = draw(Figure().subplots(), chart)
-        assert axes.has_data() or axes.images
+        assert axes.has_data()
         assert [text.get_text() for text in axes.get_xticklabels()] == ["zero", "one"]

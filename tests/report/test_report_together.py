@@ -7,21 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from arena_by_formula import plan_of, run
 from command_line import told
 from scipy import stats
 
 from perfeds2.commands import report as command
 from perfeds2.errors import InputError
 from perfeds2.report.read import AXES
-from perfeds2.report.read_studies import differing, load_members
 from perfeds2.report.style import paired_styles
 from perfeds2.report.together import (
     cautions,
     differences,
     differences_table,
+    differing,
     have_one_clock,
-    lines_of,
+    load_members,
     pairs,
     together,
     write_together,
@@ -102,7 +101,7 @@ def test_seeds_that_only_one_has_are_left_out(folders, make_run, tmp_path):
 
 def test_settings_that_differ_are_listed_and_a_policy_keeps_the_clock(folders):
     members = load_members(folders)
-    assert differing([member.settings for member in members]) == {"protocol.quorum": ["5", "3"]}
+    assert differing(members) == {"protocol.quorum": ["5", "3"]}
     assert have_one_clock(members)
     assert cautions(members) == []
     assert all(each.seconds is not None for each in differences(members))
@@ -187,20 +186,6 @@ def test_what_has_no_common_axis_is_refused(folders, tmp_path):
     (other / "summary.json").write_text(json.dumps(summary | {"metric": "r2"}))
     with pytest.raises(InputError, match="accuracy and R², which have no common axis"):
         together(load_members([folders[0], other]))
-
-
-def test_bouts_of_an_arena_stand_beside_runs(folders, tmp_path):
-    run(tmp_path / "met", plan_of({"target_accuracy": 0.77, "ues": 12}, tries=0))
-    members = load_members([tmp_path / "met", folders[0]])
-    assert [line.name for line in lines_of(members)][:2] == ["PerFedS2 (met)", "PerFedS2 (a)"]
-    (found,) = differences(members)
-    assert found.name == "PerFedS2: a − met"
-    assert found.accuracy["values"] == pytest.approx(
-        [a - 0.8 - 0.002 * s for s, a in enumerate(final(folders[0], "PerFedS2"))]
-    )
-    assert (
-        "cell.radius_m" in members[0].settings
-    )  # what was not given goes without saying in arena.toml, and is filled in
 
 
 def test_the_command_offers_the_axes_there_are():

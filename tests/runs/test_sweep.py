@@ -1,7 +1,6 @@
 """Does a sweep run every point of its grid once, whichever worker dies, and always end with the same tables?"""
 
 import importlib.util
-import io
 import os
 import random
 import shutil
@@ -18,19 +17,16 @@ from command_line import told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from played_by_hand import by_hand
-from rich.console import Console
 
 from perfeds2 import compare
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
-from perfeds2.report.live import ProgressLines, print_failures, worker_table
+from perfeds2.report.live import counts_of, print_failures, progress
 from perfeds2.report.read import AXES
-from perfeds2.report.read_studies import differing, load_members, load_sweep_folder
+from perfeds2.report.read_studies import load_sweep_folder
 from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
-from perfeds2.report.together import differences
 from perfeds2.runs import training
 from perfeds2.runs.pool import Workers, run_all
-from perfeds2.runs.progress import Progress
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.table import COSTS, MEANS
@@ -195,13 +191,14 @@ def test_finished_trainings_are_not_done_again_and_damaged_ones_are(tmp_path, mo
 
 def test_a_training_that_always_fails_is_given_up_and_the_others_go_on(whole, tmp_path, monkeypatch, capsys):
     title = "quorum=2, alpha=0.0, PerFedS2 seed 1"
-    path, said, lines = tmp_path / "a", [], ProgressLines()
+    path, told = tmp_path / "a", []
     by_hand(monkeypatch, lambda job, _: "ValueError: no luck" if job.title == title else None)
-    swept = run_sweep(HAND, path, Execution(watch=lambda now: said.extend(lines(now))))
+    with progress(False, "sweep") as watch:
+        swept = run_sweep(HAND, path, Execution(watch=lambda now: [watch(now), told.append(now)]))
     (failure,) = swept.failures
     assert (failure.label, failure.attempts) == (title, 3)
-    assert said.count(f"{title}: ValueError: no luck") == 3
-    assert said[-1].startswith("35 of 36 trainings done, 0 running, 1 failed, 2 tried again")
+    assert capsys.readouterr().err.count(f"{title}: ValueError: no luck\n") == 3
+    assert counts_of(told[-1]) == "35 of 36 trainings done, 1 failed, 2 tried again"
     assert len(swept.table.drop_duplicates(["quorum", "alpha", "algorithm", "seed"])) == 35
     assert "no luck" in (path / "failed.csv").read_text()
     print_failures(swept.failures)
@@ -213,16 +210,6 @@ def test_a_training_that_always_fails_is_given_up_and_the_others_go_on(whole, tm
     assert run_sweep(HAND, path).failures == ()
     assert not (path / "failed.csv").exists()
     assert tables(path) == tables(whole)
-
-
-def test_the_live_table_says_what_every_worker_is_at():
-    at = {0: ("quorum=5, seed=3", 0.31), 1: ("quorum=5, seed=4", 0.0)}
-    now = Progress("", 0.4, 0.0, 0, 100, 37, 10, 1, 2, 50.0, at)
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(worker_table(now, age_s=4.0))
-    shown = console.export_text()
-    assert "37 of 100 trainings done, 2 running, 1 failed, 2 tried again, 0:00:54 so far, about 0:02:04 left" in shown
-    assert "quorum=5, seed=3   31%" in shown
 
 
 def test_bad_input_is_not_tried_again(tmp_path, monkeypatch):
@@ -437,15 +424,6 @@ def test_a_sweeps_page_leads_with_what_needs_least(costly, tmp_path, cost, first
     assert r"PerFedS2, quorum=4 & \textbf{95.0}" in (tmp_path / "paper/sweep.tex").read_text()
 
 
-def test_the_points_of_a_sweep_stand_beside_another_folder(costly, whole):
-    members = load_members([costly.path, whole])
-    assert [member.label for member in members][:2] == ["costly, quorum=1", "costly, quorum=2"]
-    assert [member.part for member in members[-2:]] == ["quorum=3, alpha=0", "quorum=3, alpha=0.1"]
-    assert members[0].run.algorithms[0].times_s == pytest.approx((9.0, 9.1, 9.2))
-    assert {"protocol.quorum", "learning.alpha"} <= differing([member.settings for member in members]).keys()
-    assert [each.name for each in differences(load_members([costly.path, whole]))] == []  # no point is in both
-
-
 def test_a_sweep_that_has_not_come_to_an_end_says_how_to_go_on(whole, tmp_path):
     shutil.copytree(whole, tmp_path / "begun")
     (tmp_path / "begun/sweep_summary.csv").unlink()
@@ -495,7 +473,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(real):
     errors = [now.error for now in told if now.error]
     assert errors == ["quorum=1, FedAvgS2 seed 0: its process was killed by SIGKILL (out of memory?)"]
     assert swept.failures == ()
-    assert (told[-1].done, told[-1].retried, told[-1].workers) == (4, 1, {})
+    assert (told[-1].done, told[-1].retried) == (4, 1)
     assert told[-1].share == 1.0
 
 

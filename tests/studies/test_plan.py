@@ -1,7 +1,6 @@
 """Is a plan made, shown, adopted and gone on with? One is trained here; the search itself is in test_plan_search."""
 
 import shlex
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,12 +15,21 @@ from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.network.cell import Cell
 from perfeds2.report.on_paper import PAGE_IN, figure_of
-from perfeds2.report.plan import ACROSS, NUMBERS, map_charts, maps_of, print_plan, write_plan
+from perfeds2.report.plan import (
+    ACROSS,
+    NUMBERS,
+    headline,
+    map_charts,
+    maps_of,
+    print_plan,
+    settings_table,
+    write_plan,
+)
 from perfeds2.runs import pool
 from perfeds2.runs.folder import alone
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
 from perfeds2.studies import plan as module
-from perfeds2.studies.plan_data import Plan
+from perfeds2.studies.plan_data import Plan, short_s
 from perfeds2.studies.plan_space import Space, make_space
 from perfeds2.studies.plan_trials import Played, Trials
 
@@ -74,15 +82,19 @@ def test_report_draws_a_plan_again_by_seconds_or_joules_and_refuses_the_rest(pla
     write_plan(plan, out)
 
 
-def test_plans_stand_beside_each_other(plan: Plan, out: Path, tmp_path: Path):
-    shutil.copytree(out, tmp_path / "other")
-    status, _, error = told("report", out, tmp_path / "other", "--out", tmp_path / "both", "--paper")
-    assert status == 0, error
-    page = (tmp_path / "both" / "report.html").read_text()
-    assert f"<h2>{out.name}</h2>" in page
-    assert "every setting is the same" in page
-    assert page.count(plan.sentence.split(";")[0].replace("'", "&#x27;")) >= 2
-    assert (tmp_path / "both" / "table.tex").read_text().count("the choice: holds") == 2
+def test_the_page_opens_with_the_choice_in_one_line_and_its_settings_beside_the_specs_own(plan: Plan, out: Path):
+    best, asked = plan.best, plan.candidates[plan.asked].choice
+    assert best is not None
+    said = headline(plan)
+    assert said.startswith(f"{plan.target.score.level(plan.target.accuracy)} after {short_s(best.seconds)} s: ")
+    assert f"A = {best.quorum}, S = {best.choice.bound}" in said
+    assert (f"{best.choice.bits} bits" in said) == (best.choice.bits != asked.bits)
+    page = (out / "report.html").read_text()
+    assert f"<h1>{said}</h1>" in page.replace("\u00a0", " ")
+    rows = {row[0]: row[1:] for row in settings_table(plan).rows}
+    assert [rows["A"][0].text, rows["A"][1]] == [str(best.quorum), str(asked.quorum)]
+    assert (rows["S"][0].kind == "best") == (best.choice.bound != asked.bound)
+    assert headline(replace(plan, choice=None)).startswith(f"None of {len(plan.candidates)} choices keeps ")
 
 
 def test_a_plan_of_few_choices_without_a_recommendation_is_drawn(plan: Plan, tmp_path: Path):
