@@ -170,6 +170,6 @@ def _set_axis(axes: "Axes", which: Literal["x", "y"], axis: ChartAxis) -> None:
         axes.set(**{f"{which}ticks": list(axis.ticks), f"{which}ticklabels": list(axis.ticks.values())})
         axes.minorticks_off()
     elif which == "x" or axis.log:  # the usual labels of a log axis are markup
-        axes.tick_params(which="minor", **{f"label{'bottom' if which == 'x' else 'left'}": False})
+        axes.tick_params(which, which="minor", labelbottom=which != "x", labelleft=which != "y")
         (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter("{x:,.10g}")
     axes.set(**{f"{which}label": axis.label})

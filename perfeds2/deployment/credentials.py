@@ -321,7 +321,10 @@ def _read_revocations(credentials: Credentials) -> x509.CertificateRevocationLis
 
 
 def _read_private(path: Path) -> ec.EllipticCurvePrivateKey:
-    return _read(path, lambda text: serialization.load_pem_private_key(text, None), "private key")
+    key = _read(path, lambda text: serialization.load_pem_private_key(text, None), "private key")
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{path} holds a private key of another kind; make new credentials.")
+    return key
 
 
 def _read(path: Path, read: Callable[[bytes], Parsed], what: str) -> Parsed:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jax.tree_util import PyTreeDef
 from jaxtyping import Array, Float, Key
 
 from perfeds2.learning.data import Data, Shards
@@ -60,6 +59,6 @@ class EquinoxModel:
         logits = jax.vmap(module)(x.reshape(-1, *x.shape[len(many) :]))
         return logits.reshape(*many, -1)
 
-    def _leaves(self, key: Key[Array, ""]) -> tuple[list[str], list[object], PyTreeDef]:
+    def _leaves(self, key: Key[Array, ""]) -> tuple[list[str], list[object], jax.tree_util.PyTreeDef]:
         leaves, structure = jax.tree_util.tree_flatten_with_path(self.make(key))
         return [jax.tree_util.keystr(path).lstrip(".") for path, _ in leaves], [leaf for _, leaf in leaves], structure

@@ -7,16 +7,17 @@ code that opens a file.
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import SECTIONS, Setting, Spec, settings
 from perfeds2.spec.names import MODES, algorithm_name
 from perfeds2.spec.resolve import spec_from
 
-Value = str | int | float
+Value = Any  # a number or a word
 State = Mapping[str, Value]  # value of every knob, by name
 Keywords = Mapping[str, object]  # settings by keyword, as ``spec_from`` takes them
-Answer = dict[str, object]  # becomes JSON
+Answer = dict[str, Any]  # becomes JSON
 MOST_UES = 50
 
 
@@ -101,7 +102,7 @@ def knobs_at(flags: Keywords) -> tuple[tuple[Knob, ...], dict[str, object]]:
     if fixed.pop("cpu_hz", None) is not None:
         found["slowest_hz"], found["fastest_hz"] = spec.cell.cpu_hz
     if (horizon_s := fixed.pop("horizon_s", None)) is not None:
-        found["window_s"] = spec_from(horizon_s=horizon_s).run.horizon_s
+        found["window_s"] = spec_from(horizon_s=horizon_s).run.horizon_s or 0.0
     return tuple(knob.standing_at(found[knob.name]) if knob.name in found else knob for knob in KNOBS), fixed
 
 

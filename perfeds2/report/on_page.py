@@ -4,12 +4,13 @@ Plotly interprets some HTML in texts, and names come from users, so both are esc
 """
 
 from html import escape
+from typing import Any
 
 import numpy as np
 
 from perfeds2.chart import NEUTRAL, Bars, Chart, ChartAxis, Series, Values, line_widths, short
 
-Plot = dict[str, object]  # data and layout for plotly.js
+Plot = dict[str, Any]  # data and layout for plotly.js
 WIDTH_PX = 2.0  # line width
 SYMBOLS = {"x": "x-thin", "o": "circle", "^": "triangle-up", "s": "square", "D": "diamond", "v": "triangle-down"}
 SYMBOLS |= {"P": "cross", "X": "hexagram", "*": "star", "_": "line-ew"}  # keys are Matplotlib's names
@@ -47,7 +48,7 @@ def _axis(axis: ChartAxis) -> Plot:
 def _traces(chart: Chart, item: Series | Bars) -> list[Plot]:
     if isinstance(item, Series):
         return _series(chart, item)
-    bars = {"type": "bar", "name": item.name, "orientation": "h", "width": item.width, "base": rounded(item.start)}
+    bars: Plot = {"type": "bar", "name": item.name, "orientation": "h", "width": item.width, "base": rounded(item.start)}
     bars |= {"x": rounded(item.length), "y": np.asarray(item.at).tolist(), "hovertemplate": item.hover}
     return [bars | {"marker": {"color": item.colour, "line": {"width": 0}}}]
 

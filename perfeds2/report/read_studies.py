@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -67,7 +67,7 @@ class SweepFolder:
         outcomes = []
         for name, own in table.groupby("algorithm", sort=False):
             label, by_seed = str(name), [each.to_dict("records") for _, each in own.groupby("seed")]
-            row = learning_part(targets[label], by_seed) | {
+            row: dict[str, Any] = learning_part(targets[label], by_seed) | {
                 "rounds": statistic([rows[-1]["round"] for rows in by_seed])
             }
             for cost in AXES.values():

@@ -137,7 +137,7 @@ def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
     title, limits = f"{score.named(ACCURACY)}, at the end", (0.0, 100.0) if score.is_share else None
     ends = _setting_lines(sweep, places, ACCURACY, "mean", score.scale)
     charts = [Chart("ends", title, ends, x, ChartAxis(within=limits), group="settings")]
-    if sweep.summary[f"{cost.to_target}_median"].notna().any():
+    if bool(sweep.summary[f"{cost.to_target}_median"].notna().any()):
         costs = _setting_lines(sweep, places, cost.to_target, "median", 1)
         title = f"{cost.head} to {'the target' if sweep.run.target_accuracy is None else sweep.run.target}, median"
         charts.append(Chart("costs", title, costs, x, ChartAxis(within=(0.0, math.inf)), group="settings"))
@@ -160,10 +160,11 @@ def _setting_lines(
     made = []
     for label, rows in lines.items():
         y, low, high = (scale * rows[f"{name}_{part}"].to_numpy(float) for part in (middle, "low", "high"))
-        ends = {"low": low, "high": high} if np.isfinite(low).any() else {}
+        band = (low, high) if np.isfinite(low).any() else (None, None)
         hover = [f"{label}: {value:,.4g} at {axis}={value_text(at)}" for value, at in zip(y, rows[axis], strict=True)]
         style = replace(styles[label], marker=styles[label].marker or "o")
-        made.append(Series(label, [places[at] for at in rows[axis]], y, style, "line", hover=hover, size_px=6, **ends))
+        x = [places[at] for at in rows[axis]]
+        made.append(Series(label, x, y, style, "line", low=band[0], high=band[1], hover=hover, size_px=6))
     return made
 
 
@@ -188,6 +189,6 @@ def front_charts(sweep: SweepFolder) -> list[Chart]:
     )
     labels = ("Seconds to the target, median", "Joules")
     x, y = (
-        ChartAxis(label, log=spans_decade(sweep.front[cost])) for label, cost in zip(labels, FRONT_COSTS, strict=True)
+        ChartAxis(label, log=spans_decade(sweep.front[cost].tolist())) for label, cost in zip(labels, FRONT_COSTS, strict=True)
     )
     return [Chart("front", "Time and energy to the target", items, x, y, height_px=400, group="front", legend=True)]

@@ -155,7 +155,8 @@ def landscapes(tuning: "Tuning") -> list[Chart]:
     over all other settings. The star is what was found.
     """
     search, score, table = tuning.search, score_of(tuning.search.metric), tuning.table
-    first = table[table["rung"] == 1].groupby(["algorithm", "number"], as_index=False)["accuracy_mean"].mean()
+    groups = table[table["rung"] == 1].groupby(["algorithm", "number"])["accuracy_mean"]
+    first = pd.DataFrame({"accuracy_mean": groups.mean()}).reset_index()
     lowest = 0.0 if score.is_share else float(first["accuracy_mean"].quantile(0.25))  # ignore outliers far below
     label = f"{capitalised(score.head)} in the first {search.horizons_s[0]:.4g} s"
     y = ChartAxis(label, within=(score.scale * lowest, math.inf), form=score.form, unit=score.unit)

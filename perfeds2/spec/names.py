@@ -8,6 +8,7 @@ a run whose file has changed counts as a different run. A spec that names files 
 import ast
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import sys
 import traceback
@@ -15,9 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic_core import core_schema
 
@@ -153,6 +155,13 @@ def _referred(reference: str) -> Named:
 _loaded: dict[tuple[str, str], ModuleType] = {}  # by path and sha256: an unchanged file is the same module
 
 
+class _Uncached(SourceFileLoader):
+    """Load a file without cached bytecode, which is matched by modification time in seconds and may be outdated."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        raise OSError(path)
+
+
 _loading: list[str] = []  # files that are being loaded
 
 
@@ -172,18 +181,19 @@ def _load(source: str) -> tuple[ModuleType, str]:
             module = importlib.import_module(source)
             return module, _digest(Path(str(module.__file__)))
         path = Path(source).resolve()
-        code = path.read_bytes()
-        digest = hashlib.sha256(code).hexdigest()
+        digest = _digest(path)
         if (str(path), digest) not in _loaded:
             name = f"perfeds2_own_{path.stem}_{digest[:8]}"
-            module = ModuleType(name)
-            module.__file__ = str(path)
+            loader = _Uncached(name, str(path))
+            found = importlib.util.spec_from_file_location(name, path, loader=loader)
+            assert found is not None
+            module = importlib.util.module_from_spec(found)
             sys.modules[name] = module  # needed by dataclasses
             if str(path.parent) not in sys.path:
                 sys.path.append(str(path.parent))  # makes files beside it importable; last, so that it shadows nothing
             _loading.append(source)
             try:
-                exec(compile(code, path, "exec"), vars(module))  # noqa: S102 (without bytecode, which may be outdated)
+                loader.exec_module(module)
             finally:
                 _loading.pop()
             _loaded[str(path), digest] = module

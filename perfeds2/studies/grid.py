@@ -18,6 +18,7 @@ from perfeds2.spec.resolve import EACH, SEEDS, name_of, place_of, put, resolve, 
 from perfeds2.studies.execution import reading
 
 MOST_RUNS = 100_000
+MODEL = ("task", "model")
 AxisValues = tuple[Any, ...]  # values of one setting
 Listed = Mapping[str, Iterable[Any]]  # values to try, by setting
 
@@ -157,7 +158,11 @@ def make_grid(base: Values, grid: Listed) -> Grid:
         axes[place] = replace(axis, values=tuple(json.loads(value) for value in used))
     first = points[0].spec
     values.get("run", {}).pop("seeds", None)  # saved with the grid
-    return Grid(as_read(values, first), tuple(axes), first.run.seeds, tuple(points))
+    base = as_read(values, first)
+    models = {str(point.spec.task.model) for point in points}
+    if len(models) == 1 and first.task.model is not None and MODEL not in [axis.place for axis in axes]:
+        put(base, *MODEL, models.pop())  # saved even if it is the task's default, which may change
+    return Grid(base, tuple(axes), first.run.seeds, tuple(points))
 
 
 # ---- shared by sweep, tune and arena

@@ -155,6 +155,8 @@ def test_the_head_stays_at_the_device_and_is_not_taken_from_one_that_sends_it():
     task, params = setup.task(0), setup.first_params()
     first = kept_at_first(setup.algorithm.learner, params)
     update, left = compute_job(setup, task, Handed(params), 1, 0, first)
+    assert first is not None
+    assert left is not None
     assert update.keys() == params.keys() - first.keys()
     assert first.keys() == left.keys()
     assert not same(first, left)

@@ -63,14 +63,6 @@ def test_a_quarter_at_least_one_and_never_all_is_held_out():
     assert held_out_of(jnp.array([0, 1, 2, 3, 4, 5, 8, 100, 1001])).tolist() == [0, 0, 1, 1, 1, 1, 2, 25, 250]
 
 
-@pytest.mark.slow
-def test_many_seeds_together_hold_out_the_same():
-    first, second = shards_of([(8, 2), (4, 1)]), shards_of([(12, 3)])
-    joined, parted = Shards.join([first, second]).held_out(), Shards.join([first.held_out(), second.held_out()])
-    for mine, other in zip(jax.tree.leaves(joined), jax.tree.leaves(parted), strict=True):
-        np.testing.assert_array_equal(mine, other)
-
-
 # Lines of a play
 
 

@@ -27,6 +27,7 @@ from perfeds2.report.read_studies import load_sweep_folder
 from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
 from perfeds2.runs import training
 from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.progress import Progress
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.table import COSTS, MEANS
@@ -194,7 +195,12 @@ def test_a_training_that_always_fails_is_given_up_and_the_others_go_on(whole, tm
     path, told = tmp_path / "a", []
     by_hand(monkeypatch, lambda job, _: "ValueError: no luck" if job.title == title else None)
     with progress(False, "sweep") as watch:
-        swept = run_sweep(HAND, path, Execution(watch=lambda now: [watch(now), told.append(now)]))
+
+        def both(now: Progress) -> None:
+            watch(now)
+            told.append(now)
+
+        swept = run_sweep(HAND, path, Execution(watch=both))
     (failure,) = swept.failures
     assert (failure.label, failure.attempts) == (title, 3)
     assert capsys.readouterr().err.count(f"{title}: ValueError: no luck\n") == 3

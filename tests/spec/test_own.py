@@ -394,6 +394,7 @@ def test_an_own_algorithm_follows_every_setting_that_it_does_not_fix():
     assert replace(mine.learner, objective=ours.learner.objective) == ours.learner
     assert (mine.protocol, mine.bandwidth) == (ours.protocol, ours.bandwidth)
     assert mine.schedule is not None
+    assert ours.schedule is not None
     assert [mine.schedule(k).tolist() for k in range(3)] == [ours.schedule(k).tolist() for k in range(3)]
     assert fixed_settings(spec) == {"Mine": []}
 

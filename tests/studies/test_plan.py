@@ -25,6 +25,7 @@ from perfeds2.report.plan import (
     settings_table,
     write_plan,
 )
+from perfeds2.report.tables import Span
 from perfeds2.runs import pool
 from perfeds2.runs.folder import alone
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
@@ -92,8 +93,11 @@ def test_the_page_opens_with_the_choice_in_one_line_and_its_settings_beside_the_
     page = (out / "report.html").read_text()
     assert f"<h1>{said}</h1>" in page.replace("\u00a0", " ")
     rows = {row[0]: row[1:] for row in settings_table(plan).rows}
-    assert [rows["A"][0].text, rows["A"][1]] == [str(best.quorum), str(asked.quorum)]
-    assert (rows["S"][0].kind == "best") == (best.choice.bound != asked.bound)
+    quorum, bound = rows["A"][0], rows["S"][0]
+    assert isinstance(quorum, Span)
+    assert isinstance(bound, Span)
+    assert [quorum.text, rows["A"][1]] == [str(best.quorum), str(asked.quorum)]
+    assert (bound.kind == "best") == (best.choice.bound != asked.bound)
     assert headline(replace(plan, choice=None)).startswith(f"None of {len(plan.candidates)} choices keeps ")
 
 

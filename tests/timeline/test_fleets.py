@@ -116,7 +116,7 @@ def test_simulate_agrees_with_processes_on_a_mixed_fleet(stale, keeps):
     policy = {"restart": "equal_share", "wait": "proportional_fair", "ignore": "max_throughput"}[stale]
     cell = Cell.draw(12, seed=4, coherence_s=0.07)
     cell = replace(cell, fleet=drawn_fleet(12, 3, own=True, traced=True, hours=True, keeps=keeps))
-    run = Run(cell, Protocol(3, 2, stale), 1e5, 100.0, POLICIES[policy], None)
+    run = Run(cell, Protocol(3, 2, stale), 1e5, 100.0, POLICIES[policy], None)  # type: ignore[arg-type]  # none of the three is a family
     assert closes(run, 25) == 25
     assert_agrees(run, 25)
 

@@ -218,7 +218,7 @@ class Worker:
             except Exception as error:  # such as from the owner's module; the details stay on this device
                 traceback.print_exc()
                 device.refuse(what, f"{type(error).__name__} while getting ready; see this device's log")
-        else:
+        elif model is not None:
             self._do(device, what, model)
 
     def _prepare(self, number: int, run: Run) -> Ready:

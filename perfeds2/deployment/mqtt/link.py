@@ -130,7 +130,7 @@ class Link:
         client.on_pre_connect = self._before
         client.on_connect, client.on_disconnect = self._connected, self._disconnected
         client.on_connect_fail, client.on_message = self._failed, self._message
-        client.on_socket_open = _send_at_once
+        client.on_socket_open = _send_at_once  # type: ignore[assignment]  # paho opens sockets only
 
     def start(self, listener: Listener) -> None:
         self._listener = listener  # all callbacks come later
@@ -193,7 +193,7 @@ class Link:
 
     def _message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         with _going_on():
-            self._listener.message(message.topic, message.payload, message.retain)
+            self._listener.message(message.topic, bytes(message.payload), message.retain)
 
     def _tell(self, text: str) -> None:
         """Print a message, unless it repeats the previous one."""
