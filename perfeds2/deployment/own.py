@@ -6,6 +6,7 @@ never leave it. See docs/how-to/deploy.md for a 20-line example.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -59,6 +60,6 @@ class EquinoxModel:
         logits = jax.vmap(module)(x.reshape(-1, *x.shape[len(many) :]))
         return logits.reshape(*many, -1)
 
-    def _leaves(self, key: Key[Array, ""]) -> tuple[list[str], list[object], jax.tree_util.PyTreeDef]:
+    def _leaves(self, key: Key[Array, ""]) -> tuple[list[str], list[object], Any]:
         leaves, structure = jax.tree_util.tree_flatten_with_path(self.make(key))
         return [jax.tree_util.keystr(path).lstrip(".") for path, _ in leaves], [leaf for _, leaf in leaves], structure

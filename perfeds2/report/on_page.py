@@ -48,7 +48,13 @@ def _axis(axis: ChartAxis) -> Plot:
 def _traces(chart: Chart, item: Series | Bars) -> list[Plot]:
     if isinstance(item, Series):
         return _series(chart, item)
-    bars: Plot = {"type": "bar", "name": item.name, "orientation": "h", "width": item.width, "base": rounded(item.start)}
+    bars: Plot = {
+        "type": "bar",
+        "name": item.name,
+        "orientation": "h",
+        "width": item.width,
+        "base": rounded(item.start),
+    }
     bars |= {"x": rounded(item.length), "y": np.asarray(item.at).tolist(), "hovertemplate": item.hover}
     return [bars | {"marker": {"color": item.colour, "line": {"width": 0}}}]
 

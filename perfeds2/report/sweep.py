@@ -189,6 +189,7 @@ def front_charts(sweep: SweepFolder) -> list[Chart]:
     )
     labels = ("Seconds to the target, median", "Joules")
     x, y = (
-        ChartAxis(label, log=spans_decade(sweep.front[cost].tolist())) for label, cost in zip(labels, FRONT_COSTS, strict=True)
+        ChartAxis(label, log=spans_decade(sweep.front[cost].tolist()))
+        for label, cost in zip(labels, FRONT_COSTS, strict=True)
     )
     return [Chart("front", "Time and energy to the target", items, x, y, height_px=400, group="front", legend=True)]

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from perfeds2 import __version__
@@ -157,7 +158,9 @@ def landscapes(tuning: "Tuning") -> list[Chart]:
     search, score, table = tuning.search, score_of(tuning.search.metric), tuning.table
     groups = table[table["rung"] == 1].groupby(["algorithm", "number"])["accuracy_mean"]
     first = pd.DataFrame({"accuracy_mean": groups.mean()}).reset_index()
-    lowest = 0.0 if score.is_share else float(first["accuracy_mean"].quantile(0.25))  # ignore outliers far below
+    lowest = (
+        0.0 if score.is_share else float(np.nanquantile(first["accuracy_mean"].to_numpy(float), 0.25))
+    )  # ignore outliers far below
     label = f"{capitalised(score.head)} in the first {search.horizons_s[0]:.4g} s"
     y = ChartAxis(label, within=(score.scale * lowest, math.inf), form=score.form, unit=score.unit)
     charts = []
