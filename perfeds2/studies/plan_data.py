@@ -183,9 +183,11 @@ class Candidate:
 
     @property
     def promise_s(self) -> tuple[float, float] | None:
-        """Return when nine of ten further seeds should keep the target; None if a fresh seed did not."""
+        """Return when nine of ten further seeds should keep the target; None if a fresh seed did not, or had it at the start."""
         times = [trial.time_s for trial in self.fresh if trial.time_s is not None]
-        return prediction_interval(times) if len(times) == len(self.fresh) else None
+        if len(times) < len(self.fresh) or min(times, default=0.0) <= 0:
+            return None
+        return prediction_interval(times)
 
     @property
     def kept(self) -> int:
