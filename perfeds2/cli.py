@@ -23,6 +23,18 @@ from perfeds2.commands.watch import watch
 from perfeds2.console import hear_interrupts
 from perfeds2.learning.compiled import collect_rarely
 
+COMMANDS = {  # commands without the settings of a run, and their groups in the help
+    reproduce: "Experiment",
+    report: "Look",
+    watch: "Look",
+    methods: "Look",
+    errata: "Look",
+    calibrate: "Deploy",
+    replay: "Deploy",
+    export: "Deploy",
+    fleet: "Data",
+}
+
 app = typer.Typer(
     name="perfeds2",
     help="Time-aware federated learning: who learns fastest in a wireless cell?",
@@ -35,17 +47,13 @@ add_command(app, run.run, TRAINING, defaults=run.DEFAULTS)
 add_command(app, simulate.simulate, leave_out=simulate.LEAVES_OUT, defaults=simulate.DEFAULTS)
 add_command(app, sweep.sweep, STUDY, defaults=sweep.DEFAULTS)
 add_command(app, arena.arena, STUDY, arena.LEAVES_OUT)
-app.command(rich_help_panel="Experiment")(reproduce)
 add_command(app, plan.plan, STUDY, plan.LEAVES_OUT, plan.DEFAULTS, "Plan")
 add_command(app, tune.tune, STUDY, tune.LEAVES_OUT, group="Plan")
 add_command(app, play.play, leave_out=play.LEAVES_OUT, defaults=play.DEFAULTS, group="Look")
-for look in (report, watch, methods, errata):
-    app.command(rich_help_panel="Look")(look)
+for command, group in COMMANDS.items():
+    app.command(rich_help_panel=group)(command)
 app.add_typer(federate_app, name="federate", rich_help_panel="Deploy")
-for deploy in (calibrate, replay, export):
-    app.command(rich_help_panel="Deploy")(deploy)
 app.add_typer(data_app, name="data", rich_help_panel="Data")
-app.command(rich_help_panel="Data")(fleet)
 
 
 @app.callback(invoke_without_command=True)

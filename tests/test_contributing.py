@@ -248,7 +248,7 @@ ADDITIONS = {
     ),
     "command": Addition(
         "def scratch() -> None:\n    '''Say hello.'''\n    print('hello')\n",
-        "scratch,",
+        'scratch: "Look",',
         "assert command_line('scratch').strip() == 'hello'",
         file="scratch.py",
     ),

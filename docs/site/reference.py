@@ -321,7 +321,7 @@ def _root() -> Iterator[str]:
         dotted = f"perfeds2.{home}.{name}"
         if "." not in home:  # a package, or a name of a module outside the folders
             obj = getattr(perfeds2, name)
-            shown = code(name) if inspect.isclass(obj) else f'<a href="{home}.html#perfeds2.{home}">{code(name)}</a>'
+            shown = code(name) if home not in folders() else f'<a href="{home}.html#perfeds2.{home}">{code(name)}</a>'
             rows.append((shown, inline(first_sentence(inspect.getdoc(obj)))))
             continue
         node = next((found for found in public(module_path(home)) if found[0] == name), None)

@@ -455,8 +455,10 @@ def test_the_claims_of_two_folders_are_one_latex_table(reproduced: Path, tmp_pat
 
 
 def test_report_compares_no_reproductions(reproduced: Path, tmp_path: Path):
-    other = shutil.copytree(reproduced, tmp_path / "other")
-    status, _, error = told("report", reproduced, other)
+    one, two = (shutil.copytree(reproduced, tmp_path / name) for name in ("one", "two"))
+    for folder in (one, two):
+        open_set(folder, "paper", {})
+    status, _, error = told("report", one, two)
     assert status == 2
     assert "holds a reproduction, which cannot be compared; give folders of runs or federations." in error
 
