@@ -26,7 +26,7 @@ from perfeds2.learning.evaluate import evaluate
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.replay import Learner, replay
 from perfeds2.runs.folder import alone
 from perfeds2.runs.store import load_arrays
 from perfeds2.timeline.protocol import Protocol
@@ -282,6 +282,7 @@ def test_a_federation_leaves_the_folder_of_a_simulation_and_replays_to_the_same_
     agreement = replay_run(out)
     assert agreement.rounds == 6
     assert agreement.relative <= 1e-5
+    assert not agreement.job_by_job
     assert Timeline.load(out / "timeline.npz").staleness.max() <= 2
     summary = json.loads((out / "summary.json").read_text())
     assert summary["algorithms"][0]["rounds"]["mean"] == 6
@@ -316,7 +317,22 @@ def test_the_merge_of_a_simulation_merges_in_a_federation_also_one_that_died(tol
     setup.write(out)
     assert (out / "events.log").read_text().count("resumed") == 1
     assert Timeline.load(out / "timeline.npz").staleness.max() > 0
-    assert replay_run(out).holds
+    agreement = replay_run(out)
+    assert agreement.holds
+    assert not agreement.job_by_job
+
+
+def test_weights_that_rounding_drove_apart_are_computed_again_as_the_devices_did(tmp_path, monkeypatch):
+    def apart(*run):
+        return {name: values + 1e-3 for name, values in replay(*run).items()}
+
+    out = tmp_path / "run"
+    serve(SETUP, InProcess(honest, lambda job: 1.0 + job.ue, 4), out)
+    SETUP.write(out)
+    monkeypatch.setattr("perfeds2.deployment.replay_run.replay", apart)
+    agreement = replay_run(out)
+    assert agreement.holds
+    assert agreement.job_by_job
 
 
 def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):
