@@ -18,6 +18,7 @@ PUBLIC = {
     for name in ("perfeds2", "perfeds2.runs", "perfeds2.report", "perfeds2.deployment")
 }
 FUNCTIONS = [name for name in perfeds2.__all__ if inspect.isfunction(getattr(perfeds2, name))]
+PARTS = ["Algorithm", "FedBuff", "Optax"]  # what an algorithm of your own is put together from
 DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
 
 
@@ -74,8 +75,8 @@ def test_a_public_class_says_what_it_is(name):
     assert len((getattr(perfeds2, name).__doc__ or "").split()) >= 3
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_example_of_a_public_function_runs(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", FUNCTIONS + PARTS)
+def test_the_example_of_a_public_name_runs(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     function = getattr(perfeds2, name)
     test = doctest.DocTestParser().get_doctest(inspect.getdoc(function) or "", {}, name, None, 0)

@@ -124,7 +124,17 @@ MEAN = Mean()
 
 @traced
 class Optax:
-    """Any optax transformation of the mean. β is then only the step size of local steps."""
+    """Step along the mean of the uploads with any optax transformation. β is then only the step size of local steps.
+
+    Args:
+        transformation: An ``optax.GradientTransformation``, such as ``optax.adam(0.01)``.
+
+    Example:
+        >>> import optax
+        >>> from perfeds2 import FedAvg, Learner, Optax
+        >>> Learner(FedAvg(), merge=Optax(optax.adam(0.01))).beta
+        0.07
+    """
 
     transformation: Any = setting(default=None, static=True)  # an optax.GradientTransformation
 

@@ -2,22 +2,20 @@
 
 The user's own functions are called with those of the known values that their parameters name:
 
-- a task: a ``Task``, or a function of any of (ues, labels_per_ue, split, seed, data_dir) that returns one; - a split:
-a function of any of (labels, owners, ues, seed) that returns the UE of each sample, or each UE's share; - a loss: a
-function of outputs and targets; a metric: a function of outputs, targets and a mask; - a model: a ``Model``, a
-PyTorch module, or a function or class of any of (inputs, classes, dtype) that returns one; - a cell: FILE.csv, a
-``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings; - a radio: a ``Radio``, or a
-function of any of (distance_m, x_m, y_m, carrier_hz, bs_height_m, ue_height_m, seed) that
+- a task: a ``Task``, or a function of any of (ues, labels_per_ue, split, seed, data_dir) that returns one;
+- a split: a function of any of (labels, owners, ues, seed) that returns the UE of each sample, or each UE's share;
+- a loss: a function of outputs and targets; a metric: a function of outputs, targets and a mask;
+- a model: a ``Model``, a PyTorch module, or a function or class of any of (inputs, classes, dtype) that returns one;
+- a cell: FILE.csv, a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
+- a radio: a ``Radio``, or a function of any of (distance_m, x_m, y_m, carrier_hz, bs_height_m, ue_height_m, seed) that
   returns the path loss of each UE in dB;
-- a schedule: a function of ``round_`` or of a ``moment``, or a function of any of (cell, shares, quorum, rounds,
-seed,
+- a schedule: a function of ``round_`` or of a ``moment``, or a function of any of (cell, shares, quorum, rounds, seed,
   payload_bits, samples) that returns rows of UEs or such a function;
-- shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed); - a bandwidth policy: a function of
-an ``Uplink``; - a merge: a ``Merge``, or a function or class of its own settings and any of the learning settings
-that returns one; - an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or a
-method. A method is an
-  objective, a merge, or a class with one of each as ``objective`` and ``merge``. It runs in the spec's
-  semi-synchronous
+- shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
+- a bandwidth policy: a function of an ``Uplink``;
+- a merge: a ``Merge``, or a function or class of its own settings and any of the learning settings that returns one;
+- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or a method. A method is an
+  objective, a merge, or a class with one of each as ``objective`` and ``merge``. It runs in the spec's semi-synchronous
   rounds unless its ``mode`` says otherwise.
 """
 
@@ -78,6 +76,13 @@ class Algorithm:
         schedule: The UEs planned for each round; None closes a round on the first arrivals.
         shares: Participation target of each UE (η), shape (n,); None is equal shares.
         mode: SYN, S2, ASY or custom; only shown.
+
+    Example:
+        >>> from perfeds2 import Algorithm, FedBuff, Learner, PerFed, compare
+        >>> mine = Algorithm("Discounted", Learner(PerFed(0.03), merge=FedBuff()))
+        >>> result = compare(task="synthetic", ues=4, algorithms=["PerFedS2", mine], seeds=[0], rounds=4)
+        >>> [row["algorithm"] for row in result.summary["algorithms"]]
+        ['PerFedS2', 'Discounted']
     """
 
     name: str

@@ -12,6 +12,18 @@ class FedBuff:
     """w −= η_g·mean of s(τ_i)·Δ_i, with s = 1/√(1 + τ).
 
     With s = 1 it is the mean. With a momentum, what is subtracted is the running sum d ← momentum·d + mean.
+
+    Args:
+        discount: s(τ): "poly" is (1 + τ)^−a, "hinge" is 1 up to b and then 1/(a(τ − b) + 1), "constant" is 1.
+        server_step: η_g, the server's step size.
+        discount_a: a of s(τ); None is 0.5, and 10 for "hinge".
+        discount_b: b of s(τ), in rounds, for "hinge".
+        momentum: The share of its last step that the server keeps; None keeps nothing.
+
+    Example:
+        >>> from perfeds2 import FedBuff, Learner, PerFed
+        >>> Learner(PerFed(0.03), merge=FedBuff("hinge", discount_b=8.0)).merge.discount
+        'hinge'
     """
 
     paper = "Nguyen et al., AISTATS 2022, algorithm 1"
