@@ -38,8 +38,8 @@ MATRICES = {  # by tested measure: section title, then the words for better and 
     "worst_decile": ("Which method is better for the worst tenth of UEs?", "better", "worse"),
 }
 TESTS = (
-    "The row against the column: Student's t-test on the differences between the same seeds, with Holm's correction over all pairs. A cell "
-    "has a word only if p is below 0.05. For a seed that never met the target, the horizon is used."
+    "The row against the column: Student's t-test on the differences between the same seeds, with Holm's correction over all pairs. "
+    "Tied differences get the variance of rounding. A cell has a word only if p is below 0.05. For a seed that never met the target, the horizon is used."
 )
 HOW = (
     "Methods are tuned by successive halving over simulated time, on separate seeds and on data held out from the UEs' training data. "

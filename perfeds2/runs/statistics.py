@@ -71,14 +71,21 @@ def pareto(costs: Float[np.ndarray, "n c"]) -> Bool[np.ndarray, " n"]:
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """Return the p-value of Student's two-sided paired t-test, from the differences per seed."""
-    seeds, values = len(differences), np.array(differences, float)
-    error = float(values.std(ddof=1)) / math.sqrt(seeds)
-    if error == 0:
-        return 0.0 if values.any() else 1.0
+    """Return the p-value of Student's two-sided paired t-test, from the differences per seed.
+
+    Ties show that values were rounded, such as times to an evaluation. Then the variance of a rounded difference,
+    step²/6, is added, where the step is the smallest gap. Equal differences alone would otherwise give p = 0.
+    """
+    values = np.array(differences, float)
+    if not values.any():
+        return 1.0
+    gaps = np.diff(np.sort([0.0, *values]))
+    is_tie = gaps <= 1e-9 * np.abs(values).max()
+    step = gaps[~is_tie].min() if is_tie.any() else 0.0
+    error = np.hypot(values.std(ddof=1), step / math.sqrt(6)) / math.sqrt(len(values))
     from scipy.special import stdtr
 
-    return float(2 * stdtr(seeds - 1, -abs(float(values.mean()) / error)))
+    return float(2 * stdtr(len(values) - 1, -abs(values.mean() / error)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -184,13 +184,17 @@ def ahead(lead: float, spread: float) -> list[float]:
 
 
 def test_the_p_value_says_what_the_interval_says():
-    """Leads of 0.01, 0.03, 0.02, 0.03, 0.01: mean 0.02, standard error 0.01/√5, t = 2√5, and t of 4 degrees is a formula."""
+    """Leads of 0.01, 0.03, 0.02, 0.03, 0.01: mean 0.02, variance 0.01² + 0.01²/6 for the ties. The p of t with 4 degrees is a formula."""
+
+    def p_of(t_squared: float) -> float:
+        x = t_squared / (1 + t_squared / 4)
+        return 1 - 0.75 * math.sqrt(x) * (1 - x / 12)
+
     finding = found(curve(ahead(0.02, 0.01)), curve(BASE, LOW))
-    assert finding.p == pytest.approx(1 - 0.75 * math.sqrt(20 / 6) * (1 - 20 / 6 / 12))
+    assert finding.p == pytest.approx(p_of(5 * 0.02**2 / (0.01**2 + 0.01**2 / 6)))
     assert finding.verdict == "holds"
-    assert found(curve(ahead(0.02, 0.05)), curve(BASE, LOW)).p == pytest.approx(
-        1 - 0.75 * math.sqrt(0.8 / 1.2) * (1 - 0.8 / 1.2 / 12)
-    )
+    wide = found(curve(ahead(0.02, 0.05)), curve(BASE, LOW))  # 0 and 0.02 are the closest
+    assert wide.p == pytest.approx(p_of(5 * 0.02**2 / (0.05**2 + 0.02**2 / 6)))
     assert found(curve(BASE[:4]), curve(BASE[:4], LOW)).p is None  # four seeds decide nothing: not a test
 
 
