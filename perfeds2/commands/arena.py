@@ -62,7 +62,7 @@ def arena(
                 rungs=rungs,
             )
             asked.refuse_unused(plan.methods, plan.bouts[0].spec.merges, where="--methods")
-        with asked.executing(f"arena-{plan.bouts[0].task}") as (path, execution):
+        with asked.executing(f"arena-{plan.bouts[0].task}", [bout.spec for bout in plan.bouts]) as (path, execution):
             met = run_arena(plan, path, execution)
             drawn = write_arena(path)
         asked.failures = met.failures

@@ -267,26 +267,26 @@ class Study:
 
         refuse_unused(self.flags.get("tiers"), self.assignments, algorithms, merges, **where)
 
-    def warn(self, spec: "Spec") -> None:
-        """Print what looks wrong in a fleet file before anything is trained."""
-        from perfeds2.spec.cells import unit_warnings  # imports JAX
-
-        for line in unit_warnings(spec):
-            say(self.quiet, f"Warning: {line}")
-
     def folder(self, name: str) -> Path:
         """Return the folder to write to; without --out it gets this name and a number."""
         self.place.append(self.resume or new_folder(self.given["out"], name))
         return self.place[0]
 
     @contextmanager
-    def executing(self, name: str) -> "Iterator[tuple[Path, Execution]]":
-        """Yield the folder and how to train there. Reports are drawn inside this context, too."""
+    def executing(self, name: str, specs: "Iterable[Spec]") -> "Iterator[tuple[Path, Execution]]":
+        """Warn about the fleets of these specs, then yield the folder and how to train there.
+
+        Reports are drawn inside this context, too.
+        """
         from perfeds2.report.live import progress
         from perfeds2.runs.pool import Workers
         from perfeds2.runs.store import open_others
+        from perfeds2.spec.cells import unit_warnings
         from perfeds2.studies.execution import Execution
 
+        for spec in {str(spec.cell.kind): spec for spec in specs}.values():
+            for line in unit_warnings(spec):
+                say(self.quiet, f"Warning: {line}")
         given, path = self.given, self.folder(name)
         others = open_others(given["reuse"] or ())
         here = "on" not in given  # plan trains in this process

@@ -50,12 +50,11 @@ def plan(
         else:
             values = asked.values(DEFAULTS)
             spec = resolve(values)
-            asked.warn(spec)
             horizon_s = values["run"].get("horizon_s") if horizon_s is None else horizon_s
             request = PlanRequest(keep, horizon_s, check, within_s, joules, least_share)
             space = make_space(spec, parse_grid(search or [], "--search"))
         prepare_to_train()
-        with asked.executing(f"plan-{space.spec.task.name.label}") as (path, execution):
+        with asked.executing(f"plan-{space.spec.task.name.label}", [space.spec]) as (path, execution):
             made = run_plan(space, request, path, execution)
             write_plan(made, path)
         if as_json:

@@ -38,7 +38,7 @@ def sweep(
             points = grid_from_flags(asked.values(DEFAULTS), grid or [], asked.flags)
             algorithms = {each: None for point in points.points for each in point.spec.algorithms}
             asked.refuse_unused(algorithms, [each for point in points.points for each in point.spec.merges])
-        with asked.executing("sweep") as (path, execution):
+        with asked.executing("sweep", [point.spec for point in points.points]) as (path, execution):
             swept = run_sweep(points, path, execution)
             drawn = write_sweep(path) if len(swept.summary) else []
         asked.failures = swept.failures

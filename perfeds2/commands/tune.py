@@ -40,7 +40,7 @@ def tune(
                 values = _of_figure(figure, values)
             made = make_search(values, parse_grid(search or [], "--search"), seeds=tuning_seeds, rungs=rungs)
             asked.refuse_unused(made.spec.algorithms, made.spec.merges)
-        with asked.executing(f"tune-{made.spec.task.name.label}") as (path, execution):
+        with asked.executing(f"tune-{made.spec.task.name.label}", [made.spec]) as (path, execution):
             found = run_search(made, path, execution)
             drawn = write_tuning(found)
         if not asked.quiet:

@@ -86,22 +86,27 @@ def test_rates_and_computing_times_in_another_unit_are_suspected(tmp_path):
     assert said("distance_m\n50\n") == []
 
 
-def test_a_suspicious_fleet_is_a_note_of_a_run(tmp_path):
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("simulate", "--quorum", "1"),
+        ("sweep", "--grid", "quorum=1,2", "--seeds", "1"),
+        ("tune", "--search", "beta=0.1", "--tuning-seeds", "1", "--rungs", "1"),
+        ("arena", "--methods", "FedAvgS2", "--tune", "0", "--seeds", "1"),
+        ("plan", "--quorum", "1", "--within-s", "1"),  # refused, but not before the warning
+    ],
+    ids=lambda given: given[0],
+)
+def test_a_suspicious_fleet_is_mentioned_once(tmp_path, given):
     (tmp_path / "fleet.csv").write_text("rate_bps\n2\n20\n")
-    given = (
-        "--cell",
-        str(tmp_path / "fleet.csv"),
-        "--quorum",
-        "1",
-        "--horizon-s",
-        "100000",
-        "--out",
-        str(tmp_path / "out"),
-    )
-    status, shown, _ = told("simulate", *given)
-    assert status == 0
-    shown = " ".join(shown.split())
-    assert "an upload takes 38,560 s at 2 bit/s; did you mean Mbit/s?" in shown
+    command, *flags = given
+    more = () if command == "plan" else ("--horizon-s", 100_000)
+    if command in ("sweep", "tune", "arena"):
+        more += ("--workers", 1)
+    found = ("--task", "synthetic", "--cell", tmp_path / "fleet.csv", *flags, *more, "--out", tmp_path / "out")
+    status, *shown = told(command, *found)
+    assert status == (2 if command == "plan" else 0), shown
+    assert " ".join(" ".join(shown).split()).count("bit/s; did you mean Mbit/s?") == 1
 
 
 def test_a_gain_is_the_links_mean_gain_whatever_the_radio(fleet):
