@@ -27,7 +27,6 @@ from perfeds2.studies.plan_data import (
     LOOKS,
     NUMBERS,
     Candidate,
-    Choice,
     Plan,
     map_chart,
     maps_of,
@@ -66,7 +65,7 @@ CURVES = (
     "never there. Triangles: kept from there on."
 )
 CANDIDATES = (
-    "Seconds: median over seeds, and the first and last seed. Kept: in how many seeds. Held: in which share of later looks, mean over "
+    "Seconds: median over the given seeds, and the first and last seed. Kept: in how many seeds. Held: in which share of later looks, mean over "
     "seeds. Joules: of all UEs until the target is kept."
 )
 MARGINS = (
@@ -108,7 +107,7 @@ def print_plan(plan: Plan) -> None:
     for line in (plan.check, plan.sentence):
         if line is not None:
             console.print(line, markup=False, soft_wrap=True)
-    console.print(headline(plan), style="bold", markup=False, soft_wrap=True)
+    console.print(plan.headline, style="bold", markup=False, soft_wrap=True)
     if plan.command is not None:
         console.print(plan.command, markup=False, soft_wrap=True)
 
@@ -134,40 +133,19 @@ def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
         section("In numbers", candidates_table(plan), hint=f"{tried} {CANDIDATES}"),
     ]
     about = [*([as_html(settings_table(plan))] if plan.best else []), *reasons, *map(note, plan.notes)]
-    unbroken = headline(plan).replace(" = ", "\u00a0=\u00a0")
+    unbroken = plan.headline.replace(" = ", "\u00a0=\u00a0")
     return document(facts, unbroken, about, sections)
-
-
-def headline(plan: Plan) -> str:
-    """Return the recommendation in about ten words: when, A, S, and whatever else differs from the spec."""
-    if plan.best is None:
-        return f"None of {len(plan.candidates)} choices keeps {plan.target.words}."
-    new, old = (_settings(each.choice) for each in (plan.best, plan.candidates[plan.asked]))
-    changed = [_in_words(name, value) for name, value in new.items() if name not in "AS" and value != old[name]]
-    level = plan.target.score.level(plan.target.accuracy)
-    settings = ", ".join([f"A = {new['A']}", f"S = {new['S']}", *changed])
-    return f"{level} after {short_s(plan.best.seconds)} s: {settings}"
-
-
-def _settings(choice: Choice) -> dict[str, str]:
-    """Return everything that is searched, in the order of the table's columns."""
-    names = {"A": str(choice.quorum), "S": choice.bound, "schedule": choice.schedule, "band": choice.bandwidth}
-    return names | {"stale": choice.stale, "local steps": str(choice.local_steps), "bits": str(choice.bits)}
-
-
-def _in_words(name: str, value: str) -> str:
-    return counted(int(value), name.removesuffix("s")) if value.isdigit() else f"{name} {value}"
 
 
 def settings_table(plan: Plan) -> Table:
     """Return the settings of the choice beside the spec's own, with those that differ in bold."""
     asked = plan.candidates[plan.asked]
     both = [plan.best or asked, asked]
-    new, old = (_settings(each.choice) for each in both)
+    new, old = (each.choice.settings for each in both)
     rows: list[list[Cell]] = [
         [name, Span(value, "best" if value != old[name] else ""), old[name]] for name, value in new.items()
     ]
-    rows.append(["seconds", *(short_s(each.seconds) if each.trials else "–" for each in both)])
+    rows.append(["seconds, given seeds", *(short_s(each.seconds) if each.trials else "–" for each in both)])
     rows.append(["verdict", *(Span(each.verdict, KINDS.get(each.verdict, "dim")) for each in both)])
     return Table([Column(head, "left") for head in ("", "the choice", "your spec")], rows, kind="plain few")
 
@@ -201,7 +179,7 @@ def candidates_table(plan: Plan, most: int | None = None) -> Table:
             "–" if each.joules is None else f"{each.joules:.3g}",
             "–" if each.least_share is None else f"{each.least_share:.2%}",
         ]
-        rows.append([*_settings(each.choice).values(), *numbers, Span(said, KINDS.get(each.verdict, "dim"))])
+        rows.append([*each.choice.settings.values(), *numbers, Span(said, KINDS.get(each.verdict, "dim"))])
     left = len(ranked) - len(rows)
     caption = f"and {left} more on the page" if left else None
     return Table([*columns, text_column("")], rows, "Choices", caption, kind="slim")

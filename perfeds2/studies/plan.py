@@ -30,7 +30,7 @@ from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, put, resolve
 from perfeds2.studies.execution import Execution, reading
 from perfeds2.studies.grid import Listed
-from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanRequest, median_s, or_inf
+from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanRequest, median_s, or_inf, short_s
 from perfeds2.studies.plan_search import check_limits, search_at_horizons
 from perfeds2.studies.plan_space import Space, algorithm_of, make_space
 from perfeds2.studies.plan_trials import Trials
@@ -159,13 +159,15 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
         candidates=tuple(searched.candidate(choice, best) for choice in listed),
         choice=None if best is None else listed.index(best),
         asked=listed.index(space.asked),
+        headline="",
         sentence="",
         check="",
         command=command,
         trainings=len(trials.outcomes),
         notes=(),
     )
-    return replace(made, sentence=answer(made), check=check_answer(made), notes=tuple(notes_of(made, space)))
+    said = {"headline": headline(made), "sentence": answer(made), "check": check_answer(made)}
+    return replace(made, **said, notes=tuple(notes_of(made, space)))
 
 
 def adopted(trials: Trials, choice: Choice, horizon_s: float) -> Spec:
@@ -175,6 +177,21 @@ def adopted(trials: Trials, choice: Choice, horizon_s: float) -> Spec:
 
 
 # ---- sentences
+
+
+def headline(plan: Plan) -> str:
+    """Return the recommendation in a line: when, A, S, and whatever else differs from the spec."""
+    if plan.best is None:
+        return f"None of {len(plan.candidates)} choices keeps {plan.target.words}"
+    new, old = (each.choice.settings for each in (plan.best, plan.candidates[plan.asked]))
+    said = [_in_words(name, value) for name, value in new.items() if name in "AS" or value != old[name]]
+    return f"{plan.target.score.level(plan.target.accuracy)} {_when(plan.best)}: {', '.join(said)}"
+
+
+def _in_words(name: str, value: str) -> str:
+    if name in "AS":
+        return f"{name} = {value}"
+    return f"{value} {name.removesuffix('s' * (value == '1'))}" if value.isdigit() else f"{name} {value}"
 
 
 def answer(plan: Plan) -> str:
@@ -191,12 +208,11 @@ def answer(plan: Plan) -> str:
 
 def _when(best: Candidate) -> str:
     """Return when the target is kept, by seeds that the choice was not made with."""
-    kept = [trial for trial in best.fresh if trial.time_s is not None]
-    if best.promise_s is not None:
-        low, high = best.promise_s
-        told = f"median of {len(kept)} fresh seeds: {median_s(kept):.3g} s"
-        return f"after {low:.3g} to {high:.3g} s in nine of ten runs ({told})"
-    return f"after {best.seconds:.3g} s (but kept by only {len(kept)} of {len(best.fresh)} fresh seeds)"
+    if best.promise_s is None:
+        kept = sum(trial.time_s is not None for trial in best.fresh)
+        return f"after {short_s(best.seconds)} s (kept by {kept} of {len(best.fresh)} fresh seeds)"
+    low, high = map(short_s, best.promise_s)
+    return f"after {short_s(median_s(best.fresh))} s ({low} to {high} s on fresh seeds)"
 
 
 def _why_none(plan: Plan) -> str:
@@ -243,7 +259,7 @@ def check_answer(plan: Plan) -> str:
     as_soon = (
         f" ({asked.seconds / best.seconds:.2g} times as soon)" if asked.verdict == "holds" and asked.seconds else ""
     )
-    return f"{said} Better: {best.choice}, after {best.seconds:.3g} s{as_soon}."
+    return f"{said} Better: {best.choice}, after {best.seconds:.3g} s on the same seeds{as_soon}."
 
 
 def notes_of(plan: Plan, space: Space) -> list[str]:
@@ -251,7 +267,8 @@ def notes_of(plan: Plan, space: Space) -> list[str]:
     target, best, seeds = plan.target, plan.best, len(plan.seeds)
     notes = [
         f"Every choice is watched until {target.horizon_s:.4g} s ({target.horizon_from}), the one recommended until {target.confirm_s:.4g} s; the target counts as kept from a second "
-        f"on if it is held in {plan.request.keep:.0%} of the looks from there to the end, and watched at least as long as it took."
+        f"on if it is held in {plan.request.keep:.0%} of the looks from there to the end, and watched at least as long as it took. "
+        "Nine of ten further runs should keep it within the interval given for fresh seeds."
     ]
     best_s = or_inf(None if best is None else best.seconds)
     others = [
@@ -265,5 +282,5 @@ def notes_of(plan: Plan, space: Space) -> list[str]:
         seconds, choice = min(unsearched, key=lambda each: each[0])
         notes.append(f"Sooner, not searched: {choice}, {seconds:.3g} s; add {space.lacks(choice)}.")
     if seeds < 3:
-        notes.append(f"{seeds} seed{'s say' if seeds > 1 else ' says'} little of the next one; five are usual.")
+        notes.append(f"Chosen with only {seeds} seed{'s' * (seeds > 1)}; five are usual.")
     return notes

@@ -70,6 +70,12 @@ class Choice:
         return f"{closes}, band {self.bandwidth}, stale {self.stale}, {steps}, {self.bits} bits"
 
     @property
+    def settings(self) -> dict[str, str]:
+        """Return everything that is searched by name, in the order of the columns of tables."""
+        names = {"A": str(self.quorum), "S": self.bound, "schedule": self.schedule, "band": self.bandwidth}
+        return names | {"stale": self.stale, "local steps": str(self.local_steps), "bits": str(self.bits)}
+
+    @property
     def without_a_and_s(self) -> "Choice":
         """Return a key that is equal for all choices of one map of A and S."""
         return replace(self, quorum=0, max_staleness=0)
@@ -237,6 +243,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     choice: int | None  # index of the choice among the candidates; None: nothing can be recommended
     asked: int  # index of the spec's own choice
+    headline: str  # the recommendation in a line
     sentence: str
     check: str  # whether the spec's own choice holds, and what is better
     command: str | None  # the command that adopts it; None if something was given from Python
@@ -244,10 +251,7 @@ class Plan:
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        best, what = self.best, (self.task, f"{self.population:,} UEs", self.target.words)
-        if best is None:
-            return in_a_line(self, *what, f"none of {len(self.candidates)} choices keeps it")
-        return in_a_line(self, *what, f"soonest after {best.seconds or math.nan:.3g} s with {best.choice}")
+        return in_a_line(self, self.task, f"{self.population:,} UEs", self.headline)
 
     def _repr_html_(self) -> str:
         table = self.frame().drop(columns=["why", "scouted_s", "least_share"])

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import perfeds2, told
 
@@ -18,7 +19,6 @@ from perfeds2.report.on_paper import PAGE_IN, figure_of
 from perfeds2.report.plan import (
     ACROSS,
     NUMBERS,
-    headline,
     map_charts,
     maps_of,
     print_plan,
@@ -86,8 +86,15 @@ def test_report_draws_a_plan_again_by_seconds_or_joules_and_refuses_the_rest(pla
 def test_the_page_opens_with_the_choice_in_one_line_and_its_settings_beside_the_specs_own(plan: Plan, out: Path):
     best, asked = plan.best, plan.candidates[plan.asked].choice
     assert best is not None
-    said = headline(plan)
-    assert said.startswith(f"{plan.target.score.level(plan.target.accuracy)} after {short_s(best.seconds)} s: ")
+    said = plan.headline
+    level = plan.target.score.level(plan.target.accuracy)
+    kept = [trial.time_s for trial in best.fresh if trial.time_s is not None]
+    if best.promise_s is None:
+        assert said.startswith(f"{level} after {short_s(best.seconds)} s (kept by {len(kept)} of 5 fresh seeds): ")
+    else:
+        low, high = best.promise_s
+        shown = f"{short_s(np.median(kept))} s ({short_s(low)} to {short_s(high)} s on fresh seeds)"
+        assert said.startswith(f"{level} after {shown}: ")
     assert f"A = {best.quorum}, S = {best.choice.bound}" in said
     assert (f"{best.choice.bits} bits" in said) == (best.choice.bits != asked.bits)
     page = (out / "report.html").read_text()
@@ -98,7 +105,12 @@ def test_the_page_opens_with_the_choice_in_one_line_and_its_settings_beside_the_
     assert isinstance(bound, Span)
     assert [quorum.text, rows["A"][1]] == [str(best.quorum), str(asked.quorum)]
     assert (bound.kind == "best") == (best.choice.bound != asked.bound)
-    assert headline(replace(plan, choice=None)).startswith(f"None of {len(plan.candidates)} choices keeps ")
+    assert module.headline(replace(plan, choice=None)).startswith(f"None of {len(plan.candidates)} choices keeps ")
+    one_step = replace(best, choice=best.choice.with_(local_steps=1, bits=4, stale="wait"))
+    given = replace(best, choice=best.choice.with_(local_steps=2, bits=32, stale="restart"))
+    assert module.headline(replace(plan, candidates=(one_step, given), choice=0, asked=1)).endswith(
+        f"S = {best.choice.bound}, stale wait, 1 local step, 4 bits"
+    )
 
 
 def test_a_plan_of_few_choices_without_a_recommendation_is_drawn(plan: Plan, tmp_path: Path):
@@ -124,7 +136,7 @@ def test_the_choice_kept_the_target_in_every_seed_and_was_watched_longer(plan: P
     assert best.seconds == min(
         each.seconds for each in searched if each.verdict == "holds" and each.seconds is not None
     )
-    assert str(best.choice) in repr(plan)
+    assert plan.headline in repr(plan)
 
 
 def test_the_line_that_adopts_it_is_run_and_gives_the_same_curve(plan: Plan, out: Path, tmp_path: Path):
@@ -167,7 +179,7 @@ def test_a_plan_is_printed_with_its_sentence_last(plan: Plan, capsys: pytest.Cap
     print_plan(plan)
     said = capsys.readouterr().out
     assert said.rstrip().endswith(plan.command or "")
-    assert plan.sentence in said
+    assert f"{plan.sentence}\n{plan.headline}\n" in said
     assert "The choice in your settings, A = 3, S = 5" in said
 
 
