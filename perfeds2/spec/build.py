@@ -33,7 +33,7 @@ from perfeds2.allocation.schedulers import of_those_here
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
 from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
 from perfeds2.errors import InputError, input_errors
-from perfeds2.learning.merges import Merge, OfMean, Undrafted
+from perfeds2.learning.merges import Merge, OfMean, Telling, Undrafted
 from perfeds2.learning.methods import parts_of
 from perfeds2.learning.methods.fedat import TierAverage
 from perfeds2.learning.methods.safa import ModelCache
@@ -409,13 +409,6 @@ def skipping(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -
 # ---- timelines
 
 
-def timeline_key(spec: Spec, algorithm: Algorithm) -> Hashable:
-    """Return a key that is equal for algorithms of a stage with the same timeline."""
-    bits = upload_bits(spec, algorithm.learner.objective)
-    shares = None if algorithm.shares is None else algorithm.shares.tobytes()
-    return (algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth, algorithm.schedule, shares, bits)
-
-
 def make_timelines(
     spec: Spec,
     stage: Stage,
@@ -430,22 +423,28 @@ def make_timelines(
         algorithms: The algorithms to simulate.
         tell: Called with the algorithm, the rounds closed and the simulated second reached.
     """
-    known, cell = stage.timelines, stage.cell
+    known = stage.timelines
     for algorithm in algorithms:
-        same = timeline_key(spec, algorithm)
+        cell, learner = stage.cell, algorithm.learner
+        if cell.downlink is not None and isinstance(learner.merge, Telling):  # it sends a second model, such as SCAFFOLD's c
+            cell = replace(cell, downlink=replace(cell.downlink, model_bits=2 * cell.downlink.model_bits))
+        bits = upload_bits(spec, learner.objective)
+        shares = None if algorithm.shares is None else algorithm.shares.tobytes()
+        rounds = (algorithm.protocol, algorithm.bandwidth, algorithm.schedule, shares)
+        same = (rounds, learner.samples, bits, cell.downlink)
         if same not in known:
             with user_errors(algorithm.name, type(cell), algorithm.bandwidth, algorithm.schedule):
                 known[same] = simulate(
                     cell,
                     algorithm.protocol,
-                    payload_bits=upload_bits(spec, algorithm.learner.objective),
-                    samples=algorithm.learner.samples,
+                    payload_bits=bits,
+                    samples=learner.samples,
                     rounds=spec.run.rounds,
                     horizon_s=spec.run.horizon_s,
                     bandwidth=algorithm.bandwidth,
                     schedule=algorithm.schedule,
                     shares=algorithm.shares,
-                    budget=make_budget(spec, cell, algorithm.learner.samples),
+                    budget=make_budget(spec, cell, learner.samples),
                     tell=None if tell is None else partial(tell, algorithm),
                 )
         yield known[same]

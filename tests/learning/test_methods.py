@@ -28,6 +28,7 @@ from perfeds2.learning.methods import (
 )
 from perfeds2.learning.methods.fedrep import head_of
 from perfeds2.learning.methods.scaffold import ControlVariates
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed, Stateful
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
 from perfeds2.learning.train import EvaluationPoint, train
@@ -255,6 +256,11 @@ def test_the_head_is_the_last_dense_layer_and_a_model_without_one_is_refused():
     assert head_of(params).keys() == {"dense2.weight", "dense2.bias"}
     with pytest.raises(ValueError, match="no layer whose name begins with dense"):
         head_of({"w": jnp.ones(2)})
+
+
+def test_the_head_of_eleven_layers_is_the_eleventh():
+    params = MLP((4, *[3] * 10, 2)).init(jax.random.key(0))
+    assert head_of(params).keys() == {"dense11.weight", "dense11.bias"}
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.energy import ENERGY
 from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
+from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.cells import make_cell
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.energy import energy_of
@@ -71,6 +72,27 @@ def test_a_spec_says_how_models_are_sent():
     assert own.power_w == pytest.approx(1.0)
     with pytest.raises(InputError, match="--downlink must be 'free', 'multicast' or 'unicast'"):
         spec_from(downlink="pigeon")
+
+
+def test_scaffolds_control_variate_goes_out_with_every_model():
+    """The first multicast of 2,410 numbers takes 2,410·32 bits over the weakest UE's rate; with the variate twice that."""
+    spec = spec_from(downlink="multicast", radio="umi", algorithms=["FedAvgS2", "SCAFFOLD"], rounds=3, ues=6, quorum=2)
+    stage = Stage.of(spec, 0)
+    plain, scaffold = make_timelines(spec, stage, make_algorithms(spec, stage))
+    cell = stage.cell
+    heard_hz = (cell.mean_signal_hz / cell.power_w).min() * 10**1.4 * 10**-0.2  # 44 dBm; 2 dB more noise than the station
+    rate = cell.bandwidth_hz * min(np.log2(1 + heard_hz / cell.bandwidth_hz), 7.4)
+    for timeline, numbers in ((plain, 2410), (scaffold, 2 * 2410)):
+        jobs = timeline.jobs()
+        first = np.asarray(jobs.model_s)[jobs.version == 0]
+        np.testing.assert_allclose(first, 32 * numbers / rate)
+
+
+def test_without_a_downlink_scaffold_has_the_rounds_of_others():
+    spec = spec_from(algorithms=["FedAvgS2", "SCAFFOLD"], rounds=3, ues=6, quorum=2)
+    stage = Stage.of(spec, 0)
+    plain, scaffold = make_timelines(spec, stage, make_algorithms(spec, stage))
+    assert plain is scaffold
 
 
 def hand_made(way, model_bits=60.0):

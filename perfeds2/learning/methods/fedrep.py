@@ -12,13 +12,14 @@ HEAD = "dense"  # the last layer of our models is the last with this name
 
 
 def head_of(params: Params) -> Params:
-    """Return the arrays of the last layer."""
-    layers = sorted({name.partition(".")[0] for name in params if name.startswith(HEAD)})
+    """Return the arrays of the last layer: of dense1 … dense11 the eleventh, not the ninth."""
+    layers = {name.partition(".")[0] for name in params if name.startswith(HEAD)}
     if not layers:
         raise ValueError(
             f"the model has no layer whose name begins with {HEAD}, so it has no head for UEs to keep; rename its last layer."
         )
-    return {name: w for name, w in params.items() if name.partition(".")[0] == layers[-1]}
+    last = max(layers, key=lambda layer: (len(layer), layer))
+    return {name: w for name, w in params.items() if name.partition(".")[0] == last}
 
 
 class KeepsHead:
