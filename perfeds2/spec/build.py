@@ -426,7 +426,9 @@ def make_timelines(
     known = stage.timelines
     for algorithm in algorithms:
         cell, learner = stage.cell, algorithm.learner
-        if cell.downlink is not None and isinstance(learner.merge, Telling):  # it sends a second model, such as SCAFFOLD's c
+        if cell.downlink is not None and isinstance(
+            learner.merge, Telling
+        ):  # it sends a second model, such as SCAFFOLD's c
             cell = replace(cell, downlink=replace(cell.downlink, model_bits=2 * cell.downlink.model_bits))
         bits = upload_bits(spec, learner.objective)
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()

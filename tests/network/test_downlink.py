@@ -80,7 +80,9 @@ def test_scaffolds_control_variate_goes_out_with_every_model():
     stage = Stage.of(spec, 0)
     plain, scaffold = make_timelines(spec, stage, make_algorithms(spec, stage))
     cell = stage.cell
-    heard_hz = (cell.mean_signal_hz / cell.power_w).min() * 10**1.4 * 10**-0.2  # 44 dBm; 2 dB more noise than the station
+    heard_hz = (
+        (cell.mean_signal_hz / cell.power_w).min() * 10**1.4 * 10**-0.2
+    )  # 44 dBm; 2 dB more noise than the station
     rate = cell.bandwidth_hz * min(np.log2(1 + heard_hz / cell.bandwidth_hz), 7.4)
     for timeline, numbers in ((plain, 2410), (scaffold, 2 * 2410)):
         jobs = timeline.jobs()
