@@ -182,7 +182,7 @@ def fedasync(world: World, alpha=0.6, s=lambda tau: (1.0 + tau) ** -0.5, rho=0.1
             mine = models[version].copy()
             for (batch,) in world.batches(ue, version):
                 mine = mine - world.step * (world.gradient(mine, batch) + rho * (mine - models[version]))
-            alpha_t = alpha * s(t - version)
+            alpha_t = alpha * s(t + 1 - version)  # merging makes model t + 1
             x = (1 - alpha_t) * x + alpha_t * mine
         models.append(x)
     return models[-1], None
@@ -206,7 +206,7 @@ def fedopt(world: World, kind: str, eta=0.01, beta1=0.9, beta2=0.99, tau=1e-3):
 
 
 def fadas(world: World, eta=0.001, beta1=0.9, beta2=0.99, epsilon=1e-8, tau_c=1):
-    """Wang et al. 2024 (FADAS), algorithm 1 with the delay-adaptive step."""
+    """Wang et al. 2024 (FADAS), algorithm 1 with the delay-adaptive step of its authors' code."""
     models = [world.first]
     m = v = largest = np.zeros_like(world.first)
     for t, jobs in world.rounds():
@@ -215,7 +215,7 @@ def fadas(world: World, eta=0.001, beta1=0.9, beta2=0.99, epsilon=1e-8, tau_c=1)
         v = beta2 * v + (1 - beta2) * delta**2
         largest = np.maximum(largest, v)
         tau_max = max(t - version for _, version in jobs)
-        eta_t = eta if tau_max <= tau_c else min(eta, 1 / tau_max)
+        eta_t = eta if tau_max <= tau_c else eta / tau_max
         models.append(models[-1] + eta_t * m / (np.sqrt(largest) + epsilon))
     return models[-1], None
 

@@ -12,7 +12,10 @@ from perfeds2.learning.settings import Decay, Length, StepSize, setting, traced
 
 @traced
 class FADAS:
-    """AMSGrad on the mean move with step η, or min(η, 1/τ_max) where the round's largest staleness τ_max exceeds τ_c."""
+    """AMSGrad on the mean move with step η, or η/τ_max where the round's largest staleness τ_max exceeds τ_c.
+
+    The paper prints min(η, 1/τ_max), which at η = 0.001 acts only beyond τ_max = 1,000; its authors' code divides η by τ_max.
+    """
 
     paper = "Wang et al., ICML 2024, algorithm 1"
     search: ClassVar = {"server_step": 0.001, "alpha": None}  # one local step, so β cancels out
@@ -33,7 +36,6 @@ class FADAS:
         second = jax.tree.map(lambda v, d: self.second_decay * v + (1 - self.second_decay) * d**2, second, move)
         largest = jax.tree.map(jnp.maximum, largest, second)
         latest = jnp.asarray(arrived.staleness.max(), jnp.float32)
-        shorter = jnp.minimum(self.server_step, 1 / jnp.maximum(latest, 1.0))
-        size = jnp.where(latest <= self.late, self.server_step, shorter)
+        size = self.server_step / jnp.where(latest > self.late, latest, 1.0)
         step = jax.tree.map(lambda m, v: size * m / (jnp.sqrt(v) + self.epsilon), first, largest)
         return jax.tree.map(jnp.subtract, params, step), (first, second, largest)

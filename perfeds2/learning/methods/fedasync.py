@@ -13,7 +13,10 @@ from perfeds2.learning.settings import StepSize, setting, traced
 
 @traced
 class FedAsync(Stateless):
-    """w ← (1 − α_τ)·w + α_τ·w_i with α_τ = α·s(τ); local steps are FedProx's. Several uploads are merged one after the other."""
+    """w ← (1 − α_τ)·w + α_τ·w_i with α_τ = α·s(τ); local steps are FedProx's. Several uploads are merged one after the other.
+
+    As in the paper, τ counts the merge itself: it is 1 for a fresh upload.
+    """
 
     paper = "Xie et al., 2019, algorithm 1"
     mode = "ASY"
@@ -21,7 +24,7 @@ class FedAsync(Stateless):
 
     discount: Discount = setting("s(τ): how a stale upload is discounted.", default="poly", static=True)
     mixing: Annotated[float, Field(gt=0, le=1)] | Array = setting(
-        "α: share of the model taken from a fresh upload.", default=0.6
+        "α: share of the model taken from an upload, before s(τ).", default=0.6
     )
     discount_a: DiscountNumber | None = setting("a of s(τ); unset: 0.5, and 10 for hinge.", default=None)
     discount_b: DiscountNumber = setting("b of s(τ) = hinge.", default=4.0)
@@ -32,7 +35,7 @@ class FedAsync(Stateless):
         return FedProx(self.proximal)
 
     def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
-        alphas = self.mixing * discounted(self.discount, arrived.staleness, self.discount_a, self.discount_b)
+        alphas = self.mixing * discounted(self.discount, arrived.staleness + 1, self.discount_a, self.discount_b)
 
         def mix(w: Params, one: tuple[Params, Array]) -> tuple[Params, None]:
             model, alpha = one
