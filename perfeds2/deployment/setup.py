@@ -131,12 +131,11 @@ class Setup:
 
     def first_params(self) -> Arrays:
         """Return the initial weights, w_0, exactly as a replay draws them."""
-        import jax
         import numpy as np
 
-        from perfeds2.learning.replay import as_int32
+        from perfeds2.learning.replay import as_int32, first_weights
 
-        params = jax.jit(self.model().init)(jax.random.fold_in(jax.random.key(as_int32(self.seed)), 0))
+        params = first_weights(self.model(), as_int32(self.seed))
         return {name: np.asarray(values) for name, values in params.items()}
 
 

@@ -242,22 +242,18 @@ def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
     """Return the initial state, with w_0 as the current model and on the shelf."""
     numbers, structures = learner.parts
     sizes = {"slots": script.slots, "ues": task.ues, "all_sent": learner.top_k is None}
-    return _start(as_int32(seed), numbers, structures=structures, model=task.model, **sizes)
+    return _start(first_weights(task.model, as_int32(seed)), numbers, structures=structures, **sizes)
 
 
-@partial(jax.jit, static_argnames=("structures", "model", "slots", "ues", "all_sent"))
-def _start(
-    seed: Int[Array, ""],
-    numbers: Numbers,
-    *,
-    structures: Structures,
-    model: Model,
-    slots: int,
-    ues: int,
-    all_sent: bool,
-) -> State:
+@partial(jax.jit, static_argnums=0)
+def first_weights(model: Model, seed: Int[Array, ""]) -> Params:
+    """Draw w_0. It is compiled once per model, because drawing takes long to compile."""
+    return model.init(jax.random.fold_in(jax.random.key(seed), 0))
+
+
+@partial(jax.jit, static_argnames=("structures", "slots", "ues", "all_sent"))
+def _start(params: Params, numbers: Numbers, *, structures: Structures, slots: int, ues: int, all_sent: bool) -> State:
     objective, merge = structures[0].unflatten(numbers[0]), structures[1].unflatten(numbers[1])
-    params = model.init(jax.random.fold_in(jax.random.key(seed), 0))
     merging, first = merge.init(params, ues), objective.first(params) if isinstance(objective, Stateful) else None
     memory = jax.tree.map(lambda w: jnp.broadcast_to(w, (ues, *jnp.shape(w))), first)
     unsent = None if all_sent else jax.tree.map(lambda w: jnp.zeros((ues, *w.shape), w.dtype), params)
