@@ -1,13 +1,15 @@
 """Is a federation's record enough to predict how long its next rounds take?"""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from command_line import told
 from in_process import InProcess
 
-from perfeds2.deployment.calibrate import LAPS, calibrate, read_laps
+from perfeds2.deployment.calibrate import LAPS, calibrate, fit, read_laps
 from perfeds2.deployment.device import do_job
 from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.mqtt.device import travelling
@@ -17,7 +19,10 @@ from perfeds2.deployment.transport import Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.task import payload_bits
+from perfeds2.network.cell import Cell
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.simulate import simulate
 
 DEVICES = 8
 SETUP = Setup.from_texts({"devices": DEVICES, "quorum": 3, "max-staleness": 8, "rounds": 60, "seed": 3, "batch": 10})
@@ -60,6 +65,18 @@ def test_the_fitted_devices_are_those_that_there_were(run, tmp_path):
     rows = list(csv.DictReader((tmp_path / "fleet.csv").read_text().splitlines()))
     samples = SETUP.algorithm.learner.samples
     assert float(rows[2]["samples_per_s"]) == pytest.approx(samples / made.devices.compute_s[2], rel=1e-5)
+
+
+def test_the_servers_turnaround_counts_as_uplink_time():
+    """Every job arrives 0.5 s later than its device says it took."""
+    cell = Cell.draw(4, 0)
+    timeline = simulate(cell, Protocol(2), payload_bits=1e5, samples=40.0, rounds=12)
+    took_s = (timeline.arrival_s - timeline.start_s[timeline.versions]).ravel() + 1.0 - 0.5
+    late = replace(timeline, arrival_s=timeline.arrival_s + 1.0)
+    columns = {"ue": timeline.ues.ravel(), "version": timeline.versions.ravel(), "took_s": took_s, "compute_s": 0.1}
+    laps = pd.DataFrame(columns)
+    for ue, rate_bps in fit(laps, late, 12, 1e5).rate_bps.items():
+        assert rate_bps == pytest.approx(1e5 / np.median(took_s[laps.ue == ue] - 0.1 + 0.5))
 
 
 def test_only_the_first_rounds_are_looked_at(run, tmp_path):

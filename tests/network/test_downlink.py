@@ -153,3 +153,14 @@ def test_waiting_for_models_costs_no_energy_whatever_is_lost():
         by_hand += cell.power_w * (jobs.arrival_s[i] - jobs.sending_s[i])
     assert energy.total_j == pytest.approx(by_hand)
     assert energy.by_time_j[0] == pytest.approx(by_hand)
+
+
+def test_a_bit_costs_the_same_however_long_its_model_took():
+    """An LTE phone spends 77 nJ a bit, and 2.9 W while it sends."""
+    cell = Cell.draw(5, 2, radio=RADIOS["umi"], rician_k=np.inf, downlink=Downlink("multicast", 25.0, 1e6))
+    line = simulate(cell, Protocol(5), payload_bits=1e5, samples=40.0, rounds=1)
+    jobs = line.jobs()
+    sending_s = (jobs.arrival_s - jobs.sending_s)[jobs.outcome == MERGED]
+    assert np.asarray(jobs.model_s).min() > 0
+    energy = energy_of(line, cell, ENERGY["lte"], 1e5, np.zeros(0))
+    assert energy.sending_j.sum() == pytest.approx(5 * 1e5 * 77e-9 + 2.9 * sending_s.sum())

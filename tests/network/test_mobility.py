@@ -56,6 +56,19 @@ def test_waypoints_are_reached_at_the_speed_asked_for_and_lie_all_over_the_disc(
     assert np.median(np.hypot(*(two - one))) == pytest.approx(1.0)
 
 
+def test_the_rim_reflects_by_hand():
+    """From 195 m at 10 m/s outwards and 2 m/s along the rim: 5 m beyond 200 m becomes 5 m within, and outwards inwards."""
+    walk = GaussMarkov(Moves(GaussMarkov, 1e-9, 200.0), np.array([195.0]), np.array([0.0]), 3)  # hardly random
+    _, place, velocity = walk._next(0, np.array([[195.0], [0.0]]), np.array([[10.0], [0.0]]))
+    np.testing.assert_allclose(place, [[195.0], [0.0]], atol=1e-6)
+    np.testing.assert_allclose(velocity, [[-10 * MEMORY], [0.0]], atol=1e-6)
+    _, place, velocity = walk._next(
+        0, np.array([[195.0], [-2.0]]), np.array([[10.0], [2.0]])
+    )  # it meets the rim at y = 0
+    np.testing.assert_allclose(place, [[195.0], [0.0]], atol=1e-6)
+    np.testing.assert_allclose(velocity, [[-10 * MEMORY], [2 * MEMORY]], atol=1e-6)
+
+
 def test_gauss_markov_has_its_speed_and_its_memory():
     start = np.zeros(4000)
     walk = GaussMarkov(Moves(GaussMarkov, 10.0, 1e9), start, start, 1)

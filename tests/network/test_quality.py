@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from perfeds2.network.cell import Cell
+from perfeds2.network.fleet import Fleet
 from perfeds2.network.quality import MOST_CARRIED, Deciles, Quality, beyond_modulation, link_quality
 from perfeds2.report.run import print_summary, write_report
 from perfeds2.spec.resolve import spec_from
@@ -23,6 +24,15 @@ def test_the_quality_by_hand():
     assert quality is not None
     assert astuple(quality.bits_per_s_hz) == pytest.approx((2.0, 6.0, 10.0))
     assert quality.snr_db.median == pytest.approx(10 * np.log10(63))
+
+
+def test_ues_with_uplinks_of_their_own_take_no_part_of_the_band():
+    own_bps = np.array([np.nan, np.nan, 1e5, 1e5])
+    cell = Cell(np.full(4, 50.0), np.ones(4), rician_k=np.inf, fleet=Fleet(np.full(4, np.nan), own_bps))
+    quality = link_quality([cell])
+    assert quality is not None
+    halves_hz = cell.signal_hz(0)[:2] / (cell.bandwidth_hz / 2)
+    assert quality.snr_db.median == pytest.approx(10 * np.log10(np.median(halves_hz)))
 
 
 def test_table_1_is_far_better_than_modulation():

@@ -69,6 +69,13 @@ def test_as_many_are_in_sight_as_should_be(name, distance_m):
     assert np.mean(loss_db == loss_db.min()) == pytest.approx(chance, abs=4 * np.sqrt(0.25 / n))
 
 
+def test_sight_goes_by_the_distance_on_the_ground():
+    """All UEs within 18 m on the ground are in sight, although the station's antenna is 20 m away."""
+    n, radio = 2000, radio_named("umi", shadowing_db=0.0)
+    loss_db = radio.loss_db(radio, Where(np.full(n, 18.0), np.zeros(n), 5))
+    assert np.unique(loss_db).size == 1
+
+
 @pytest.mark.parametrize("apart_m", [0.0, 2.0, 10.0, 25.0])
 def test_shadows_are_alike_by_the_distance(apart_m):
     """Over many maps: standard normal, with correlation e^(−Δd/d_c), in any direction."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from perfeds2.report.answer import answer
 from perfeds2.report.read import AlgorithmResult, Estimate, RunResults, load_run
+from perfeds2.report.results import energy_line
 from perfeds2.report.tables import listed, seconds
 
 
@@ -93,3 +94,11 @@ def test_a_simulation_is_told_by_its_waiting(make_run):
 def test_numbers_and_lists_read_well():
     assert [seconds(value) for value in (0.1234, 12.34, 1234.5)] == ["0.123 s", "12.3 s", "1,234 s"]
     assert [listed(["a"]), listed(["a", "b", "c"])] == ["a", "a, b and c"]
+
+
+def test_energy_is_printed_in_millijoules():
+    cheap, dear = (
+        AlgorithmResult(name, {"joules_per_merge": Estimate(j, None, None, ())})
+        for name, j in (("a", 0.0123), ("b", 2.5))
+    )
+    assert energy_line(a_run(cheap, dear)) == "Energy of all UEs, mJ per merged update: a 12.3, b 2.5e+03."

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from perfeds2 import Algorithm, FedAvg, Learner, Protocol, compare
 from perfeds2.errors import InputError
 from perfeds2.runs import trainer as module
 from perfeds2.runs.folder import open_folder
-from perfeds2.runs.store import load_arrays
+from perfeds2.runs.store import load_arrays, save_arrays
 from perfeds2.spec.resolve import resolve
 from perfeds2.timeline.record import load_timelines
 
@@ -124,6 +126,17 @@ def test_corrupt_checkpoints_are_refused_in_one_sentence(tmp_path):
     (folder.parts / "x.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00nonsense")
     with pytest.raises(InputError, match="corrupt"):
         folder.load_part("x")
+
+
+@pytest.mark.parametrize("changed", [np.zeros((3, 2), np.float32), np.zeros((2, 3), np.int32)])
+def test_a_checkpoint_whose_arrays_changed_shape_or_type_is_refused(tmp_path, changed: np.ndarray):
+    path = tmp_path / "x.safetensors"
+    save_arrays(path, {"a": np.zeros((2, 3), np.float32)})
+    with safe_open(path, "numpy") as file:
+        metadata = file.metadata()
+    save_file({"a": changed}, path, metadata)  # the same bytes
+    with pytest.raises(InputError, match="checksum"):
+        load_arrays(path)
 
 
 def test_a_folder_with_a_different_run_is_refused(tmp_path):

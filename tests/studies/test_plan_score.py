@@ -47,6 +47,7 @@ def test_what_was_watched_for_less_long_than_it_took_is_late():
     assert judged(0.0, 0.1, 0.2, 0.3, 1.0, 1.0).state == "late"
     assert judged(0.0, 1.0, 0.2, 0.2, 0.2, 0.8, 1.0, 1.0, 1.0).state == "late"  # it settles after 6 of 8
     assert not judged(0.0, 0.1, 0.2, 0.3, 1.0, 1.0).fails
+    assert judged(0.0, 1.0, 0.2, 0.2, 0.2, 0.2, 0.8, 1.0, 1.0).state == "lost"  # after 7 of 8: too late to trust
 
 
 def test_a_slow_one_does_not_fail_and_one_that_falls_back_does():

@@ -11,10 +11,11 @@ import pytest
 from perfeds2.errors import InputError
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.plan import make_plan
-from perfeds2.studies.plan_data import Choice, PlanRequest
-from perfeds2.studies.plan_search import check_limits
+from perfeds2.studies.plan_data import Choice, PlanRequest, PlanTarget
+from perfeds2.studies.plan_search import PlanSearch, check_limits
 from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours
 from perfeds2.studies.plan_trials import EVALUATIONS, Played, Trials
+from perfeds2.studies.search import Rung
 
 Law = Callable[[Choice, int], tuple[float, float]]  # when the target is reached, and the share of looks that hold it
 
@@ -314,3 +315,54 @@ def test_a_race_needs_no_training_of_what_the_clock_rules_out():
     trials = MadeUp(space, law=cliff, starved=lambda choice: choice.quorum == 4)
     make_plan(space, PlanRequest(), trials)
     assert not [choice for choice, _, _ in trials.wanted if choice.quorum == 4]
+
+
+# ---- the rules of a search, one at a time
+
+
+def search_of(law: Law, seeds: int, request: PlanRequest | None = None, **more: Any) -> tuple[PlanSearch, Choice]:
+    """Return a search over 10 s, confirmed over 20 s, in which the spec's own choice has been trained with every seed."""
+    space = space_of(seeds=list(range(seeds)))
+    trials = MadeUp(space, law=law, **more)
+    target = PlanTarget(0.9, "accuracy", 10.0, 20.0, "")
+    search = PlanSearch(space, trials, request or PlanRequest(), target)
+    trials.train([space.asked], Rung(search.seeds, target.horizon_s))
+    return search, space.asked
+
+
+def test_a_limit_holds_for_the_worst_seed():
+    for request, said in (
+        (PlanRequest(within_s=2.0), "takes at least 2.94 s with a seed"),  # where the line crosses 90 %
+        (PlanRequest(joules=2.0), "takes at least 3 J with a seed"),  # at the next evaluation
+    ):
+        search, choice = search_of(lambda _, seed: (1.0 + seed, 1.0), 3, request)
+        assert said in (search.breach(choice) or "")
+
+
+@pytest.mark.parametrize(("seeds", "stands"), [(3, False), (4, True)])
+def test_fewer_than_a_third_of_the_seeds_may_be_late(seeds: int, stands: bool):
+    search, choice = search_of(lambda _, seed: (6.0 if seed == 0 else 1.0, 1.0), seeds)
+    assert [trial.state for trial in search.watched(choice)].count("late") == 1
+    assert search.stands(choice, search.seeds) == stands
+
+
+def test_of_equivalent_choices_the_fastest_by_the_clock_is_trained():
+    @dataclass
+    class Paced(MadeUp):
+        def play(self, choice: Choice, seed: int, horizon_s: float) -> Played | str:
+            pace_s = {"equal_share": 0.3, "equal_finish": 0.2, "min_time": 0.4}[choice.bandwidth]
+            self.played[choice, seed, horizon_s] = found = Played(pace_s, 0.01, str(choice), ())
+            return found
+
+    search, choice = search_of(lambda *_: (1.0, 1.0), 3)
+    search.trials = Paced(search.space)
+    planned = [choice.with_(schedule="deficit", bandwidth=band) for band in ("equal_share", "equal_finish", "min_time")]
+    assert search.by_the_clock(planned) == [planned[1]]
+    assert search.slower.keys() == {planned[0], planned[2]}
+
+
+def test_every_seed_must_keep_the_target_to_confirm_a_choice():
+    search, choice = search_of(lambda _, seed: (1.0, 0.3 if seed == 1 else 1.0), 3)
+    assert not search.confirm(choice)
+    search, choice = search_of(lambda *_: (1.0, 1.0), 3)
+    assert search.confirm(choice)

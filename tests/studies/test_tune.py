@@ -29,7 +29,7 @@ from perfeds2.spec.build import Algorithm, Stage, make_algorithms
 from perfeds2.spec.resolve import nested, read_toml, resolve, spec_from
 from perfeds2.spec.tasks import make_task
 from perfeds2.studies.execution import Execution
-from perfeds2.studies.tune import Tuning, load_tuning, tune
+from perfeds2.studies.tune import SeedScore, Tuning, _score, load_tuning, mean_score, tune
 from perfeds2.studies.tune import run_search as run_trainings
 from perfeds2.studies.tune_space import FIRST_SEED, Search, make_search, read_search
 
@@ -669,3 +669,13 @@ def test_what_is_given_goes_over_the_figures_settings():
     assert search.spec.task.name.text == "mnist"  # its first panel's
     assert list(search.axes) == ["PerFedS2"]
     assert make_search(tomllib.loads(search.to_toml())["base"], {"beta": [0.1]}).to_toml() == search.to_toml()
+
+
+def test_a_setting_is_scored_by_its_mean_over_time_not_by_its_end():
+    """0.2 for 9 s and 0.9 at the end, against 0.5 all the time."""
+    late, steady = (
+        Result([{"time_s": at, "test_accuracy_personal": score} for at, score in rows], [], {})
+        for rows in (((0.0, 0.2), (9.0, 0.9)), ((0.0, 0.5), (9.0, 0.5)))
+    )
+    assert (_score(late), _score(steady)) == (SeedScore(0.2, 0.9), SeedScore(0.5, 0.5))
+    assert mean_score([SeedScore(0.2, 0.9), SeedScore(0.4, 0.1)]) == pytest.approx(0.3)
