@@ -194,18 +194,6 @@ def _met(bracket: float) -> bool:
     return bracket <= 1e-12  # the closed-form β meets its condition only up to rounding
 
 
-@dataclass(frozen=True)
-class Orders:
-    """How K, β, S and A scale with ε, each up to an unknown constant."""
-
-    rounds: float  # K
-    beta: float  # β
-    staleness: float  # S
-    quorum: float  # A
-
-
-def orders(epsilon: float) -> Orders:
-    """Return Corollary 1: K = O(ε⁻³), β = O(ε²), S = O(ε⁻¹), A = O(ε⁻²). It relies on the printed bound."""
-    if epsilon <= 0:
-        raise ValueError(f"the target epsilon must be above 0, got {epsilon}.")
-    return Orders(rounds=epsilon**-3, beta=epsilon**2, staleness=1 / epsilon, quorum=epsilon**-2)
+def orders(epsilon: float) -> tuple[float, float, float, float]:
+    """Return K = ε⁻³, β = ε², S = ε⁻¹ and A = ε⁻², the orders of Corollary 1. It relies on the printed bound."""
+    return epsilon**-3, epsilon**2, 1 / epsilon, epsilon**-2
