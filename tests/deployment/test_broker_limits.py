@@ -131,9 +131,7 @@ def test_only_so_many_connections(own, made):
         for _ in range(20):
             held.append(socket.create_connection(address, timeout=5))
         until = time.monotonic() + 10
-        while let_in(
-            broker, made
-        ):  # one that has just hung up, as whoever looked at the port, has a place for a moment
+        while let_in(broker, made):  # a client that has just hung up keeps its place for a moment
             held.append(socket.create_connection(address, timeout=5))
             assert time.monotonic() < until
         for each in held:

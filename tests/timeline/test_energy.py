@@ -34,7 +34,7 @@ def test_one_job_by_hand():
     assert energy.sending_j[0] == pytest.approx(0.01 * sending_s)
     np.testing.assert_allclose(energy.by_time_j, [0, 0.005, energy.total_j, energy.total_j])
     assert energy_of(timeline, cell, ENERGY["chen"], 1e6, np.zeros(0)).computing_j[0] == pytest.approx(0.1)
-    # A whole phone: some watts while it sends, and so many mW a Mbit/s, which are mJ a Mbit.
+    # A whole phone draws constant watts while it sends, plus energy per megabit.
     for name, watts, mj in (("lte", 2.9, 77), ("5g-low", 3.2, 32), ("5g-mmwave", 5.7, 9)):
         phone = energy_of(timeline, cell, ENERGY[name], 1e6, np.zeros(0))
         assert phone.sending_j[0] == pytest.approx(watts * sending_s + mj / 1000, rel=1e-9)
