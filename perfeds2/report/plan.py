@@ -74,15 +74,14 @@ MARGINS = (
 
 
 def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
-    """Write plan.json, the maps and the page; with ``paper``, also write maps and a table there. Return the paths."""
+    """Write the maps and the page; with ``paper``, also write maps and a table there. Return the paths."""
     check_axis(axis)
     maps = map_charts(plan, axis)
-    write_text(folder / "plan.json", plan.to_json() + "\n")
     written = []
     for out in dict.fromkeys((folder, paper or folder)):
         written += write_figures(out, {"plan": maps}, lambda charts: figure_of(charts, ACROSS, PAGE_IN, NUMBERS[axis]))
     write_text(folder / "report.html", _page(plan, folder / "planned.toml", axis, maps))
-    written += [folder / "report.html", folder / "plan.json"]
+    written.append(folder / "report.html")
     return (
         written if paper is None else [*written, write_latex(paper / "plan.tex", plan.sentence, candidates_table(plan))]
     )
@@ -105,8 +104,7 @@ def print_plan(plan: Plan) -> None:
     for line in plan.notes:
         console.print(f"Note: {line}", style="dim", markup=False)
     for line in (plan.check, plan.sentence):
-        if line is not None:
-            console.print(line, markup=False, soft_wrap=True)
+        console.print(line, markup=False, soft_wrap=True)
     console.print(plan.headline, style="bold", markup=False, soft_wrap=True)
     if plan.command is not None:
         console.print(plan.command, markup=False, soft_wrap=True)

@@ -182,7 +182,13 @@ def adopted(trials: Trials, choice: Choice, horizon_s: float) -> Spec:
 def headline(plan: Plan) -> str:
     """Return the recommendation in a line: when, A, S, and whatever else differs from the spec."""
     if plan.best is None:
-        return f"None of {len(plan.candidates)} choices keeps {plan.target.words}"
+        limits = {
+            "within-s": plan.request.within_s,
+            "joules": plan.request.joules,
+            "least-share": plan.request.least_share,
+        }
+        said = [f" --{name} {limit:g}" for name, limit in limits.items() if limit is not None]
+        return f"None of {len(plan.candidates)} choices keeps {plan.target.words}{' with' * bool(said)}{','.join(said)}"
     new, old = (each.choice.settings for each in (plan.best, plan.candidates[plan.asked]))
     said = [_in_words(name, value) for name, value in new.items() if name in "AS" or value != old[name]]
     return f"{plan.target.score.level(plan.target.accuracy)} {_when(plan.best)}: {', '.join(said)}"
@@ -198,8 +204,7 @@ def answer(plan: Plan) -> str:
     """Return the sentence that states the result of a plan."""
     best, target = plan.best, plan.target
     if best is None:
-        standing = f"reaches {target.words} by {target.horizon_s / 2:.3g} s and keeps it in every seed and one step to each side"
-        return f"Nothing can be recommended: none of {len(plan.candidates)} choices {standing}; {_why_none(plan)}."
+        return f"Nothing can be recommended: {_why_none(plan)}."
     return (
         f"Take {best.choice}: {target.words} of {plan.population} UEs is reached {_when(best)} and held in "
         f"{best.held:.0%} of the looks until {target.confirm_s:.4g} s{_margin(best)}."
@@ -217,17 +222,23 @@ def _when(best: Candidate) -> str:
 
 def _why_none(plan: Plan) -> str:
     """Return why nothing can be recommended, and what to change."""
-    soonest: dict[str, Candidate] = {}  # by verdict
+    target, soonest = plan.target, dict[str, Candidate]()  # by verdict
     for each in sorted(plan.candidates, key=lambda each: or_inf(each.seconds or each.scouted_s)):
         soonest.setdefault(each.verdict, each)
-    if (edge := soonest.get("on an edge")) is not None:
-        return f"{edge.choice} would take {edge.seconds:.3g} s but stands {edge.why}; lower --beta or --target-accuracy"
-    counts = Counter(each.verdict for each in plan.candidates)
-    if (broken := soonest.get("breaks a limit")) is not None and counts["breaks a limit"] > counts["fails"]:
-        return f"{counts['breaks a limit']} break a limit, such as {broken.choice}: {broken.why}; loosen it"
-    if counts["fails"]:
-        return f"{counts['fails']} lose it again; lower --beta (perfeds2 tune) or --target-accuracy"
-    return "they are too slow; give a longer --horizon-s, or a lower --target-accuracy"
+    counts, every = Counter(each.verdict for each in plan.candidates), len(plan.candidates)
+    broken, edge = soonest.get("breaks a limit"), soonest.get("on an edge")
+    if broken is not None and edge is None and counts["breaks a limit"] > counts["fails"]:
+        return f"{counts['breaks a limit']} of {every} choices break a limit, such as {broken.choice}: {broken.why}; loosen it"
+    standing = (
+        f"reaches {target.words} by {target.horizon_s / 2:.3g} s and keeps it in every seed and one step to each side"
+    )
+    if edge is not None:
+        why = f"{edge.choice} would take {edge.seconds:.3g} s but stands {edge.why}; lower --beta or --target-accuracy"
+    elif counts["fails"]:
+        why = f"{counts['fails']} lose it again; lower --beta (perfeds2 tune) or --target-accuracy"
+    else:
+        why = "they are too slow; give a longer --horizon-s, or a lower --target-accuracy"
+    return f"none of {every} choices {standing}; {why}"
 
 
 def _margin(best: Candidate) -> str:

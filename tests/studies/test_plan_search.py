@@ -132,7 +132,11 @@ def test_limits_are_kept():
     assert "Nothing can be recommended" in plan.sentence
     plan, trials = made(cliff, request=PlanRequest(joules=100.0), joules=lambda choice: 1e4 / choice.quorum)
     assert plan.best is None
+    assert plan.sentence.startswith(
+        f"Nothing can be recommended: {len(plan.candidates)} of {len(plan.candidates)} choices break a limit, "
+    )
     assert "(--joules 100); loosen it" in plan.sentence
+    assert plan.headline.endswith(" choices keeps 90 % personalised test accuracy with --joules 100")
     scouted = {(choice, seed) for choice, seed, until_s in trials.wanted if until_s < plan.target.horizon_s}
     assert len(scouted) < len(plan.candidates) + 5  # one short training shows that a choice takes too many joules
 
