@@ -11,7 +11,7 @@ from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
 AXES = ("seconds", "rounds", "joules", "bits")  # as in report.read, which is slow to import; a test compares them
-WORDS = {".html": "Report", ".tex": "Table", ".json": "Plan"}  # by file extension
+WORDS = {".html": "Report", ".tex": "Table"}  # by file extension
 
 
 def report(

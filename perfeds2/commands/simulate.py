@@ -9,5 +9,5 @@ DEFAULTS = {"seeds": [0]}
 
 
 def simulate(**given: Value) -> None:
-    """Simulate only the clock: who is merged when, and who waits."""
+    """Simulate rounds, merges and waiting times without training."""
     do_spec("simulate", given, DEFAULTS)

@@ -1,7 +1,7 @@
 """Compute what a UE uploads from the model it received.
 
 An objective is a small immutable object. Called with a loss, the parameters, the model the job started from and its
-batches, it returns a gradient. An objective with a memory does a whole job at once: from the received model, its
+batches, it returns a gradient. An objective that keeps state on the UE does a whole job at once: from the received model, its
 memory and the batches it makes the upload and the new memory. The memory is stored when the upload is merged, so a
 lost job leaves no trace. Objectives for all three modes are here; ``methods/`` has the others.
 """
@@ -64,7 +64,7 @@ class Annealed(Objective, typing.Protocol):
 
 @typing.runtime_checkable
 class Stateful(typing.Protocol):
-    """What a UE with a memory computes. Implement these members and pass your own."""
+    """What a UE computes if it keeps state between jobs. Implement these members and pass your own."""
 
     @property
     def batches(self) -> int:
@@ -175,8 +175,8 @@ class FedProx:
 class PerFed:
     """The meta-gradient (I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o) of eq. (7), on three independent batches.
 
-    ``hessian``: "exact" takes the Hessian-vector product as it is (jvp of grad); "hf" by a central difference of
-    gradients; "fo" leaves it out (first order). ``hessian_batch`` "inner" takes it on D_in: then the update is the gradient
+    ``hessian``: "exact" computes the Hessian-vector product by jvp of grad; "hf" by a central difference of gradients;
+    "fo" leaves it out (first order). ``hessian_batch`` "inner" takes it on D_in: then the update is the gradient
     of one sampled F, w ↦ f(w − α∇f(w; D_in); D_o). With ``inner_clip`` the inner gradient is shortened to that norm, and
     differentiated as such: (I − α∇²f·J) with J its derivative. docs/how-to/gradients.md says when which helps.
     """
@@ -223,13 +223,14 @@ class PerFed:
             The gradient, by name, in the shapes of ``params``.
         """
         inner = jax.grad(loss)(params, pick(batches, 0))
-        step = inner if self.inner_clip is None else clip(inner, self.inner_clip)
+        most = self.inner_clip
+        step = inner if most is None else clip(inner, most)
         adapted = stepped(params, self.alpha, step)
         outer = jax.grad(loss)(adapted, pick(batches, 1))
         if self.hessian == "fo":
             return outer
         product, on = _jvp if self.hessian == "exact" else _difference, 0 if self.hessian_batch == "inner" else 2
-        direction = outer if self.inner_clip is None else _through_clip(inner, self.inner_clip, outer)
+        direction = outer if most is None else _jvp(lambda g: clip(g, most), inner, outer)
         curvature = product(lambda w: jax.grad(loss)(w, pick(batches, on)), params, direction)
         exact = stepped(outer, self.alpha, curvature)
         if self.anneal is None:
@@ -324,24 +325,13 @@ def clip(gradient: Params, most: float | Array) -> Params:
     return jax.tree.map(lambda g: scale * g, gradient)
 
 
-def _through_clip(gradient: Params, most: float | Array, direction: Params) -> Params:
-    """Apply the derivative of ``clip`` at ``gradient``: (C/‖g‖)(I − ĝĝᵀ)·v where it clips, else v."""
-    length = norm(gradient)
-    clips = length > most
-    scale, safe = jnp.where(clips, most / length, 1.0), jnp.where(clips, length, 1.0)
-    along = sum(jnp.vdot(g, v) for g, v in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
-    share = jnp.where(clips, along / safe**2, 0.0)
-    return jax.tree.map(lambda v, g: scale * (v - share * g), direction, gradient)
-
-
-def _jvp(gradient: Callable[[Params], Params], params: Params, direction: Params) -> Params:
-    """Return ∇²f · v exactly."""
-    return jax.jvp(gradient, (params,), (direction,))[1]
+def _jvp(function: Callable[[Params], Params], params: Params, direction: Params) -> Params:
+    """Return the derivative of a function along a direction; for a gradient this is ∇²f · v."""
+    return jax.jvp(function, (params,), (direction,))[1]
 
 
 def _difference(gradient: Callable[[Params], Params], params: Params, direction: Params) -> Params:
     """Return ∇²f · v ≈ (∇f(w + δv) − ∇f(w − δv)) / 2δ, with δ such that the step has length 10⁻²."""
     delta = 1e-2 / jnp.maximum(norm(direction), 1e-12)
-    ahead = gradient(jax.tree.map(lambda w, v: w + delta * v, params, direction))
-    behind = gradient(jax.tree.map(lambda w, v: w - delta * v, params, direction))
+    ahead, behind = gradient(stepped(params, -delta, direction)), gradient(stepped(params, delta, direction))
     return jax.tree.map(lambda a, b: (a - b) / (2 * delta), ahead, behind)

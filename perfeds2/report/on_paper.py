@@ -35,7 +35,7 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.1,
     "legend.frameon": False,
     "pdf.fonttype": 42,  # embed fonts, so that text stays text
-    "text.parse_math": False,  # print a dollar sign in a name as it is
+    "text.parse_math": False,  # a dollar sign in a name is not mathematics
     "savefig.dpi": 300,
 }
 FORMATS = {"pdf": {"CreationDate": None}, "png": {"Software": None}}  # no date or version: reproducible bytes

@@ -75,7 +75,8 @@ MARGINS = (
 
 def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
     """Write the maps and the page; with ``paper``, also write maps and a table there. Return the paths."""
-    check_axis(axis)
+    if axis not in NUMBERS:
+        raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")
     maps = map_charts(plan, axis)
     written = []
     for out in dict.fromkeys((folder, paper or folder)):
@@ -85,12 +86,6 @@ def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | No
     return (
         written if paper is None else [*written, write_latex(paper / "plan.tex", plan.sentence, candidates_table(plan))]
     )
-
-
-def check_axis(axis: str) -> None:
-    """Reject an axis for which plans have no numbers."""
-    if axis not in NUMBERS:
-        raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")
 
 
 def load_plan(folder: Path) -> Plan:

@@ -397,7 +397,7 @@ def when_opened(named: Named, protocol: Protocol, schedule: Value) -> Schedule:
 def skipping(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -> Schedule:
     """Make a built-in schedule skip UEs that are away when a round opens.
 
-    The schedule stays as it is, and rounds wait, if the staleness bound holds only when the plan is followed exactly.
+    A schedule that must be followed exactly to keep the staleness bound is left unchanged; its rounds wait for absent UEs.
     """
     comes_and_goes = cell.fleet is not None and cell.fleet.presence is not None
     to_the_letter = protocol.max_staleness is not None and protocol.stale != "restart"

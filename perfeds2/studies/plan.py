@@ -182,12 +182,8 @@ def adopted(trials: Trials, choice: Choice, horizon_s: float) -> Spec:
 def headline(plan: Plan) -> str:
     """Return the recommendation in a line: when, A, S, and whatever else differs from the spec."""
     if plan.best is None:
-        limits = {
-            "within-s": plan.request.within_s,
-            "joules": plan.request.joules,
-            "least-share": plan.request.least_share,
-        }
-        said = [f" --{name} {limit:g}" for name, limit in limits.items() if limit is not None]
+        limits = {name: vars(plan.request)[name] for name in ("within_s", "joules", "least_share")}
+        said = [f" --{name.replace('_', '-')} {limit:g}" for name, limit in limits.items() if limit is not None]
         return f"None of {len(plan.candidates)} choices keeps {plan.target.words}{' with' * bool(said)}{','.join(said)}"
     new, old = (each.choice.settings for each in (plan.best, plan.candidates[plan.asked]))
     said = [_in_words(name, value) for name, value in new.items() if name in "AS" or value != old[name]]

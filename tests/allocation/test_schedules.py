@@ -1,4 +1,4 @@
-"""Schedules: who is merged when, how far that strays from what is due, and what the printed algorithm does."""
+"""Schedules: which UEs they merge in each round, how far that strays from what is due, and what the printed algorithm does."""
 
 from math import gcd
 

@@ -63,7 +63,7 @@ def test_feddyn_remembers_what_the_page_says(feddyn):
 
 @dataclass(frozen=True)
 class Returning:
-    """An objective with a memory that returns whatever it is told to."""
+    """An objective that keeps state and returns whatever it is told to."""
 
     what: Any
     batches = 1

@@ -1,4 +1,4 @@
-"""TiFL, FedAT and SAFA: who is merged when, and what becomes of it, is what their papers say."""
+"""Do TiFL, FedAT and SAFA merge the UEs that their papers say, in the way they say?"""
 
 from dataclasses import replace
 from typing import Any

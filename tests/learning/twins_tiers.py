@@ -1,4 +1,4 @@
-"""Methods that decide who is merged when, as their papers write them down, in NumPy: see ``twins.py``.
+"""Methods that decide which UEs are merged in each round, as their papers write them down, in NumPy: see ``twins.py``.
 
 Who arrived when is the clock's. What follows from it (whose turn it was, who is too far behind, which tier has worked how
 often) is counted here once more, and asserted against the timeline.
