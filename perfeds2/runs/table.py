@@ -23,7 +23,12 @@ OF_TIMELINE = (
     "starved",
 )
 MEANS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")
-TO_TARGET = {"rounds_to_target": "round", "joules_to_target": "joules", "bits_to_target": "merged_bits"}
+TO_TARGET = {  # column of the result, by what reaching the target cost
+    "time_to_target_s": "time_s",
+    "rounds_to_target": "round",
+    "joules_to_target": "joules",
+    "bits_to_target": "merged_bits",
+}
 SEEDS_OF_RADIO = 5  # whose cells are examined, at most
 
 
@@ -142,16 +147,13 @@ def summarise_point(spec: Spec, results: Sequence[Result]) -> Json:
     from perfeds2.spec.tasks import metric_of
 
     target = spec.run.target_accuracy
-    times = [time_to_target(each.rows, target) for each in results]
     last = [each.rows[-1] for each in results]
     row: Json = {
         "seeds": len(results),
         "diverged": sum(not math.isfinite(each["train_loss"]) for each in last),
         **({} if spec.task.metric is None else {"metric": metric_of(spec)}),
         "target_accuracy": target,
-        "censored": times.count(None),  # seeds that never reached the target
-        "time_to_target_s_median": censored_median(times),
-        **_interval("time_to_target_s", times),
+        "censored": sum(time_to_target(each.rows, target) is None for each in results),  # seeds that never reached the target
     }
     for name, column in TO_TARGET.items():
         spent = [time_to_target(each.rows, target, column) for each in results]

@@ -35,7 +35,7 @@ class FADAS:
         first = jax.tree.map(lambda m, d: self.first_decay * m + (1 - self.first_decay) * d, first, move)
         second = jax.tree.map(lambda v, d: self.second_decay * v + (1 - self.second_decay) * d**2, second, move)
         largest = jax.tree.map(jnp.maximum, largest, second)
-        latest = jnp.asarray(arrived.staleness.max(), jnp.float32)
+        latest = arrived.staleness.max()
         size = self.server_step / jnp.where(latest > self.late, latest, 1.0)
         step = jax.tree.map(lambda m, v: size * m / (jnp.sqrt(v) + self.epsilon), first, largest)
         return jax.tree.map(jnp.subtract, params, step), (first, second, largest)

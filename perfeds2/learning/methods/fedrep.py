@@ -25,14 +25,11 @@ def head_of(params: Params) -> Params:
 class KeepsHead:
     """A memory that holds the UE's own head. Its own model is the shared layers with this head."""
 
-    def first(self, params: Params) -> Params:
-        return head_of(params)
-
     @staticmethod
     def personal(params: Params, kept: Params) -> Params:
         return params | kept
 
-    withheld = staticmethod(head_of)
+    first = withheld = staticmethod(head_of)
 
 
 @traced
