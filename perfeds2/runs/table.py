@@ -153,7 +153,9 @@ def summarise_point(spec: Spec, results: Sequence[Result]) -> Json:
         "diverged": sum(not math.isfinite(each["train_loss"]) for each in last),
         **({} if spec.task.metric is None else {"metric": metric_of(spec)}),
         "target_accuracy": target,
-        "censored": sum(time_to_target(each.rows, target) is None for each in results),  # seeds that never reached the target
+        "censored": sum(
+            time_to_target(each.rows, target) is None for each in results
+        ),  # seeds that never reached the target
     }
     for name, column in TO_TARGET.items():
         spent = [time_to_target(each.rows, target, column) for each in results]
