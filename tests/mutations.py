@@ -180,8 +180,8 @@ MUTATIONS = [
         "learning/objectives.py",
         "learning/test_gradients.py",
         (
-            "scale * (v - share * g)",
-            "scale * v",
+            "_jvp(lambda g: clip(g, most), inner, outer)",
+            "clip(outer, most)",
             "test_the_inner_clip_on_a_parabola_by_hand",
         ),
         (
@@ -350,8 +350,8 @@ MUTATIONS = [
             "test_every_learning_setting_reaches_the_learner",
         ),
         (
-            "(algorithm.protocol, algorithm.learner.samples, algorithm.bandwidth,",
-            "(algorithm.protocol, algorithm.bandwidth,",
+            "same = (rounds, learner.samples, bits",
+            "same = (rounds, bits",
             "test_who_looks_at_more_samples_has_a_timeline_of_its_own",
         ),
     ),
