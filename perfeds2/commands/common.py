@@ -127,7 +127,7 @@ WITH_RESUME = {"resume", "quiet", "yes", "jobs", "as_json", *STUDY}  # the folde
 
 COMMON: Flags = {
     "context": (typer.Context, inspect.Parameter.empty),  # not a flag: typer passes which flags were typed
-    "spec": (Path | None, flag("--spec", "Read settings from a TOML file; flags override it.", "FILE")),
+    "spec": (Path | None, flag("--spec", "TOML file with settings; flags override it.", "FILE")),
     "set_": (
         list[str] | None,
         flag(
@@ -137,7 +137,7 @@ COMMON: Flags = {
             autocompletion=setting_keys,
         ),
     ),
-    "out": (Path | None, flag("--out", "Folder for the results. (default: a new one in runs/)", "DIR")),
+    "out": (Path | None, flag("--out", "Results folder. (default: a new one in runs/)", "DIR")),
     "resume": (Path | None, flag("--resume", "Continue an interrupted or killed run.", "DIR")),
     "yes": (bool, flag("--yes", "Run even if the estimate exceeds one day.", default=False)),
     "quiet": (bool, QUIET),
