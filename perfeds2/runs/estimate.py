@@ -19,7 +19,6 @@ from perfeds2.runs.trainer import Workbench
 from perfeds2.runs.training import Training
 from perfeds2.spec.build import make_algorithms, make_timelines
 from perfeds2.spec.tasks import make_task, model_of
-from perfeds2.timeline.fast.loading import compile_if_it_pays
 
 DAY_S = 86_400.0
 ROUNDS = 8  # simulated to measure the pace
@@ -64,20 +63,15 @@ def seconds_needed(trainings: Sequence[Training], *, trains: bool = True) -> tup
 def refuse_days(trainings: Sequence[Training], *, yes: bool, trains: bool = True) -> None:
     """Refuse work that is estimated to take more than one day on this machine, unless ``yes``.
 
-    The estimate also tells whether to compile the clock beside the run.
-
     Raises:
         InputError: If the estimate exceeds one day.
     """
-    if yes or not trainings:
-        return
-    clock_s, train_s = seconds_needed(trainings, trains=trains)
-    if (days := (clock_s + train_s) / DAY_S) > 1:
+    days = 0.0 if yes or not trainings else sum(seconds_needed(trainings, trains=trains)) / DAY_S
+    if days > 1:
         raise InputError(
             f"this would take about {days:.3g} days of this machine's time; "
             f"give a shorter --horizon-s or fewer --rounds, or --yes to run it anyway."
         )
-    compile_if_it_pays(clock_s)
 
 
 # ---- memory

@@ -21,9 +21,6 @@ from perfeds2.allocation.schedulers import best_channel
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
-from perfeds2.runs.estimate import refuse_days
-from perfeds2.runs.training import trainings_of
-from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline import simulate as module
 from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.fast import loading
@@ -280,20 +277,6 @@ def test_it_is_compiled_after_a_short_run_and_beside_a_long_one(nothing_loaded, 
         play(setting, start_clock(setting), rounds=100)
     assert len(by_numpy) == 210
     assert [command[1:] for command in started] == [["-m", "perfeds2.timeline.fast.loading"]]
-
-
-@pytest.mark.usefixtures("nothing_loaded")
-def test_it_is_compiled_from_the_start_of_a_run_with_much_to_simulate(monkeypatch):
-    started: list[list[str]] = []
-    monkeypatch.setattr(loading.subprocess, "Popen", lambda command, **_: started.append(command))
-    trainings = trainings_of(spec_from(ues=5, quorum=1, seeds=2, horizon_s=1, algorithms=["FedAvgS2"]))
-    monkeypatch.setattr(loading, "COMPILE_S", 1e6)
-    refuse_days(trainings, yes=False)
-    assert started == []
-    monkeypatch.setattr(loading, "COMPILE_S", 1e-6)
-    refuse_days(trainings, yes=False)
-    refuse_days(trainings, yes=False)
-    assert len(started) == 1
 
 
 def test_what_cannot_be_loaded_is_done_without(nothing_loaded, monkeypatch):

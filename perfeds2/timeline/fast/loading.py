@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 VARIABLE, FOLDER = "PERFEDS2_CLOCK", "PERFEDS2_COMPILE_CACHE"
-LOAD_S, COMPILE_S = 1.0, 10.0  # time to load and to compile; for less work the NumPy clock is faster
+LOAD_S, COMPILE_S = 1.0, 20.0  # time to load and to compile; for less work the NumPy clock is faster
 COMPILE_PAYS_S = 1.5  # from this much work on, compile for the next run
 COMPILING_S = 300.0  # after this time another process may start compiling
 
@@ -68,13 +68,6 @@ def loaded(searching: bool, work_s: float, *, wait: bool = False) -> Kernel | No
     elif work_s + Loaded.spent_s > COMPILE_PAYS_S:
         _compile_at_exit(folder)
     return Loaded.kernels.get(searching)
-
-
-def compile_if_it_pays(work_s: float) -> None:
-    """Start compiling at the start of a run whose clock would take longer than that with NumPy."""
-    folder = _folder() if allowed() and work_s > COMPILE_S else None
-    if folder is not None and not _ready(folder, searching=False).exists():
-        _start_compiling(folder)
 
 
 def _load(searching: bool, folder: Path | None) -> None:
@@ -159,13 +152,13 @@ def _start_compiling(folder: Path) -> None:
 
 
 def compile_for_others() -> None:
-    """Fill the cache folder: first with what most runs need, then at low priority with the rest."""
+    """Fill the cache folder at low priority, starting with what most runs need."""
+    if hasattr(os, "nice"):
+        os.nice(10)
     folder = _folder()
     for searching in (False, True):
         if folder is not None and loaded(searching, math.inf) is not None:
             _ready(folder, searching).touch()
-        if hasattr(os, "nice"):
-            os.nice(19)
 
 
 if __name__ == "__main__":
