@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from perfeds2.learning.data import Data, Part
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.models.model import Model, Params, measure, summed_loss
+from perfeds2.learning.models.from_torch import TorchModel
+from perfeds2.learning.models.model import Model, Params, bare, measure, summed_loss
 from perfeds2.learning.objectives import Memory, Personal, stepped
 from perfeds2.learning.task import Task
 
@@ -111,10 +112,17 @@ def look_at_ue(
     def slope(w: Params) -> tuple[Float[Array, ""], Params]:
         return mean(lambda part: jax.value_and_grad(lambda w: summed_loss(model, w, *part))(w))
 
+    def fitted(w: Params) -> Params:
+        if not isinstance(network := bare(model), TorchModel):
+            return w
+        return network.with_statistics(w, train[0][jnp.arange(lengths[0]) % train[2].sum()])  # not the padding
+
+    params = fitted(params)
     loss, gradient = slope(params)
     personal = stepped(params, alpha, gradient) if own is None else own
     if own is None and view.steps > 1:
         personal = jax.lax.fori_loop(1, view.steps, lambda _, w: stepped(w, alpha, slope(w)[1]), personal)
+    personal = fitted(personal)
     losses = jnp.stack([loss, mean(lambda part: summed_loss(model, personal, *part))])
     right = jnp.stack([measure(model, params, *test), measure(model, personal, *test)])
     return jnp.concatenate([losses, jnp.where(jnp.isfinite(losses), right, jnp.nan)])

@@ -1,5 +1,6 @@
 """Is a PyTorch module, computed by JAX, still the same network, with the same gradients?"""
 
+import copy
 import importlib.util
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfeds2 import Task, compare
+from perfeds2 import Cell, FedAvg, Learner, Protocol, Task, compare, evaluate, replay, simulate
 from perfeds2.errors import InputError
 from perfeds2.learning.models import aten
 from perfeds2.learning.models.aten import ATEN
@@ -52,7 +53,8 @@ def meta_gradient_of_torch(module, x, y, alpha):
 
     def loss(w, batch):
         x, y = (torch.from_numpy(each[batch]) for each in (x_all, y_all))
-        return nn.functional.cross_entropy(functional_call(module, {**w, **rest}, (x,)), y)
+        buffers = {name: tensor.clone() for name, tensor in rest.items()}  # BatchNorm writes into them
+        return nn.functional.cross_entropy(functional_call(module, {**w, **buffers}, (x,)), y)
 
     x_all, y_all = (x.astype(np.float64) if x.dtype == np.float32 else x), y
     moved = {name: w - alpha * g for (name, w), g in zip(params.items(), grad(loss)(params, 0).values(), strict=True)}
@@ -68,6 +70,7 @@ def meta_gradient_of_torch(module, x, y, alpha):
         (nets.Mlp, jax.ShapeDtypeStruct((12,), FLOATS)),
         (nets.LeNet, PIXELS),
         (nets.LeNetRelu, PIXELS),
+        (nets.Normed, PIXELS),
         (nets.Transformer, SIX),
         (nets.Letters, SIX),
         (nets.Gru, SIX),
@@ -99,6 +102,7 @@ ALL = {
     nets.Shapes: jax.ShapeDtypeStruct((24,), FLOATS),
     nets.Images: jax.ShapeDtypeStruct((128,), FLOATS),
     nets.TakenApart: jax.ShapeDtypeStruct((128,), FLOATS),
+    nets.Normed: PIXELS,
     nets.Sequences: SIX,
 }
 seen: set[str] = set()  # operations, by the tests below
@@ -264,10 +268,14 @@ class Dropping(nets.Mlp):
         self.layers.insert(2, nn.Dropout(0.3))
 
 
-class Batched(nets.Mlp):
+class Counting(nets.Mlp):
     def __init__(self):
         super().__init__()
-        self.layers.insert(1, nn.BatchNorm1d(8))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen += 1
+        return super().forward(x)
 
 
 class OfSeven(nets.Mlp):
@@ -323,8 +331,8 @@ def frozen():
             " in layers.2 (Dropout): random numbers in forward are not supported; call .eval() on the module to switch dropout off.",
         ),
         (
-            Batched,
-            "the PyTorch model Batched changes its buffer layers.1.running_mean while it computes, which no UE uploads; call .eval() on it",
+            Counting,
+            "the PyTorch model Counting changes its buffer seen while it computes, which no UE uploads; call .eval() on it",
         ),
         (OfSeven, "the PyTorch model OfSeven accepts only a fixed number of samples; use x.shape"),
         (Twice, "the PyTorch model Twice gives a tuple for 7 samples; expected a tensor with a row for each."),
@@ -352,10 +360,83 @@ def test_what_cannot_be_done_is_said_in_a_sentence(net, sentence):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("net", [Dropping, Batched])
-def test_eval_says_that_dropout_is_off_and_that_statistics_stay(net):
-    model = from_torch(lambda: net().eval(), jax.ShapeDtypeStruct((12,), FLOATS))
-    assert not [name for name in model.init(jax.random.key(0)) if "running" in name]
+@pytest.mark.parametrize(("net", "sample"), [(Dropping, jax.ShapeDtypeStruct((12,), FLOATS)), (nets.Normed, PIXELS)])
+def test_eval_says_that_dropout_is_off_and_that_statistics_stay(net, sample):
+    model = from_torch(lambda: net().eval(), sample)
+    weights = model.init(jax.random.key(0))
+    assert not [name for name in weights if "running" in name]
+    assert model.with_statistics(weights, jnp.zeros((5, *sample.shape))).keys() == weights.keys()
+
+
+# ---- BatchNorm in training mode
+
+
+def fit(module, x):
+    """Let a module take its statistics from these samples, and compute with them from now on."""
+    for layer in module.modules():
+        layer.momentum = 1.0  # the running statistics are those of the last batch
+    module.train()
+    module(torch.from_numpy(x))
+    return module.eval()
+
+
+def test_a_batch_is_normalised_by_itself_and_later_ones_by_its_statistics():
+    torch.manual_seed(0)
+    module, (x, other) = nets.Normed(), samples(PIXELS, 2, 9)
+    model = from_torch(module, PIXELS)
+    weights = model.init(jax.random.key(0))
+    close = partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
+    close(model(weights, jnp.asarray(x)), module(torch.from_numpy(x)).detach())
+    fitted, module = model.with_statistics(weights, jnp.asarray(x)), fit(module, x)
+    buffers = {name: tensor for name, tensor in module.named_buffers() if "running" in name}
+    assert fitted.keys() - weights.keys() == buffers.keys()
+    for name, tensor in buffers.items():
+        close(fitted[name], tensor, err_msg=name)
+    close(model(fitted, jnp.asarray(other)), module(torch.from_numpy(other)).detach())
+    slope = jax.grad(lambda w: (model(w, jnp.asarray(other)) ** 2).sum())(fitted)
+    assert not any(np.any(slope[name]) for name in buffers)  # a personal step leaves them
+
+
+@pytest.mark.slow
+def test_rounds_and_evaluations_with_batchnorm_are_those_of_a_pytorch_loop():
+    """Three UEs in synchronous rounds, α = 0.2; a UE's statistics are those of its training samples."""
+    random, beta, rounds = np.random.default_rng(5), 0.3, 12
+    y = random.integers(0, 4, 150)
+    x = random.standard_normal((150, 144)).astype(FLOATS)
+    x[np.arange(150), y] += 4.0
+    module = nets.Normed()
+    task = Task.from_torch(module, x, y, ues=3, labels_per_ue=2, seed=0)
+    timeline = simulate(Cell.draw(3, seed=0), Protocol(3), rounds=rounds, payload_bits=1e4, samples=8)
+    weights = replay(task, timeline, Learner(FedAvg(), beta, batch=8), seed=0)
+    ours, optimiser = evaluate(task, weights, alpha=0.2), torch.optim.SGD(module.parameters(), beta)
+    key = jax.random.fold_in(jax.random.key(0), 1)
+    for version in range(rounds):
+        optimiser.zero_grad()
+        for ue in range(3):
+            own = jax.random.fold_in(jax.random.fold_in(key, ue), version)
+            inputs, labels = (np.array(each[0, 0]) for each in task.data.batches(own, jnp.int32(ue), (1, 1, 8)))
+            loss = nn.functional.cross_entropy(module(torch.from_numpy(inputs)), torch.from_numpy(labels).long())
+            (loss / 3).backward()
+        optimiser.step()
+    for name, tensor in module.named_parameters():
+        np.testing.assert_allclose(weights[name], tensor.detach(), rtol=0, atol=2e-5, err_msg=name)
+    lengths = task.data.lengths()
+    for ue in range(3):
+        parts = task.data.train_part(jnp.int32(ue), lengths[0]), task.data.test_part(jnp.int32(ue), lengths[1])
+        (train, labels, _), (test, right, _) = ([np.array(each)[np.array(part[2])] for each in part] for part in parts)
+        told = np.resize(train, (lengths[0], 144))  # as often as it fits
+        mine = fit(copy.deepcopy(module), told)
+        for name, again in (("", False), ("_personal", True)):
+            loss = nn.functional.cross_entropy(mine(torch.from_numpy(train)), torch.from_numpy(labels).long())
+            accuracy = (mine(torch.from_numpy(test)).argmax(1).numpy() == right).mean()
+            assert ours[f"train_loss{name}"][ue] == pytest.approx(loss.item(), abs=1e-4)
+            assert ours[f"test_accuracy{name}"][ue] == pytest.approx(accuracy)
+            if not again:
+                mine.zero_grad()
+                loss.backward()
+                torch.optim.SGD(mine.parameters(), 0.2).step()
+                mine = fit(mine, told)
+    assert ours["test_accuracy_personal"].mean() > 0.6
 
 
 def test_bytes_are_the_modules_own_affair_and_the_sentence_says_so():

@@ -40,6 +40,20 @@ class LeNetRelu(LeNet):
             self.layers[at] = layer
 
 
+class Normed(nn.Module):
+    """With BatchNorm of both kinds, in training mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Unflatten(1, (1, 12, 12)), nn.Conv2d(1, 3, 3, stride=3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten()),
+            *(nn.Linear(48, 6), nn.BatchNorm1d(6, affine=False), nn.Tanh(), nn.Linear(6, 4)),
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
 class Letters(nn.Module):
     def __init__(self):
         super().__init__()

@@ -230,6 +230,16 @@ def batch_norm(
     return (_scaled(out, weight, bias),)
 
 
+def batch_norm_in_training(
+    x: Array, weight: Array | None, bias: Array | None, mean: Array | None, variance: Array | None, _: bool, *how: float
+) -> tuple[Array | None, ...]:
+    """Normalise with fixed statistics, or with those of the batch if there are none. Return those of the batch, too."""
+    axes, count = (0, *range(2, x.ndim)), x.size // x.shape[1]
+    own = x.mean(axes), x.var(axes)
+    used = own if mean is None or variance is None else jax.lax.stop_gradient((mean, variance))
+    return *batch_norm(x, weight, bias, *used, *how), None, None, own[0], own[1] * count / max(count - 1, 1)
+
+
 def _scaled(x: Array, weight: Array | None, bias: Array | None) -> Array:
     """Apply each channel's weight and bias."""
     shape = (1, -1, *[1] * (x.ndim - 2))
@@ -426,6 +436,7 @@ ATEN: Mapping[str, Callable[..., PyTree]] = {
     "layer_norm": layer_norm,
     "group_norm": group_norm,
     "_native_batch_norm_legit_no_training": batch_norm,
+    "_native_batch_norm_legit_functional": batch_norm_in_training,
     "embedding": embedding,
     "lstm": lstm,
     "gru": gru,

@@ -103,6 +103,7 @@ class Exported:
     output: str
     weights: Arrays  # the module's own, or drawn ones
     constants: Arrays  # buffers, and parameters that require no gradient
+    statistics: Mapping[str, str]  # of BatchNorm in training: the buffer of each step
 
 
 @dataclass(frozen=True)
@@ -123,12 +124,22 @@ class TorchModel:
         return jax.pure_callback(draw, weights, jax.random.bits(key, (), jnp.uint32), vmap_method="sequential")
 
     def __call__(self, params: Params, x: Shaped[Array, "*s x"]) -> Float[Array, "..."]:
+        logits = self._results(params, x)[self.module.output]
+        return logits.reshape(*x.shape[:-1], *logits.shape[1:])
+
+    def with_statistics(self, params: Params, x: Shaped[Array, "*s x"]) -> Params:
+        """Return the weights with BatchNorm's statistics of these samples, which the model then uses."""
+        known = self._results({name: params[name] for name in self.module.weights}, x)
+        return params | {name: known[step] for step, name in self.module.statistics.items()}
+
+    def _results(self, params: Params, x: Array) -> dict[str, PyTree]:
         arrays = {**self.module.constants, **params, BATCH: x.reshape(-1, *self.sample)}
-        known: dict[str, PyTree] = {name: jnp.asarray(arrays[theirs]) for name, theirs in self.module.inputs}
+        known: dict[str, PyTree] = {
+            name: jax.tree.map(jnp.asarray, arrays.get(theirs)) for name, theirs in self.module.inputs
+        }
         for step in self.module.steps:
             known[step.result] = step(known)
-        logits = known[self.module.output]
-        return logits.reshape(*x.shape[:-1], *logits.shape[1:])
+        return known
 
 
 # ---- conversion
@@ -139,7 +150,8 @@ def from_torch(given: Module | Callable[[], Module], sample: jax.ShapeDtypeStruc
 
     Every seed starts from a module's own weights. A class or function is called again for each seed, after
     ``torch.manual_seed``, so seeds start from different weights, as with our own models. The module keeps its mode:
-    call ``.eval()`` to turn dropout off and to fix the statistics of BatchNorm.
+    call ``.eval()`` to turn dropout off and to fix the statistics of BatchNorm. In training mode BatchNorm normalises a
+    batch by its own statistics, and an evaluation takes those of the UE's training samples.
 
     Raises:
         InputError: PyTorch is missing, or the module cannot be converted.
@@ -223,12 +235,13 @@ def _exported(torch: Torch, module: Module, sample: jax.ShapeDtypeStruct) -> Exp
         hint = "; forward may look at shapes, not at values" if "data-dependent" in str(error) else ""
         raise InputError(f"{_name(module)} cannot be exported by PyTorch ({_told(error)}){hint}.") from error
     signature = program.graph_signature
-    changed = next(iter(signature.buffers_to_mutate.values()), None)
-    if changed is not None:
-        raise InputError(
-            f"{_name(module)} changes its buffer {changed} while it computes, which no UE uploads; call .eval() on it to "
-            f"keep the statistics of BatchNorm as they are, or take GroupNorm or LayerNorm."
-        )
+    changed = signature.buffers_to_mutate
+    for name in changed.values():
+        if not isinstance(module.get_submodule(name.rpartition(".")[0]), torch.nn.modules.batchnorm._BatchNorm):
+            raise InputError(
+                f"{_name(module)} changes its buffer {name} while it computes, which no UE uploads; call .eval() on it."
+            )
+    statistics = {step: name for step, name in changed.items() if not name.endswith("num_batches_tracked")}
     nodes = {node.name: node for node in program.graph.nodes}
     (x_name,), (output,) = signature.user_inputs, signature.user_outputs
     if any(isinstance(nodes[name].meta["val"].shape[0], int) for name in (x_name, output)):
@@ -242,11 +255,16 @@ def _exported(torch: Torch, module: Module, sample: jax.ShapeDtypeStruct) -> Exp
             inputs.append((spec.arg.name, str(spec.target)))
     weights = _arrays(module.named_parameters(), trained=True)
     constants = _arrays([*module.named_buffers(), *module.named_parameters()])
+    constants = {name: values for name, values in constants.items() if name not in statistics.values()}
     for name, tensor in program.constants.items():  # tensors that are written in the code
         if isinstance(tensor, torch.Tensor):
             constants[name] = _array(tensor)
-    steps = tuple(_step(torch, module, node) for node in nodes.values() if _computes(node))
-    return Exported(steps, tuple(inputs), output, weights, constants)
+    steps = tuple(
+        _step(torch, module, node)
+        for node in nodes.values()
+        if node.op == "call_function" and not str(node.target).removeprefix("aten.").startswith(CHECKS)
+    )
+    return Exported(steps, tuple(inputs), output, weights, constants, statistics)
 
 
 @contextmanager
@@ -259,10 +277,6 @@ def _quietly() -> Iterator[None]:
 
 def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300].removesuffix('.')}"
-
-
-def _computes(node: Node) -> bool:
-    return node.op == "call_function" and not str(node.target).removeprefix("aten.").startswith(CHECKS)
 
 
 def _key(target: Operation) -> str | None:
@@ -333,7 +347,7 @@ def _check_draws(torch: Torch, make: Callable[[], Module], what: str, found: Exp
     untrained = ", which is not trained; give it fixed numbers, or make it a Parameter"
     for first, second, why in ((found.weights, same, differently), (found.constants, fixed, untrained)):
         for name, values in second.items():
-            if not np.array_equal(first[name], values, equal_nan=True):
+            if not np.array_equal(first.get(name, values), values, equal_nan=True):
                 raise InputError(f"{what} draws {name}{why}.")
 
 
