@@ -27,7 +27,7 @@ def arena(
     ),
     tune: int | None = flag("--tune", "Settings tried per method; 0 tunes nothing. (default: 20)", "N"),
     search: list[str] | None = flag(
-        "--search", "Values to try of one method: FedBuff.beta=0.02,0.07. Repeatable.", "NAME=VALUES"
+        "--search", "Values to try for one method: FedBuff.beta=0.02,0.07. Repeatable.", "NAME=VALUES"
     ),
     tuning_seeds: int = flag(
         "--tuning-seeds", "Number of tuning seeds, separate from evaluation seeds.", "N", TUNING_SEEDS

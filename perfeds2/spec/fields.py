@@ -87,7 +87,7 @@ class TaskSpec(Section, title="Task"):
         None,
         "RULE",
         "How samples are split, instead of --labels-per-ue.",
-        shown="labels:K; of own data natural, dirichlet:0.5 or quantity:0.6",
+        shown="labels:K; for files: natural, else dirichlet:0.5 (labels) or quantity:0.6 (numbers)",
     )
     target: Annotated[tuple[str, ...], List, Field(min_length=1)] | None = setting(
         None, "COLUMN", "Columns of a CSV file to learn, comma-separated.", shown="label, target or y"
@@ -99,7 +99,7 @@ class TaskSpec(Section, title="Task"):
         None,
         "NAME",
         "The training loss.",
-        shown="cross-entropy; of your own file binary for 2 labels, mse for numbers",
+        shown="cross-entropy; for files: binary for 2 labels, mse for numbers",
     )
     metric: Annotated[Named, METRIC] | None = setting(
         None,
@@ -154,7 +154,7 @@ class RadioSpec(Section, title="Radio"):
         "NAME",
         "The path loss model; umi, uma and rma are TR 38.901's.",
         flag="radio",
-        shown="paper: Table I's, far better than a real one",
+        shown="paper: Table I, better than any real radio",
     )
     carrier_hz: Annotated[Positive, within(5e8, 1e11)] | None = setting(
         None, "HZ", "Carrier frequency.", shown="3.5 GHz; rma: 0.7 GHz"
@@ -181,11 +181,11 @@ class RadioSpec(Section, title="Radio"):
         None, "M/S", "Speed of the UEs; fading is redrawn every 0.423·c/(v·f_c)."
     )
     mobility: Literal["none", "waypoint", "gauss-markov"] | None = setting(
-        None, "LAW", "Mobility model at --speed-mps.", shown="none: they stay where they are"
+        None, "LAW", "Mobility model at --speed-mps.", shown="none: UEs stay in place"
     )
-    bits: Bits | None = setting(None, "N", "Bits per number of an upload: 16, 8 or 4 (QSGD).", shown="32: all of them")
+    bits: Bits | None = setting(None, "N", "Bits per number of an upload: 16, 8 or 4 (QSGD).", shown="32: full precision")
     top_k: Annotated[float, Field(gt=0, le=1)] | None = setting(
-        None, "SHARE", "Share of largest numbers to upload, with error feedback.", shown="1: all of them"
+        None, "SHARE", "Share of largest numbers to upload, with error feedback.", shown="1: all numbers"
     )
     downlink: Literal["free", "multicast", "unicast"] | None = setting(
         None,
