@@ -105,7 +105,9 @@ HELP_ALL = flag(
 QUIET = flag("--quiet", "Print nothing.", default=False)
 JOBS = flag("--jobs", "Processes that train side by side. (default: by cores and memory)", "N", min=1)
 
-EPILOG = "All settings: --help-all. Each also works in --set, spec files and Python. A NAME can be your own FILE.py:NAME."
+EPILOG = (
+    "All settings: --help-all. Each also works in --set, spec files and Python. A NAME can be your own FILE.py:NAME."
+)
 TRACK = flag("--track", "Send evaluations to tensorboard, wandb, mlflow or FILE.py:NAME. Repeatable.", "NAME")
 TRAINING: Flags = {"jobs": (int | None, JOBS), "track": (list[str] | None, TRACK)}
 PANEL = {"rich_help_panel": "Workers"}

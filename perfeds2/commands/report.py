@@ -20,7 +20,9 @@ def report(
     ),
     paper: bool = flag("--paper", "Also write PDF and PNG figures and LaTeX tables.", default=False),
     out: Path | None = flag(
-        "--out", "Folder for --paper figures or a comparison. (default: DIR/figures or DIR; comparison: runs/A-and-B)", "DIR"
+        "--out",
+        "Folder for --paper figures or a comparison. (default: DIR/figures or DIR; comparison: runs/A-and-B)",
+        "DIR",
     ),
     x: str = flag(
         "--x",

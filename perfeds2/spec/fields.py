@@ -183,7 +183,9 @@ class RadioSpec(Section, title="Radio"):
     mobility: Literal["none", "waypoint", "gauss-markov"] | None = setting(
         None, "LAW", "Mobility model at --speed-mps.", shown="none: UEs stay in place"
     )
-    bits: Bits | None = setting(None, "N", "Bits per number of an upload: 16, 8 or 4 (QSGD).", shown="32: full precision")
+    bits: Bits | None = setting(
+        None, "N", "Bits per number of an upload: 16, 8 or 4 (QSGD).", shown="32: full precision"
+    )
     top_k: Annotated[float, Field(gt=0, le=1)] | None = setting(
         None, "SHARE", "Share of largest numbers to upload, with error feedback.", shown="1: all numbers"
     )
