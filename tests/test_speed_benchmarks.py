@@ -71,7 +71,7 @@ def test_the_bare_loops_do_the_same_work_as_replay():
     """Fed the samples that replay draws, they end with replay's weights."""
     (task,) = random_tasks(SMALL, 600, [6], 0)
     line = bench_timeline(SMALL, 6, 30, 0)
-    assert line.depth > 1  # stale models are used
+    assert line.staleness.max() > 0  # stale models are used
     assert isinstance(task.data, Shards)
     draw, first = replays_draws(task.data, 3), initial_weights(task, 3)
     ours = replay(task, line, Learner(FedAvg(), BETA, BATCH), seed=3)

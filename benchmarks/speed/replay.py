@@ -100,20 +100,26 @@ def bench_timeline(model: MLP, ues: int, rounds: int, seed: int) -> Timeline:
 
 def numpy_replay(weights: Weights, x: np.ndarray, y: np.ndarray, line: Timeline, draw: Draw) -> Weights:
     """Replay as one would write it in NumPy: loops over rounds and UEs, with a ring of the models still needed."""
-    ring = [weights] * line.depth
+    depth = _depth(line)
+    ring = [weights] * depth
     for k, (ues, versions) in enumerate(zip(line.ues.tolist(), line.versions.tolist(), strict=True)):
         total: list[np.ndarray] = []
         for ue, version in zip(ues, versions, strict=True):
             at = draw(ue, version)
-            gradient = _numpy_gradient(ring[version % line.depth], x[at], y[at])
+            gradient = _numpy_gradient(ring[version % depth], x[at], y[at])
             if total:
                 for so_far, more in zip(total, gradient, strict=True):
                     so_far += more
             else:
                 total = gradient
         step = np.float32(BETA / line.quorum)
-        ring[(k + 1) % line.depth] = tuple(w - step * g for w, g in zip(ring[k % line.depth], total, strict=True))
-    return ring[line.rounds % line.depth]
+        ring[(k + 1) % depth] = tuple(w - step * g for w, g in zip(ring[k % depth], total, strict=True))
+    return ring[line.rounds % depth]
+
+
+def _depth(line: Timeline) -> int:
+    """Return how many recent models a merged update can refer to."""
+    return int(line.staleness.max()) + 1
 
 
 def _numpy_gradient(weights: Weights, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
@@ -146,7 +152,7 @@ def jax_replay(task: Task, line: Timeline, draw: Draw, seed: int) -> Weights:
     """Replay as one would write it in JAX: a scan over rounds, in it a scan over UEs, with the same ring."""
     assert isinstance(task.data, Shards)
     jobs = jnp.arange(line.rounds), jnp.asarray(line.ues, jnp.int32), jnp.asarray(line.versions, jnp.int32)
-    return _jax_rounds(initial_weights(task, seed), *jobs, task.data.x, task.data.y, draw=draw, depth=line.depth)
+    return _jax_rounds(initial_weights(task, seed), *jobs, task.data.x, task.data.y, draw=draw, depth=_depth(line))
 
 
 @partial(jax.jit, static_argnames=("draw", "depth"))

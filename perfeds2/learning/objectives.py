@@ -25,7 +25,8 @@ Batches: TypeAlias = PyTree  # inputs and targets of one batch, or of several st
 Memory: TypeAlias = PyTree  # what a UE keeps between its jobs
 Told: TypeAlias = PyTree  # what a merge sends along with a model
 Scalar: TypeAlias = Array | np.floating | float
-Loss = Callable[[Params, Batches], Float[Array, ""]]
+Number: TypeAlias = Float[Array, ""]
+Loss = Callable[[Params, Batches], Number]
 Hessian = Literal["exact", "fo", "hf"]
 Gradient = Callable[[Params, Batches], Params]  # (model, one step's batches) -> gradient
 
@@ -76,7 +77,7 @@ class Stateful(typing.Protocol):
         ...
 
     def job(
-        self, loss: Loss, start: Params, told: Told, kept: Memory, batches: Batches, beta: Float[Array, ""]
+        self, loss: Loss, start: Params, told: Told, kept: Memory, batches: Batches, beta: Number
     ) -> tuple[Params, Memory]:
         """Return the upload (the sum of the steps' gradients) and the new memory.
 
@@ -292,7 +293,7 @@ def stepped(params: PyTree, size: Scalar, direction: PyTree) -> PyTree:
     return jax.tree.map(lambda w, g: w - size * g, params, direction)
 
 
-def descend(gradient: Gradient, start: Params, batches: Batches, beta: Float[Array, ""]) -> tuple[Params, Params]:
+def descend(gradient: Gradient, start: Params, batches: Batches, beta: Number) -> tuple[Params, Params]:
     """Take local steps, and return where they end and the sum of their gradients."""
 
     def step(carry: tuple[Params, Params], own: Batches) -> tuple[tuple[Params, Params], None]:
@@ -313,7 +314,7 @@ def pick(batches: Batches, number: int) -> Batches:
     return jax.tree.map(lambda b: b[number], batches)
 
 
-def norm(tree: Params) -> Float[Array, ""]:
+def norm(tree: Params) -> Number:
     """Return the Euclidean norm of all arrays together."""
     return jnp.sqrt(sum(jnp.vdot(v, v) for v in jax.tree.leaves(tree)))
 

@@ -112,11 +112,6 @@ def largest_corrected_beta(smoothness: float, staleness: int) -> float:
     return 2 / (smoothness * (1 + math.sqrt(1 + 8 * staleness**2)))
 
 
-def largest_proved_beta(smoothness: float, staleness: int) -> float:
-    """Return the positive root of 8L_F²S²β² + L_Fβ − 1; 1/L_F without staleness."""
-    return 2 / (smoothness * (1 + math.sqrt(1 + 32 * staleness**2)))
-
-
 # Theorem 1 as printed.
 
 

@@ -98,11 +98,6 @@ class Timeline:
         return np.arange(self.rounds)[:, None] - self.staleness
 
     @property
-    def depth(self) -> int:
-        """How many recent models a merged update can refer to."""
-        return int(self.staleness.max(initial=0)) + 1
-
-    @property
     def merges(self) -> Int[np.ndarray, " n"]:
         """How often each UE was merged, shape (n,)."""
         return np.bincount(self.ues.ravel(), minlength=self.population)

@@ -218,7 +218,7 @@ def test_the_shelf_is_never_too_short_and_never_overwritten_too_soon(n, seed, bo
     for k in range(line.rounds):
         np.testing.assert_array_equal(shelf[read[k]], line.versions[k])
         shelf[write[k]] = k + 1
-    assert slots <= max(32, 2 * (min(n, line.depth) + 2))
+    assert slots <= max(32, 2 * (min(n, line.staleness.max() + 1) + 2))
 
 
 @pytest.mark.slow

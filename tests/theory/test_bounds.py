@@ -15,7 +15,6 @@ from perfeds2.theory.bounds import (
     corrected_bracket,
     largest_corrected_beta,
     largest_printed_beta,
-    largest_proved_beta,
     merge_error,
     orders,
     printed,
@@ -109,6 +108,11 @@ def test_a_setting_from_constants_uses_the_three_lemmas():
     assert made.noise == pytest.approx(12 * 11.16 * 1.045 - 108)
     assert made.diversity == pytest.approx(49.08)
     assert (made.gap, made.beta, made.staleness) == (7.0, 0.01, 3)
+
+
+def largest_proved_beta(smoothness: float, staleness: int) -> float:
+    """Return the positive root of 8L_F²S²β² + L_Fβ − 1; 1/L_F without staleness."""
+    return 2 / (smoothness * (1 + math.sqrt(1 + 32 * staleness**2)))
 
 
 @given(smoothness=st.floats(1e-3, 1e4), staleness=st.integers(0, 100))

@@ -2,10 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, Loss, pick, stepped, zeros
+from perfeds2.learning.objectives import Batches, Loss, Number, pick, stepped, zeros
 from perfeds2.learning.settings import Share, setting, traced
 
 
@@ -29,7 +29,7 @@ class APFL:
         """Return 2: each batch needs gradients at w and at v̄."""
         return 2
 
-    def first(self, params: Params) -> tuple[Params, Float[Array, ""]]:
+    def first(self, params: Params) -> tuple[Params, Number]:
         return params, jnp.asarray(self.own_share, jnp.float32)
 
     def job(
@@ -37,10 +37,10 @@ class APFL:
         loss: Loss,
         start: Params,
         told: None,  # noqa: ARG002 (the interface)
-        kept: tuple[Params, Float[Array, ""]],
+        kept: tuple[Params, Number],
         batches: Batches,
-        beta: Float[Array, ""],
-    ) -> tuple[Params, tuple[Params, Float[Array, ""]]]:
+        beta: Number,
+    ) -> tuple[Params, tuple[Params, Number]]:
         def step(carry: tuple[Params, Params, Array, Params], now: tuple[Batches, Array]) -> tuple[PyTree, None]:
             (w, v, share, total), (own, begins) = carry, now
             g, mine = (jax.grad(loss)(at, pick(own, 0)) for at in (w, self.personal(w, (v, share))))
@@ -55,7 +55,7 @@ class APFL:
         return total, (v, share)
 
     @staticmethod
-    def personal(params: Params, kept: tuple[Params, Float[Array, ""]]) -> Params:
+    def personal(params: Params, kept: tuple[Params, Number]) -> Params:
         """Return v̄ = α_i·v_i + (1 − α_i)·w."""
         own, share = kept
         return jax.tree.map(lambda w, v: share * v + (1 - share) * w, params, own)

@@ -3,10 +3,9 @@
 from typing import ClassVar
 
 import jax
-from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, KeepsModel, Loss, descend, plain
+from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Number, descend, plain
 from perfeds2.learning.settings import StepSize, setting, traced
 
 
@@ -31,7 +30,7 @@ class Ditto(KeepsModel):
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
         batches: Batches,
-        beta: Float[Array, ""],
+        beta: Number,
     ) -> tuple[Params, Params]:
         def held(v: Params, own: Batches) -> Params:
             return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), plain(loss, 1)(v, own), v, start)

@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, Loss, descend, plain
+from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain
 from perfeds2.learning.settings import Steps, setting, traced
 
 HEAD = "dense"  # the last layer of our models is the last with this name
@@ -47,7 +46,7 @@ class FedPer(KeepsHead):
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
         batches: Batches,
-        beta: Float[Array, ""],
+        beta: Number,
     ) -> tuple[Params, Params]:
         end, total = descend(plain(loss), start | kept, batches, beta)
         return without_head(total, kept), {name: end[name] for name in kept}
@@ -76,7 +75,7 @@ class FedRep(KeepsHead):
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
         batches: Batches,
-        beta: Float[Array, ""],
+        beta: Number,
     ) -> tuple[Params, Params]:
         def of_head(head: Params, batch: Batches) -> Params:
             return jax.grad(lambda own: loss(start | own, batch))(head)

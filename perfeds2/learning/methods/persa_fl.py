@@ -38,6 +38,4 @@ class PersAFLMoreau(Moreau):
     def objective(self) -> Moreau:
         return Moreau(self.alpha, self.moreau, self.moreau_steps)
 
-    @property
-    def merge(self) -> FedBuff:
-        return FedBuff("constant", self.server_step)
+    merge = PersAFL.merge

@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Moreau, pick, stepped, zeros
+from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Moreau, Number, pick, stepped, zeros
 from perfeds2.learning.settings import traced
 
 
@@ -25,7 +24,7 @@ class PFedMe(KeepsModel, Moreau):
         told: None,  # noqa: ARG002 (the interface)
         kept: Params,
         batches: Batches,
-        beta: Float[Array, ""],
+        beta: Number,
     ) -> tuple[Params, Params]:
         def step(carry: tuple[Params, Params, Params], own: Batches) -> tuple[tuple[Params, Params, Params], None]:
             w, total, _ = carry

@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Arrived, MergeState, Params, mean_of
-from perfeds2.learning.objectives import Batches, Loss, descend, plain, stepped, zeros
+from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain, stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
 
 
@@ -27,7 +26,7 @@ class Scaffold:
         return zeros(params)
 
     def job(
-        self, loss: Loss, start: Params, told: Params, kept: Params, batches: Batches, beta: Float[Array, ""]
+        self, loss: Loss, start: Params, told: Params, kept: Params, batches: Batches, beta: Number
     ) -> tuple[Params, Params]:
         def corrected(w: Params, own: Batches) -> Params:
             return jax.tree.map(lambda g, mine, c: g - mine + c, plain(loss)(w, own), kept, told)
@@ -47,7 +46,7 @@ class ControlVariates:
 
     server_step: Length = 1.0
 
-    def init(self, params: Params, ues: int) -> tuple[Params, Float[Array, ""]]:
+    def init(self, params: Params, ues: int) -> tuple[Params, Number]:
         return zeros(params), jnp.asarray(ues, jnp.float32)
 
     def tell(self, state: MergeState) -> Params:
