@@ -100,7 +100,7 @@ def sign() -> Numbers:
         ("change of F, second line of (51)", second_line),
         ("β = 1e-6, σ_F² = γ_F² = 1, A = 5: floor as printed", bounds.printed(tiny, 5).floor),
         ("floor that follows (proved)", bounds.proved(tiny, merge_error).floor),
-        ("floor that follows with one step fewer (sharpened)", bounds.sharpened(tiny, merge_error).floor),
+        ("floor that follows from a shorter proof (sharpened)", bounds.sharpened(tiny, merge_error).floor),
     ]
 
 
