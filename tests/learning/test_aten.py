@@ -68,7 +68,7 @@ def test_an_lstm_from_zero_and_one_from_a_state_of_zeros_are_the_same():
 
 def linear(*steps, result="out"):
     weights = {"weight": np.ones((2, 3), np.float32)}
-    module = Exported(steps, (("x", BATCH), ("p_weight", "weight")), result, weights, {})
+    module = Exported(steps, (("x", BATCH), ("p_weight", "weight")), result, weights, {}, {})
     return TorchModel("by hand", None, (3,), module)
 
 
