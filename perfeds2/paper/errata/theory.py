@@ -68,7 +68,7 @@ def root_of_a() -> Numbers:
         ("20 equal UEs, A = 5: Σ η_i over a round, largest", float(sums.max())),
         ("√A", math.sqrt(5)),
         (
-            "printed floor over the floor with the schedule's own sum",
+            "printed floor divided by the floor with the schedule's own sum",
             bounds.printed(SMALL, 5).floor / bounds.scheduled(SMALL, sums).floor,
         ),
     ]
