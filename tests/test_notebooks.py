@@ -28,7 +28,11 @@ SHOWN = {  # what must be among the lines
         r"^round_robin .* 0.9\d",
         r"^fair .* 0.9\d",
     ],
-    "planning": [r"old meter", r"<Plan: digits, 8 UEs, .* soonest after", r"<Comparison: .* PerFedS2 ends highest"],
+    "planning": [
+        r"old meter",
+        r"<Plan: digits, 8 UEs, 85 % after .* on fresh seeds",
+        r"<Comparison: .* PerFedS2 ends highest",
+    ],
 }
 
 

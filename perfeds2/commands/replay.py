@@ -18,11 +18,12 @@ def replay(
         from perfeds2.deployment.replay_run import TARGET, replay_run
 
         agreement = replay_run(folder, device_data)
-        how = " job by job" if agreement.job_by_job else ""
         say(
             quiet,
-            f"{agreement.rounds} rounds, {agreement.merges} merges replayed{how}: largest weight difference {agreement.largest:.3g}, "
+            f"{agreement.rounds} rounds, {agreement.merges} merges replayed: largest weight difference {agreement.largest:.3g}, "
             f"relative {agreement.relative:.3g} (in {agreement.where}; target {TARGET:g})",
         )
+        if agreement.job_by_job:
+            say(quiet, "Computed job by job, with the devices' own program.")
         if not agreement.holds:
             give_up(1, f"perfeds2 replay: the weights differ by more than {TARGET:g}.")
