@@ -217,14 +217,14 @@ def _when(best: Candidate) -> str:
 
 
 def _why_none(plan: Plan) -> str:
-    """Return why nothing can be recommended, and what to change."""
+    """Return why nothing can be recommended and, where it is known, what to change."""
     target, soonest = plan.target, dict[str, Candidate]()  # by verdict
     for each in sorted(plan.candidates, key=lambda each: or_inf(each.seconds or each.scouted_s)):
         soonest.setdefault(each.verdict, each)
     counts, every = Counter(each.verdict for each in plan.candidates), len(plan.candidates)
     broken, edge = soonest.get("breaks a limit"), soonest.get("on an edge")
     if broken is not None and edge is None and counts["breaks a limit"] > counts["fails"]:
-        return f"{counts['breaks a limit']} of {every} choices break a limit, such as {broken.choice}: {broken.why}; loosen it"
+        return f"{counts['breaks a limit']} of {every} choices break a limit or never merge a UE, such as {broken.choice}: {broken.why}"
     standing = (
         f"reaches {target.words} by {target.horizon_s / 2:.3g} s and keeps it in every seed and one step to each side"
     )
