@@ -104,12 +104,11 @@ class Shards:
     def lengths(self) -> tuple[int, int]:
         """Return lengths of ``train_part`` and ``test_part`` that hold every UE's part, up to 256.
 
-        They are powers of two, so that another seed's partition needs no new compilation. Parts are shuffled, so the first
-        samples represent a very long one.
+        They differ little between data sets, so that another seed's partition needs no new compilation. Parts are
+        shuffled, so the first samples represent a very long one.
         """
-        longest = (int(np.asarray(size).max()) for size in (self.train_count, self.test_count))
-        train, test = (1 << (size - 1).bit_length() for size in longest)
-        return min(max(128, train), MOST_SAMPLES), min(max(32, test), MOST_SAMPLES)
+        longest_test = int(np.asarray(self.test_count).max())
+        return MOST_SAMPLES, min(max(64, 1 << (longest_test - 1).bit_length()), MOST_SAMPLES)
 
     def train_part(self, ue: Ue, length: int) -> Part:
         return self._part(self.start[ue], self.train_count[ue], length)

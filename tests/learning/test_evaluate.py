@@ -93,10 +93,10 @@ def test_pieces_give_what_the_whole_gives():
     data = Shards.of(x, y, Partition(np.arange(total), start, counts, np.full(counts.size, 3)))
     model = MLP((4, 5, 3))
     params = model.init(jax.random.key(0))
-    assert data.lengths() == (128, 32)
+    assert data.lengths() == (256, 64)
 
     def all_ues(piece):
-        view = View(model, (128, 32), steps=2, samples_at_once=piece)
+        view = View(model, (256, 64), steps=2, samples_at_once=piece)
         look = jax.jit(lambda ue: look_at_ue(view, params, data, jnp.float32(0.7), ue))
         return np.array([look(ue) for ue in range(counts.size)])
 
