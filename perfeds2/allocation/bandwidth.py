@@ -182,7 +182,7 @@ def _planned(uplink: Uplink) -> Mask:
 
 
 def _evenly(uplink: Uplink, serve: Mask) -> Bandwidth:
-    return np.where(serve, uplink.bandwidth_hz / max(np.count_nonzero(serve), 1), 0.0)
+    return serve * (uplink.bandwidth_hz / max(np.count_nonzero(serve), 1))
 
 
 def _end_together(

@@ -25,7 +25,7 @@ def arena(
     cells: str | None = flag(
         "--cells", "Several cells: paper, radius-m=500+layout=equal, FILE.toml or FILE.py:NAME.", "CELLS"
     ),
-    tune: int | None = flag("--tune", "Settings tried per method; 0 tunes nothing. (default: 20)", "N"),
+    tune: int | None = flag("--tune", "Settings tried per method; 0 tunes nothing. (default: 40)", "N"),
     search: list[str] | None = flag(
         "--search", "Values to try for one method: FedBuff.beta=0.02,0.07. Repeatable.", "NAME=VALUES"
     ),

@@ -56,20 +56,20 @@ DASHES_PX = {"holds": (), "fails": (7, 3), "slower": (2, 2)}  # a seed that kept
 
 
 MAPS = (
-    "With ~: what one seed took in a short look. Green holds; red crosses lose the target clearly in a seed or more; an amber plus "
-    "holds but a neighbour fails; an amber triangle is held in too few looks of a seed; purple breaks a limit; a dash cannot be done. "
-    "Hollow: only looked at shortly. The large star is the choice."
+    "Green keeps the target. A red cross loses it clearly in at least one seed. An amber plus keeps it, but a neighbour does "
+    "not. An amber triangle falls below it too often. Purple breaks a limit. A dash is impossible. Hollow marks and times "
+    "with ~ come from one short training. The large star is the choice."
 )
 CURVES = (
-    "A line is a seed: solid and green if it kept the target, dashed and red if it lost it clearly, dotted and grey if it was late or "
-    "never there. Triangles: kept from there on."
+    "One line per seed: solid green kept the target, dashed red clearly lost it, dotted grey reached it late or never. A "
+    "triangle marks the time from which it was kept."
 )
 CANDIDATES = (
-    "Seconds: median over the given seeds, and the first and last seed. Kept: in how many seeds. Held: in which share of later looks, mean over "
-    "seeds. Joules: of all UEs until the target is kept."
+    "Seconds: median over the given seeds. Span: the first and the last seed. Kept: how many seeds kept the target. Held: "
+    "share of later evaluations at the target, mean over seeds. Joules: of all UEs until the target is kept."
 )
 MARGINS = (
-    "One step to each side in A, S and local steps, on up to three seeds. Nothing is recommended beside a failure."
+    "One step to each side in A, S and local steps, on up to three seeds. A choice is recommended only if no neighbour fails."
 )
 
 
@@ -116,10 +116,10 @@ def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
         for one in each.neighbours
     ]
     beside = Table([Column(head, "left") for head in ("beside", "choice", "", "how")], margins)
-    adopt = [verbatim(plan.command or ""), *quoted(adopted, "the same as a spec")]
+    adopt = [verbatim(plan.command or ""), *quoted(adopted, "the same settings as a spec")]
     tried = f"{len(plan.candidates)} choices, {plan.trainings} trainings."
     sections = [
-        section("Adopt it", *adopt, hint="Type this; or give planned.toml as --spec.") if plan.command else [],
+        section("Adopt it", *adopt, hint="Run this command, or pass planned.toml as --spec.") if plan.command else [],
         section("Every A and S", list(maps), hint=f"{NUMBERS[axis]}. {MAPS}"),
         section("Reached, and kept", curves, hint=f"The level is the target, {escape(plan.target.words)}. {CURVES}"),
         section("Margins", beside, hint=MARGINS) if margins else [],

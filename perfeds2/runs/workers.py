@@ -39,6 +39,7 @@ from perfeds2.spec.tasks import metric_of
 
 # Parallel workers use one core each, so that results do not depend on the number of workers.
 ONE_CORE = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ON_DEMAND = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # GPU memory, so that processes can share it
 CHANGES_NUMBERS = (  # JAX settings that affect results and that a program may have changed
     *("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable"),
     *("jax_numpy_dtype_promotion", "jax_disable_most_optimizations"),
@@ -388,9 +389,7 @@ def share_gpu() -> dict[str, str]:
     """Return the environment of processes that share this process's GPU; with NVIDIA MPS their kernels overlap."""
     if jax.default_backend() == "cpu":
         return {"JAX_PLATFORMS": "cpu"}
-    environment = {
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false"
-    }  # allocate on demand, so that every process sees the whole limit
+    environment = dict(ON_DEMAND)
     if not os.environ.get("JAX_PLATFORMS"):  # fail without a GPU instead of training on the CPU
         version = jax.local_devices()[0].client.platform_version
         environment["JAX_PLATFORMS"] = "rocm,cpu" if "rocm" in version.lower() else "cuda,cpu"
@@ -398,11 +397,11 @@ def share_gpu() -> dict[str, str]:
 
 
 def one_gpu_each(gpus: int, number: int) -> dict[str, str]:
-    """Return the environment of a worker on its own GPU, or on one core if there are no GPUs."""
+    """Return the environment of a worker on one of the GPUs, or on one core if there are none."""
     if not gpus:
         return ONE_CORE
     given, gpu = os.environ.get("CUDA_VISIBLE_DEVICES"), number % gpus
-    return {"CUDA_VISIBLE_DEVICES": given.split(",")[gpu] if given else str(gpu), **deterministic()}
+    return {"CUDA_VISIBLE_DEVICES": given.split(",")[gpu] if given else str(gpu)} | ON_DEMAND | deterministic()
 
 
 # ---- the worker process

@@ -29,7 +29,8 @@ USUAL = (  # methods compared by default
     *("PerFedS2", "FedAvgS2", "FedAvg-SYN", "FedBuff", "FedAsync", "CA2FL"),
     *("FADAS", "FedAdam", "SCAFFOLD", "pFedMe", "Ditto", "FedRep"),
 )
-TRIES = 20  # settings tried per method
+TRIES = 40  # settings tried per method
+LOCAL_STEPS = (1, 5)  # multiples of the current number of local steps that are tried
 MOST_TRIES = 400
 STEP = 3.0  # factor from one value to the next, unless there are many
 A_CELLS_OWN = tuple(section for section in SECTIONS if section not in ("task", "run"))
@@ -144,15 +145,17 @@ def name_of_method(named: Named) -> str:
 def tried_values(spec: Spec, named: Named, tries: int) -> dict[str, tuple[float, ...]]:
     """Return the values to try of a method's settings, ``tries`` combinations in all.
 
-    Values lie around the current one, with more above it than below.
+    Values lie around the current one, with more above it than below. Half of the combinations take five times as many
+    local steps, unless ``tries`` is odd.
     """
     name, axes = name_of_method(named), axes_of(named)
-    counts = _counts(tries, len(axes))
+    steps = tuple(spec.learning_of(name).local_steps * each for each in LOCAL_STEPS[: 2 - tries % 2])
+    counts = _counts(tries // len(steps), len(axes))
     shares = (2 / 5, 1 / 4)  # below the current value; few for α, which is short in Table I for personal steps
     return {
         key: _around(_now(spec, name, key, usual), count, share)
         for (key, usual), count, share in zip(axes.items(), counts, shares, strict=False)
-    }
+    } | {"local_steps": steps}
 
 
 def axes_of(named: Named) -> dict[str, float | None]:

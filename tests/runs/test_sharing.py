@@ -266,3 +266,13 @@ def children_of(pid: int) -> list[int]:
     """Those that are alive, of whichever of its threads."""
     found = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for threads in found for child in threads.read_text().split()]
+
+
+def test_workers_take_the_gpus_in_turn_and_memory_only_on_demand(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    given = [workers.one_gpu_each(2, number) for number in range(3)]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in given] == ["0", "1", "0"]
+    assert all(each["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false" for each in given)  # two of them share a GPU
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert workers.one_gpu_each(2, 1)["CUDA_VISIBLE_DEVICES"] == "5"
+    assert "CUDA_VISIBLE_DEVICES" not in workers.one_gpu_each(0, 1)

@@ -104,15 +104,17 @@ def test_every_method_is_tuned_with_the_same_number_of_settings(tries):
 
 def test_what_is_tried_lies_around_what_a_method_has():
     spec = spec_from(beta=0.07, alpha=0.03, **{"FedBuff.beta": 0.1})
-    tried = {name: tried_values(spec, ALGORITHM.find(name), 30) for name in ("FedBuff", "FedAdam", "Ditto", "FedRep")}
-    assert tried["FedBuff"] == {"beta": (0.0111, 0.0333, 0.1, 0.3, 0.9, 2.7), "alpha": (0.01, 0.03, 0.09, 0.27, 0.81)}
+    tried = {name: tried_values(spec, ALGORITHM.find(name), 60) for name in ("FedBuff", "FedAdam", "Ditto", "FedRep")}
+    betas, alphas = (0.0111, 0.0333, 0.1, 0.3, 0.9, 2.7), (0.01, 0.03, 0.09, 0.27, 0.81)
+    assert tried["FedBuff"] == {"beta": betas, "alpha": alphas, "local_steps": (1, 5)}
     assert tried["FedAdam"]["server_step"] == (0.00111, 0.00333, 0.01, 0.03, 0.09, 0.27)
     assert tried["Ditto"]["pull"] == (0.0333, 0.1, 0.3, 0.9, 2.7)
-    assert list(tried["FedRep"]) == ["beta"]  # its UEs keep their heads: no personal step is evaluated
+    assert list(tried["FedRep"]) == ["beta", "local_steps"]  # its UEs keep their heads: no personal step is evaluated
     assert 0.07 in tried["FedRep"]["beta"]
     assert len(set(tried["FedRep"]["beta"])) == 30
-    fewer = tried_values(spec, ALGORITHM.find("FedBuff"), 20)
-    assert fewer == {"beta": (0.0333, 0.1, 0.3, 0.9, 2.7), "alpha": (0.03, 0.09, 0.27, 0.81)}
+    fewer = tried_values(spec_from(local_steps=2, **{"FedBuff.beta": 0.1}), ALGORITHM.find("FedBuff"), 40)
+    assert fewer == {"beta": (0.0333, 0.1, 0.3, 0.9, 2.7), "alpha": (0.03, 0.09, 0.27, 0.81), "local_steps": (2, 10)}
+    assert tried_values(spec, ALGORITHM.find("FedRep"), 3)["local_steps"] == (1,)
 
 
 def test_tuning_seeds_and_data_are_none_of_the_evaluations():
@@ -175,7 +177,7 @@ def test_settings_that_were_tuned_before_are_taken_as_they_are():
     assert plan_of(tuned).tries == 0
     assert plan_of(tuned).bouts[0].spec_of("FedBuff", {}).learning_of("FedBuff").beta == 0.2
     assert plan_of(tuned, tries=4).tries == 4
-    assert plan_of().tries == 20
+    assert plan_of().tries == 40
     listed = make_plan({"run": {"algorithms": ["FedBuff", "Ditto"]}, "methods": {"FedBuff": {"beta": 0.2}}})
     assert list(listed.bouts[0].methods) == ["FedBuff", "Ditto"]  # as a tuned.toml names them
 

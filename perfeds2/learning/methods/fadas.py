@@ -18,7 +18,7 @@ class FADAS:
     """
 
     paper = "Wang et al., ICML 2024, algorithm 1"
-    search: ClassVar = {"server_step": 0.001, "alpha": None}  # one local step, so β cancels out
+    search: ClassVar = {"server_step": 0.001, "alpha": None}  # β cancels out with one local step
 
     server_step: Length = setting("η: the server's step size.", default=0.001)
     first_decay: Decay = setting("β₁: decay of the first moment.", default=0.9)

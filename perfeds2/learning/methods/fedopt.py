@@ -19,7 +19,7 @@ class FedOpt:
     """
 
     paper = "Reddi et al., ICLR 2021, algorithm 2"
-    search: ClassVar = {"server_step": 0.01, "alpha": None}  # one local step, so β cancels out
+    search: ClassVar = {"server_step": 0.01, "alpha": None}  # β cancels out with one local step
 
     server_step: Length = setting("η_g: the server's step size.", default=0.01)
     first_decay: Decay = setting("β₁: decay of the first moment.", default=0.9)
