@@ -24,8 +24,11 @@ def first_at_target(run: RunResults) -> list[str]:
     ranked = sorted((each for each in run.algorithms if each.reached), key=lambda each: each.lateness(cost.to_target))
     if not ranked:
         return [f"No algorithm reached {target}."]
-    first = ranked[0]
-    tied = [each.name for each in ranked if each.lateness(cost.to_target) == first.lateness(cost.to_target)]
+
+    def as_late_as(one: AlgorithmResult) -> list[str]:
+        return [each.name for each in ranked if each.lateness(cost.to_target) == one.lateness(cost.to_target)]
+
+    first, tied = ranked[0], as_late_as(ranked[0])
     how = "first" if cost is SECONDS else f"with fewest {cost.head.lower()}"
     said = [f"{_few(tied)} reached {target} {how}, {_spent(first, cost)}."]
     if first.seeds > 1:
@@ -34,7 +37,7 @@ def first_at_target(run: RunResults) -> list[str]:
         said.append(f"That is the median; {first.reached} of {first.seeds} seeds reached it, after {ends}.")
     if len(ranked) > len(tied):
         later = ranked[len(tied)]
-        said.append(f"Next came {later.name}, {_spent(later, cost)}.")
+        said.append(f"Next came {_few(as_late_as(later))}, {_spent(later, cost)}.")
     never = [each.name for each in run.algorithms if not each.reached]
     return [*said, f"Never reached by {_few(never)}."] if never else said
 

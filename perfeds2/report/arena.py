@@ -124,7 +124,7 @@ def _rank(bout: BoutFound, name: str) -> str:
         }
         said += [f"{word} than {listed(names)}" for word, names in others.items() if names]
     tested = f" It is significantly {'; '.join(said)}." if said else ""
-    return f"{name} is number {by_time} to the target and {by_end} at the end, of {len(bout.run.algorithms)}.{tested}"
+    return f"Of {len(bout.run.algorithms)}, {name} is no. {by_time} to the target and no. {by_end} at the end.{tested}"
 
 
 def _careful(bout: BoutFound) -> list[str]:
@@ -148,7 +148,7 @@ def bout_table(bout: BoutFound) -> Table:
     score, unit = run.score, " (%)" if run.score.is_share else ""
     costs = [
         replace(to_target(run), spread=True),
-        Measure("rounds_to_target", "Rounds to it", "\nrounds", ",.0f", is_cost=True),
+        Measure("rounds_to_target", "Rounds", "\nrounds", ",.0f", is_cost=True),
         Measure("bits_to_target", "Uploaded (Mbit)", "\nMbit", ",.1f", 1e-6, is_cost=True),
     ]
     if any(each.estimates["joules_to_target"].median is not None for each in run.algorithms):

@@ -68,9 +68,7 @@ CANDIDATES = (
     "Seconds: median over the given seeds. Span: the first and the last seed. Kept: how many seeds kept the target. Held: "
     "share of later evaluations at the target, mean over seeds. Joules: of all UEs until the target is kept."
 )
-MARGINS = (
-    "One step to each side in A, S and local steps, on up to three seeds. A choice is recommended only if no neighbour fails."
-)
+MARGINS = "One step to each side in A, S and local steps, on up to three seeds. A choice is recommended only if no neighbour fails."
 
 
 def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:

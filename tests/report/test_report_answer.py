@@ -46,6 +46,8 @@ def test_a_tie_has_no_single_winner():
     headline, paragraphs = answer(a_run(*tied, late))
     assert headline == "a, b, c and d reached 80 % personalised accuracy first, after 10 s."
     assert "Next came late, after 20 s (in 2 of 3 seeds)." in paragraphs[0]
+    first = an_algorithm("first", (0.9, 0.8, 1.0), (5.0, 5.0, 5.0))
+    assert "Next came a and b, after 10 s." in answer(a_run(first, *tied[:2]))[1][0]
 
 
 def test_a_lucky_seed_does_not_win():

@@ -47,7 +47,7 @@ def test_the_words_follow_from_the_numbers(shown):
     assert rest.endswith("Next came FedBuff, in 2 of 5 seeds. Never reached by Ditto.")
     assert end.startswith("PerFedS2 ends with the best personalised accuracy of 80.4 % (95 % interval 80.0 to 80.8 %).")
     assert rank == (
-        "PerFedS2 is number 1 to the target and 1 at the end, of 3. It is significantly sooner than Ditto; better at the end than "
+        "Of 3, PerFedS2 is no. 1 to the target and no. 1 at the end. It is significantly sooner than Ditto; better at the end than "
         "FedBuff and Ditto."
     )
 
@@ -67,7 +67,7 @@ def test_the_table_has_who_was_first_on_top_and_the_best_in_bold(shown):
     assert texts[1][2] == "– (2 of 5)"
     assert texts[2][2] == "never"
     heads = [column.head for column in table.columns]
-    assert heads[:5] == ["Method", "Accuracy at the end (%)", "Seconds to 77 %", "Rounds to it", "Uploaded (Mbit)"]
+    assert heads[:5] == ["Method", "Accuracy at the end (%)", "Seconds to 77 %", "Rounds", "Uploaded (Mbit)"]
     assert not any("Energy" in head for head in heads)  # nothing knows joules
     assert heads[-1] == "Settings found"
     assert spans_of(table.rows[0][1])[0].kind == "best"
