@@ -22,8 +22,9 @@ test-slow: $(DEV)  ## hostile input by the thousand, twenty kills of each comman
 	PERFEDS2_HOSTILE_INPUTS=1000 PERFEDS2_KILLS=20 $(BIN)/pytest tests/reliability -n auto --maxprocesses 4 \
 		-k "hostile_files or hostile_specs or killed_commands"
 
-mutate: $(DEV)  ## break the code in small ways, one at a time: each must fail its test
-	$(BIN)/python tests/mutations.py
+BASE ?= HEAD~1
+mutate: $(DEV)  ## break the code in small ways, one at a time: by a list, and on the lines changed since BASE
+	$(BIN)/python tests/mutate.py --base $(BASE)
 
 audit:  ## known vulnerabilities of what we depend on, where the network permits
 	$(PYTHON) .ci/audit.py
