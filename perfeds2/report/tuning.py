@@ -108,12 +108,15 @@ def edge_notes(tuning: "Tuning") -> list[str]:
 
 
 def headline(tuning: "Tuning") -> str:
-    """Return which algorithm gained most from tuning, and how much."""
+    """Return which algorithm gained most from tuning, and how much; the best if the scores before are unknown."""
     score, gains = score_of(tuning.search.metric), list[tuple[float, str, str]]()
     for best in tuning.best:
         before, after = (best.before or {}).get("mean"), best.score["mean"]
         if before is not None and after is not None and after > before:
             gains.append((after - before, best.algorithm, f"from {score.show(before)} to {score.show(after)}"))
+    if not gains and any(best.before is None for best in tuning.best):
+        best = max(tuning.best, key=lambda best: best.score["mean"] or 0.0)
+        return f"With the settings found, {best.algorithm} scores highest: {score.show(best.score['mean'] or 0.0)}."
     if not gains:
         return f"Nothing better than before was found for {listed([best.algorithm for best in tuning.best])}."
     _, most, how = max(gains)

@@ -203,7 +203,7 @@ def answer(plan: Plan) -> str:
         return f"Nothing can be recommended: {_why_none(plan)}."
     return (
         f"Take {best.choice}: {target.words} of {plan.population} UEs is reached {_when(best)} and held in "
-        f"{best.held:.0%} of the looks until {target.confirm_s:.4g} s{_margin(best)}."
+        f"{best.held:.0%} of the evaluations until {target.confirm_s:.4g} s{_margin(best)}."
     )
 
 
@@ -273,9 +273,10 @@ def notes_of(plan: Plan, space: Space) -> list[str]:
     """Return notes about horizons, alternatives and few seeds."""
     target, best, seeds = plan.target, plan.best, len(plan.seeds)
     notes = [
-        f"Every choice is watched until {target.horizon_s:.4g} s ({target.horizon_from}), the one recommended until {target.confirm_s:.4g} s; the target counts as kept from a second "
-        f"on if it is held in {plan.request.keep:.0%} of the looks from there to the end, and watched at least as long as it took. "
-        "Nine of ten further runs should keep it within the interval given for fresh seeds."
+        f"Choices are trained for {target.horizon_s:.4g} s ({target.horizon_from}), the recommended one for "
+        f"{target.confirm_s:.4g} s. The target counts as kept from a time on if {plan.request.keep:.0%} of the later evaluations "
+        "meet it and at least as much time follows. Nine of ten further runs should keep it within the interval given for "
+        "fresh seeds."
     ]
     best_s = or_inf(None if best is None else best.seconds)
     others = [

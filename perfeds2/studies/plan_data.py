@@ -113,7 +113,7 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.keep <= 1:
-            raise InputError(f"--keep must be from 0.5 to 1, a share of the later looks, got {self.keep:g}.")
+            raise InputError(f"--keep must be from 0.5 to 1, a share of the later evaluations, got {self.keep:g}.")
         for name in ("horizon_s", "within_s", "joules"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):

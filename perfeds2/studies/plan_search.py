@@ -351,7 +351,7 @@ def unstable(trials: Sequence[SeedOutcome]) -> str:
     if not held:
         return f"falls back and never reaches it in {len(failing)} of {len(trials)} seeds"
     span = f"{min(held):.0%}" if len(held) == 1 else f"{min(held):.0%} to {max(held):.0%}"
-    return f"lost again in {len(failing)} of {len(trials)} seeds (held in {span} of later looks)"
+    return f"lost again in {len(failing)} of {len(trials)} seeds (held in {span} of later evaluations)"
 
 
 # ---- horizon, bits and local steps

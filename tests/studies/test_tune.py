@@ -5,6 +5,7 @@ import re
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ from perfeds2.learning.datasets import digits
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.task import Task
 from perfeds2.paper.figures import FIGURES
-from perfeds2.report.tuning import edge_notes, landscapes, numeric, print_tuning, write_tuning
+from perfeds2.report.tuning import edge_notes, headline, landscapes, numeric, print_tuning, write_tuning
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.store import Result
 from perfeds2.runs.training import trainings_of
@@ -679,3 +680,19 @@ def test_a_setting_is_scored_by_its_mean_over_time_not_by_its_end():
     )
     assert (_score(late), _score(steady)) == (SeedScore(0.2, 0.9), SeedScore(0.5, 0.5))
     assert mean_score([SeedScore(0.2, 0.9), SeedScore(0.4, 0.1)]) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ((0.5, 0.6), "Tuning helps 2 of 2 algorithms, a most: from 50.0 % to 70.0 %."),
+        ((0.7, 0.9), "Nothing better than before was found for a and b."),
+        ((None, None), "With the settings found, b scores highest: 75.0 %."),  # the old settings left an early rung
+    ],
+)
+def test_the_headline_says_what_tuning_brought(before, said):
+    best = [
+        SimpleNamespace(algorithm=name, score={"mean": now}, before=None if was is None else {"mean": was})
+        for name, now, was in zip("ab", (0.7, 0.75), before, strict=True)
+    ]
+    assert headline(SimpleNamespace(search=SimpleNamespace(metric="accuracy"), best=best)) == said
