@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import queue
+import re
 import signal
 import subprocess  # only starts this Python interpreter
 import sys
@@ -122,9 +123,8 @@ def train_job(job: Job, prepared: Sequence[PreparedTraining], place: Place, tell
 
 
 def _failure(error: Exception) -> Reply:
-    if isinstance(error, InputError):
-        return {"error": str(error), "again": False, "cause": error}
-    return {"error": f"{type(error).__name__}: {error}", "again": True, "cause": error}
+    again = not isinstance(error, InputError)
+    return {"error": f"{type(error).__name__}: {error}" if again else str(error), "again": again, "cause": error}
 
 
 def now_and_then(tell: Tell, must: Callable[[], bool] = lambda: False) -> Tell:
@@ -310,7 +310,6 @@ class Ray:
     count: int
     has_gpus: bool
     train: Callable[[Json], Any]  # starts a job, given as JSON values, on the cluster
-    cancel: Callable[..., None]
     close: Callable[[], None]
 
     @classmethod
@@ -321,18 +320,26 @@ class Ray:
             raise InputError("--on ray needs Ray, which is not installed; pip install 'perfeds2[ray]'.") from None
         started = not ray.is_initialized()
         if started:
-            try:
-                local: Json = {"include_dashboard": False, "num_cpus": workers} if on == "ray" else {}
-                ray.init("local" if on == "ray" else on, log_to_driver=False, logging_level=logging.ERROR, **local)
-            except (ConnectionError, OSError, ValueError, RuntimeError) as error:
-                raise InputError(f"--on {on}: Ray cannot be reached: {str(error).splitlines()[0]}") from None
+            local: Json = {"include_dashboard": False, "num_cpus": workers} if on == "ray" else {}
+            for patient in (True, True, False):
+                try:
+                    ray.init("local" if on == "ray" else on, log_to_driver=False, logging_level=logging.ERROR, **local)
+                    break
+                except (OSError, ValueError, RuntimeError) as error:
+                    if patient and isinstance(error, ConnectionAbortedError):  # a busy head gives up after 30 s
+                        continue
+                    raise InputError(f"--on {on}: Ray cannot be reached: {_reason(error)}") from None
         has = ray.cluster_resources()
         gpus = int(has.get("GPU", 0))
         environment = {"env_vars": deterministic() if gpus else ONE_CORE}
-        how = {"num_cpus": 1, "num_gpus": int(gpus > 0), "max_retries": 0, "runtime_env": environment}
-        task = ray.remote(**how)(_on_cluster)
+        remote = ray.remote(num_cpus=1, num_gpus=int(gpus > 0), max_retries=0, runtime_env=environment)
         count = workers or gpus or max(1, int(has.get("CPU", 1)))
-        return cls(count, gpus > 0, task.remote, ray.cancel, ray.shutdown if started else lambda: None)
+        return cls(count, gpus > 0, remote(_on_cluster).remote, ray.shutdown if started else lambda: None)
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error of Ray on one line, without tracebacks."""
+    return " ".join(re.sub(r"(?m)^Traceback .*\n|^  File .*\n(    .*\n)*", "", str(error)).split())
 
 
 class OnRay(TrainingWorker):
@@ -350,20 +357,20 @@ class OnRay(TrainingWorker):
 
     def _wait(self, job: Job) -> None:
         import ray  # pyright: ignore[reportMissingImports]
-        from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
         try:
             reply: Any = ray.get(self._running)
-        except RayError as error:  # the process or machine died
-            first_line = str(error).splitlines()[0]
-            reply = {"error": f"{type(error).__name__}: {first_line}", "again": True, "died": True}
-        for one, result in zip(job.trainings, reply.pop("results", ()), strict=False):
-            self.place.store.put(one.key, result)
+            for one, result in zip(job.trainings, reply.pop("results", ()), strict=False):
+                self.place.store.put(one.key, result)
+        except Exception as error:  # the process, the machine or the connection died
+            reply = {"error": f"{type(error).__name__}: {_reason(error)}", "again": True, "died": True}
         self.say(job, reply)
 
     def stop(self) -> None:
         if self.jobs:
-            self._ray.cancel(self._running, force=True)
+            import ray  # pyright: ignore[reportMissingImports]
+
+            ray.cancel(self._running, force=True)
 
     def end(self) -> None:
         self._tasks.shutdown()
@@ -371,9 +378,7 @@ class OnRay(TrainingWorker):
 
 def _on_cluster(asked: Json) -> Reply:
     keep_compiled()
-    reply = serve_text(asked, Workbench(), lambda _: None)
-    reply.pop("cause", None)
-    return reply
+    return serve_text(asked, Workbench(), lambda _: None)
 
 
 # ---- environments of worker processes
@@ -415,7 +420,6 @@ def main() -> None:
     threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
 
     def say(reply: Reply) -> None:
-        reply.pop("cause", None)
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
@@ -445,7 +449,7 @@ def serve_text(asked: Json, bench: Workbench, tell: Tell) -> Reply:
     except Exception as error:
         if not isinstance(error, InputError):
             traceback.print_exc()
-        return _failure(error)
+        return _failure(error) | {"cause": None}  # an exception may not survive the way back
     finally:
         if live is not None:
             live.close()

@@ -1,6 +1,5 @@
 """Does a sweep run every point of its grid once, whichever worker dies, and always end with the same tables?"""
 
-import importlib.util
 import os
 import random
 import shutil
@@ -549,27 +548,3 @@ def test_the_command_says_in_one_sentence_what_is_wrong(tmp_path):
     assert "did you mean quorum" in refused("--grid", "quorom=1,2")
     assert "--resume takes everything" in refused("--resume", "x", "--grid", "quorum=1,2")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra [ray]")
-def test_ray_gives_the_same_bytes(real, compiled, tmp_path):
-    """In a process of its own, which Ray leaves nothing behind in."""
-    swept, _ = real
-    arguments = [
-        "--ues",
-        "4",
-        "--batch",
-        "4",
-        "--horizon-s",
-        "0.3",
-        "--eval-every-s",
-        "0.1",
-        "--algorithms",
-        "FedAvgS2",
-    ]
-    grid = ["--grid", "quorum=1,2", "--grid", "seed=0..1", "--on", "ray", "--workers", "2", "--out", "out"]
-    command = [sys.executable, "-m", "perfeds2", "sweep", *arguments, *grid]
-    environment = os.environ | compiled | {"RAY_USAGE_STATS_ENABLED": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=400)
-    assert done.returncode == 0, done.stderr
-    assert tables(tmp_path / "out") == tables(swept.path)
