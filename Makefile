@@ -3,17 +3,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/.installed
 DEV := .venv/.installed-dev
+EXTRAS := .venv/.installed-extras
+AXE := build/axe/package/axe.min.js
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 # A file's tests share what is expensive: one process does them. The longest begin (tests/conftest.py).
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-quick test-slow mutate audit site wheel lint bench format clean
+.PHONY: run extras test test-quick test-slow mutate audit site wheel lint bench format clean
 
 run: $(CORE)  ## the default comparison: six algorithms, one cell
 	$(BIN)/perfeds2 compare
 
-test: $(DEV)  ## the whole test suite
-	$(PYTEST)
+extras: $(EXTRAS) $(AXE)  ## what some tests need besides: PyTorch, TensorBoard, MLflow, and axe-core by npm
+
+test: $(DEV)  ## the whole test suite; without make extras, the tests that need an extra are skipped
+	$(if $(wildcard $(AXE)),PERFEDS2_AXE=$(CURDIR)/$(AXE)) $(PYTEST)
 
 test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; two minutes on 2 cores
 	$(PYTEST) -m "not slow"
@@ -59,3 +63,18 @@ $(DEV): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(INSTALL) -e '.[dev,mqtt,docs]'
 	touch $(CORE) $@
+
+# The index has PyTorch for CUDA, which needs 3 GB. Its CPU build is installed wherever pip is told of one (PIP_FIND_LINKS).
+TORCH_CPU := torch==2.13.0+cpu
+$(EXTRAS): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) -e '.[dev,mqtt,docs,onnx,ray,tensorboard,mlflow]'
+	grep -v '^torch==' constraints.txt >.venv/without-torch.txt
+	$(INSTALL:constraints.txt=.venv/without-torch.txt) $(TORCH_CPU) || $(INSTALL) -e '.[torch]'
+	touch $(CORE) $(DEV) $@
+
+$(AXE):
+	mkdir -p build/axe
+	npm pack --silent --pack-destination build/axe axe-core@4.14.0
+	tar -xzf build/axe/axe-core-4.14.0.tgz -C build/axe
+	touch $@

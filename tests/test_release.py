@@ -121,6 +121,21 @@ def test_extras_that_are_told_of_exist(path):
         assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
 
 
+@pytest.mark.parametrize("extra", sorted({*PROJECT["optional-dependencies"]} - {"dev"}))  # tests run in it
+def test_every_extra_is_named_in_a_test(extra):
+    """In quotes, or in brackets as pip takes it."""
+    named = re.compile(rf"[\"'\[,]{extra}[\"'\],]")
+    tests = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+    assert any(named.search(path.read_text(encoding="utf-8")) for path in tests)
+
+
+@pytest.mark.parametrize("extra", sorted({*PROJECT["optional-dependencies"]} - {"gpu", "wandb"}))
+def test_ci_installs_every_extra_that_needs_no_gpu_and_no_account(extra):
+    installed = re.findall(r"-e '\.\[([\w,]+)\]'", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert extra in ",".join(installed).split(",")
+    assert ".installed-extras" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
 # ---- what GitHub reads
 
 

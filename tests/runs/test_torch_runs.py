@@ -27,6 +27,7 @@ SMALL = (
     "0,1",
 )
 MINE = """
+import torch
 from torch import nn
 
 
@@ -57,10 +58,14 @@ class Asking(Net):
         super().__init__(width, 10)
 
 
-class Training(Net):
+class Counting(Net):
     def __init__(self):
         super().__init__(64, 10)
-        self.train()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layers(x)
 """
 
 
@@ -123,8 +128,8 @@ def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
         ),
         ("Asking", "--model mine.py:Asking has an unknown parameter width; available are inputs, classes, dtype."),
         (
-            "Training",
-            "--model mine.py:Training: the PyTorch model Training changes its buffer layers.2.running_mean while it computes",
+            "Counting",
+            "--model mine.py:Counting: the PyTorch model Counting changes its buffer calls while it computes",
         ),
     ],
 )
