@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.random import Generator, default_rng
 
-Labels = Int[np.ndarray, " N"]  # one number per training sample: its label or its owner
-TestLabels = Int[np.ndarray, " M"]
+Labels = Int[np.ndarray, " N"]  # one number per sample: its label or its owner
+IsTest = Bool[np.ndarray, " N"]
 Counts = Int[np.ndarray, " n"]  # one number per UE
 ShareRows = Float[np.ndarray, "g n"]  # share of each label's samples that each UE gets
 Amounts = Int[np.ndarray, "g n"]
 SIZE_SPREAD = 0.6  # standard deviation of the logarithm of UEs' data sizes; the paper says only that they differ
-TEST_SHARE = 0.25  # share of a UE's samples for testing, if the data have no test set of their own
+TEST_SHARE = 0.25  # share of the samples for testing, if the data have no test set of their own
 FEW = 10  # samples that every UE should have at least
 MOST_DRAWS = 100  # draws to reach this before the best one is taken
 TOO_FEW = "too few to train and test on"
@@ -37,13 +37,35 @@ class Partition:
 
 @dataclass(frozen=True)
 class Samples:
-    """What a split sees. Test samples, if the data have any, are numbered after the training samples."""
+    """What a split sees of the samples."""
 
     labels: Labels  # from 0; for numbers, the tenth each is in
-    test_labels: TestLabels | None = None
+    is_test: IsTest  # the same for every seed, so no seed trains on another seed's test samples
     owners: Labels | None = None  # natural owner of each sample, from 0
-    test_owners: TestLabels | None = None
     names: tuple[str, ...] = ()  # names of the owners
+
+    @classmethod
+    def of(cls, labels: Labels, tests: int = 0, owners: Labels | None = None, names: tuple[str, ...] = ()) -> "Samples":
+        """Take the last ``tests`` samples as the test set, or cut one if there are none."""
+        is_test = np.arange(labels.size) >= labels.size - tests if tests else cut_test_set(labels, owners)
+        return cls(labels, is_test, owners, names)
+
+
+def cut_test_set(labels: Labels, owners: Labels | None) -> IsTest:
+    """Choose a quarter of each owner's samples of each label for testing, at random but always the same ones.
+
+    A label with one sample is trained on; an owner that has every label only once tests on one of them.
+    """
+    owner = np.zeros_like(labels) if owners is None else np.unique(owners, return_inverse=True)[1]
+    order = np.lexsort((default_rng(0).random(labels.size), labels, owner))
+    new = np.flatnonzero(np.diff(owner[order], prepend=-1) | np.diff(labels[order], prepend=-1))
+    size = np.diff(new, append=labels.size)
+    cut = np.where(size > 1, np.clip(np.round(size * TEST_SHARE).astype(int), 1, size - 1), 0)
+    none = np.flatnonzero(np.bincount(owner[order[new]], cut) == 0)
+    cut[np.searchsorted(owner[order[new]], none)] = 1
+    is_test = np.empty(labels.size, bool)
+    is_test[order] = np.arange(labels.size) - np.repeat(new, size) < np.repeat(cut, size)
+    return is_test
 
 
 Split = Callable[[Samples, int, int], Partition]  # (samples, number of UEs, seed) -> partition
@@ -59,7 +81,7 @@ class ByLabel:
     labels_per_ue: int
 
     def __call__(self, samples: Samples, ues: int, seed: int) -> Partition:
-        return partition_by_label(samples.labels, ues, self.labels_per_ue, seed, samples.test_labels)
+        return partition_by_label(samples, ues, self.labels_per_ue, seed)
 
 
 @dataclass(frozen=True)
@@ -120,14 +142,15 @@ class Natural:
         chosen = np.arange(count) if ues == count else random.choice(count, ues, replace=False)
         place = np.full(count, -1)
         place[chosen] = np.arange(ues)
-        mine = place[samples.owners]
-        theirs = None if samples.test_owners is None else place[samples.test_owners]
-        short = too_few(mine, theirs, ues)
+        owners = place[samples.owners]
+        short = too_few(owners, samples.is_test, ues)
         if short is not None:
             name = samples.names[chosen[short]] if samples.names else str(chosen[short])
-            found = " and ".join(str(np.count_nonzero(who == short)) for who in (mine, theirs) if who is not None)
-            raise ValueError(f"UE {name} has {found} samples, {TOO_FEW}; leave it out of the data.")
-        return hand_out(samples.labels, mine, theirs, ues, random)
+            train, test = (np.count_nonzero(samples.is_test[owners == short] == which) for which in (False, True))
+            raise ValueError(
+                f"UE {name} has {train} training and {test} test samples, {TOO_FEW}; leave it out of the data."
+            )
+        return hand_out(owners, samples.is_test, ues, random)
 
 
 @dataclass(frozen=True)
@@ -144,13 +167,12 @@ class Given:
         found = np.asarray(self.function(samples, ues, seed))
         labels = int(samples.labels.max()) + 1
         if found.shape == samples.labels.shape and found.dtype.kind in "iu":
-            is_legal = -1 <= found.min() <= found.max() < ues and too_few(found, None, ues) is None
-            if samples.test_labels is not None or not is_legal:
+            if not -1 <= found.min() <= found.max() < ues or too_few(found, samples.is_test, ues) is not None:
                 raise ValueError(
-                    f"--split {self.name} must give each of {ues} UEs, numbered from 0, at least 2 samples. If the data "
-                    f"has its own test set, it must return shares instead."
+                    f"--split {self.name} must give each of {ues} UEs, numbered from 0, at least one training and one "
+                    f"test sample."
                 )
-            return hand_out(samples.labels, found, None, ues, default_rng([seed, 3]))
+            return hand_out(found, samples.is_test, ues, default_rng([seed, 3]))
         shares = np.atleast_2d(found)
         are_shares = found.shape in ((ues,), (labels, ues)) and found.dtype.kind == "f" and (found >= 0).all()
         if not (are_shares and (shares.sum(axis=1) > 0).all() and shares.max() < np.inf):
@@ -179,20 +201,14 @@ SPLITS: Mapping[str, Any] = {
 # ---- the paper's split, step by step
 
 
-def partition_by_label(
-    labels: Labels,
-    ues: int,
-    labels_per_ue: int,
-    seed: int,
-    test_labels: TestLabels | None = None,
-) -> Partition:
+def partition_by_label(samples: Samples, ues: int, labels_per_ue: int, seed: int) -> Partition:
     """Give every UE ``labels_per_ue`` of the labels (l in the paper) and a different amount of data.
 
     Labels are dealt in turn, so all of them are used as evenly as possible. The UEs that hold a label divide its
-    samples in proportion to the UEs' random sizes. A UE's test part has the labels of its training part. It comes from
-    ``test_labels`` (numbered after the training samples) if the data set has a test set, and is split off otherwise.
+    samples in proportion to the UEs' random sizes. Test samples are divided like the training samples, so a UE's test
+    part has the labels of its training part.
     """
-    classes = np.unique(labels)
+    classes = np.unique(samples.labels)
     check_labels_per_ue(labels_per_ue, classes.size)
     random = default_rng([seed, 3])
     going_round = np.resize(random.permutation(classes.size), ues * labels_per_ue).reshape(ues, labels_per_ue)
@@ -200,19 +216,15 @@ def partition_by_label(
     halves: list[tuple[list[np.ndarray], list[np.ndarray]]] = [([], []) for _ in range(ues)]  # training and test part
     for number, label in enumerate(classes.tolist()):
         holders = np.flatnonzero((going_round == number).any(axis=1))
-        if holders.size == 0:
-            continue
-        mine = random.permutation(np.flatnonzero(labels == label))
-        if test_labels is None:
-            parts = _divide(mine, size[holders], 2, label)
-            cuts = [min(max(round(part.size * TEST_SHARE), 1), part.size - 1) for part in parts]
-            pairs = [(part[cut:], part[:cut]) for part, cut in zip(parts, cuts, strict=True)]
-        else:
-            theirs = labels.size + random.permutation(np.flatnonzero(test_labels == label))
-            pairs = zip(*(_divide(each, size[holders], 1, label) for each in (mine, theirs)), strict=True)
-        for ue, pair in zip(holders, pairs, strict=True):
-            for half, part in zip(halves[ue], pair, strict=True):
-                half.append(part)
+        for half in (0, 1) if holders.size else ():
+            mine = random.permutation(np.flatnonzero((samples.labels == label) & (samples.is_test == half)))
+            if mine.size < holders.size:
+                raise ValueError(
+                    f"label {label} has {mine.size} {('training', 'test')[half]} samples, too few for the "
+                    f"{holders.size} UEs that share it; use fewer UEs or fewer labels per UE."
+                )
+            for ue, part in zip(holders, _divide(mine, size[holders]), strict=True):
+                halves[ue][half].append(part)
     drawn = [[random.permutation(np.concatenate(half)) for half in both] for both in halves]
     sizes = np.array([[half.size for half in both] for both in drawn])
     start = np.concatenate([[0], sizes.sum(axis=1).cumsum()[:-1]])
@@ -224,16 +236,10 @@ def check_labels_per_ue(labels_per_ue: int, classes: int) -> None:
         raise ValueError(f"--labels-per-ue must be from 1 to the task's {classes} labels, got {labels_per_ue}.")
 
 
-def _divide(samples: Int[np.ndarray, " s"], weights: np.ndarray, least: int, label: int) -> list[np.ndarray]:
-    """Cut samples into parts in proportion to weights, each of at least ``least`` samples."""
-    if samples.size < least * weights.size:
-        raise ValueError(
-            f"label {label} has {samples.size} samples, too few for the {weights.size} UEs that share it; "
-            f"use fewer UEs or fewer labels per UE."
-        )
-    spare = samples.size - least * weights.size
-    ends = np.floor(np.cumsum(weights) / weights.sum() * spare + 1e-9).astype(int)
-    ends += least * np.arange(1, weights.size + 1)
+def _divide(samples: Int[np.ndarray, " s"], weights: np.ndarray) -> list[np.ndarray]:
+    """Cut samples into parts in proportion to weights, each of at least one sample."""
+    ends = np.floor(np.cumsum(weights) / weights.sum() * (samples.size - weights.size) + 1e-9).astype(int)
+    ends += np.arange(1, weights.size + 1)
     ends[-1] = samples.size
     return np.split(samples, ends[:-1])
 
@@ -250,30 +256,32 @@ def divide(
 ) -> Partition:
     """Divide each label's samples by the shares drawn for it, or all samples if one row is drawn.
 
-    Shares are drawn again until every UE has ten samples, or a fifth of an equal share if that is less. After 100
-    draws the best one is taken, if it gives every UE enough to train and test on. A test set is divided by the same
-    shares.
+    Shares are drawn again until every UE has ten training samples, or a fifth of an equal share if that is less. After
+    100 draws the best one is taken, if it gives every UE enough to train and test on. Test samples are divided by the
+    same shares.
     """
     random = default_rng([seed, 3])
-    sets = [samples.labels] if samples.test_labels is None else [samples.labels, samples.test_labels]
-    enough = min(FEW, samples.labels.size // (5 * ues))
-    best: tuple[int, list[Amounts]] = (-1, [])
+    labels, sets = samples.labels, (~samples.is_test, samples.is_test)
+    enough = np.clip(np.count_nonzero(sets[0]) // (5 * ues), 1, FEW)
+    best: tuple[int, list[Amounts]] = (0, [])
     for _ in range(MOST_DRAWS):
-        shares = draw(random, 1 + max(int(labels.max()) for labels in sets))
-        groups = [labels if len(shares) > 1 else np.zeros_like(labels) for labels in sets]
-        sizes = [amounts(shares, np.bincount(group, minlength=len(shares)), random) for group in groups]
-        least = [int(size.sum(axis=0).min()) for size in sizes]
-        if least[0] >= 3 - len(sets) and least[-1] >= 1 and least[0] > best[0]:
-            best = least[0], sizes
+        shares = draw(random, 1 + int(labels.max()))
+        group = labels if len(shares) > 1 else np.zeros_like(labels)
+        sizes = [amounts(shares, np.bincount(group[each], minlength=len(shares)), random) for each in sets]
+        least, least_test = (int(size.sum(axis=0).min()) for size in sizes)
+        if least_test and least > best[0]:
+            best = least, sizes
         if best[0] >= enough:
             break
-    if best[0] < 0:
+    if not best[0]:
         raise ValueError(
             f"--split {what} gives a UE {TOO_FEW} (in {MOST_DRAWS} draws): {samples.labels.size} samples for {ues} UEs; use "
             f"fewer UEs, or a more even split."
         )
-    owners = [owned(group, size, random) for group, size in zip(groups, best[1], strict=True)]
-    return hand_out(samples.labels, owners[0], owners[1] if len(sets) > 1 else None, ues, random)
+    owners = np.empty_like(labels)
+    for each, size in zip(sets, best[1], strict=True):
+        owners[each] = owned(group[each], size, random)
+    return hand_out(owners, samples.is_test, ues, random)
 
 
 def amounts(shares: ShareRows, count: Int[np.ndarray, " g"], random: Generator) -> Amounts:
@@ -293,44 +301,18 @@ def owned(labels: Labels, sizes: Amounts, random: Generator) -> Labels:
     return owners
 
 
-def too_few(owners: Labels, test_owners: TestLabels | None, ues: int) -> int | None:
-    """Return the first UE with too few samples to train and test on, or None."""
-    count = np.bincount(owners[owners >= 0], minlength=ues)
-    lacking = count < 2
-    if test_owners is not None:
-        lacking = (count < 1) | (np.bincount(test_owners[test_owners >= 0], minlength=ues) < 1)
+def too_few(owners: Labels, is_test: IsTest, ues: int) -> int | None:
+    """Return the first UE without a training or without a test sample, or None."""
+    counts = [np.bincount(owners[(owners >= 0) & (is_test == half)], minlength=ues) for half in (False, True)]
+    lacking = np.min(counts, axis=0) < 1
     return int(lacking.argmax()) if lacking.any() else None
 
 
-def hand_out(
-    labels: Labels,
-    owners: Labels,
-    test_owners: TestLabels | None,
-    ues: int,
-    random: Generator,
-) -> Partition:
-    """Return the partition of samples whose UEs are known, with each part shuffled.
-
-    Without a test set, a quarter of each of a UE's labels is split off for testing. A label with one sample is trained
-    on; a UE that has every label only once tests on one of them.
-    """
-    if test_owners is None:
-        numbers = np.flatnonzero(owners >= 0)
-        numbers = numbers[np.lexsort((random.random(numbers.size), labels[numbers], owners[numbers]))]
-        owner, label = owners[numbers], labels[numbers]
-        new = np.flatnonzero(np.diff(owner, prepend=-1) | np.diff(label, prepend=-1))
-        size = np.diff(new, append=numbers.size)
-        cut = np.where(size > 1, np.clip(np.round(size * TEST_SHARE).astype(int), 1, size - 1), 0)
-        none = np.bincount(owner[new], cut, ues) == 0
-        first_of = np.searchsorted(owner[new], np.flatnonzero(none))
-        cut[first_of] = 1
-        is_test = np.arange(numbers.size) - np.repeat(new, size) < np.repeat(cut, size)
-    else:
-        held = np.flatnonzero(test_owners >= 0)
-        numbers = np.concatenate([np.flatnonzero(owners >= 0), labels.size + held])
-        owner = np.concatenate([owners[owners >= 0], test_owners[held]])
-        is_test = numbers >= labels.size
+def hand_out(owners: Labels, is_test: IsTest, ues: int, random: Generator) -> Partition:
+    """Return the partition of samples whose UEs are known, with each part shuffled."""
+    numbers = np.flatnonzero(owners >= 0)
+    owner, is_test = owners[numbers], is_test[numbers]
     order = np.lexsort((random.random(numbers.size), is_test, owner))
-    train, test = (np.bincount(owner[is_test == which], minlength=ues) for which in (False, True))
+    train, test = (np.bincount(owner[is_test == half], minlength=ues) for half in (False, True))
     start = np.concatenate([[0], (train + test).cumsum()[:-1]])
     return Partition(numbers[order], start, train, test)

@@ -91,7 +91,7 @@ class Task:
         target = Targets.of(y)
         if split is None:
             split = ByLabel(min(3, target.labels) if labels_per_ue is None else labels_per_ue)
-        parts = split(Samples(target.groups(y), owners=owners), ues, seed)
+        parts = split(Samples.of(target.groups(y), owners=owners), ues, seed)
         outputs = 1 if loss == "binary" else target.outputs
         network = judged(model or MLP((x.shape[1], 32, outputs)), target, loss, metric)
         return cls(name, network, Shards.of(x, target.in_units(y), parts))

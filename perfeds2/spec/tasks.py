@@ -115,7 +115,13 @@ def split_of(named: Named | None) -> Split | None:
         return None if named is None else named.value
 
     def ask(samples: Samples, ues: int, seed: int) -> Value:
-        known = {"labels": samples.labels, "owners": samples.owners, "ues": ues, "seed": seed}
+        known = {
+            "labels": samples.labels,
+            "owners": samples.owners,
+            "is_test": samples.is_test,
+            "ues": ues,
+            "seed": seed,
+        }
         return call(named.value, f"--split {named}", known)
 
     return Given(named.text, ask)

@@ -148,7 +148,7 @@ def test_a_model_is_told_with_the_scale_of_its_inputs_and_outputs(tmp_path):
     split, table = Quantity(0.5), file.table(("price",), None, None)
     told = {name: json.loads(text) for name, text in in_words(table, 4, split, 7).items()}
     assert told["inputs"] == ["a", "b", "kind=u", "kind=v"]
-    order = split(Samples(tenths(table.y[:, 0])), 4, 7).order
+    order = split(Samples.of(tenths(table.y[:, 0])), 4, 7).order
     whole = np.concatenate([raw, np.arange(40)[:, None] % 2 == [[0, 1]]], axis=1)[order]
     task = Task.of_file(file.path, target=["price"], ues=4, seed=7, split=split)
     assert isinstance(task.data, Shards)
@@ -284,7 +284,7 @@ def test_a_folder_says_which_file_is_wrong(tmp_path):
     with pytest.raises(DataBroken, match=r"b\.npz has x of f×4, y of i×single; expected what a\.npz has, x of f×3"):
         table_of(tmp_path)
     npz(tmp_path, "b.npz", x=np.ones((1, 3)), y=np.array([0]))
-    with pytest.raises(ValueError, match="UE b has 1 samples, too few to train and test on"):
+    with pytest.raises(ValueError, match="UE b has 0 training and 1 test samples, too few to train and test on"):
         Task.of_file(tmp_path)
 
 

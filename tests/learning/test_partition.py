@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from perfeds2.learning.data import Generated, Shards
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.datasets.digits import read_digits
-from perfeds2.learning.partition import partition_by_label
+from perfeds2.learning.partition import Samples, partition_by_label
 
-LABELS = np.repeat(np.arange(10), 60)
+LABELS = np.repeat(np.arange(10), 120)
 
 
 def test_the_digits_are_scikit_learns():
@@ -24,29 +24,31 @@ def test_the_digits_are_scikit_learns():
 @given(ues=st.integers(1, 30), labels_per_ue=st.integers(1, 10), seed=st.integers(0, 99), own_test=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_parts_are_disjoint_and_hold_the_right_labels(ues, labels_per_ue, seed, own_test):
-    test_labels = np.repeat(np.arange(10), 40) if own_test else None
-    parts = partition_by_label(LABELS, ues, labels_per_ue, seed, test_labels=test_labels)
-    everything = LABELS if test_labels is None else np.concatenate([LABELS, test_labels])
+    tests = 400 if own_test else 0
+    everything = np.concatenate([LABELS, np.repeat(np.arange(10), tests // 10)])
+    samples = Samples.of(everything, tests)
+    parts = partition_by_label(samples, ues, labels_per_ue, seed)
     assert np.unique(parts.order).size == parts.order.size
     for ue in range(ues):
         first, train, test = parts.start[ue], parts.train_count[ue], parts.test_count[ue]
         mine, held = parts.order[first : first + train], parts.order[first + train : first + train + test]
         assert np.unique(everything[mine]).size == labels_per_ue
         assert set(everything[held]) == set(everything[mine])
+        assert not samples.is_test[mine].any()
+        assert samples.is_test[held].all()
         if own_test:
-            assert (mine < LABELS.size).all()
             assert (held >= LABELS.size).all()
     if ues * labels_per_ue >= 10:
         assert set(everything[parts.order]) == set(range(10))
 
 
 def test_sizes_differ():
-    parts = partition_by_label(LABELS, 10, 3, 0)
+    parts = partition_by_label(Samples.of(LABELS), 10, 3, 0)
     assert parts.train_count.max() > 2 * parts.train_count.min()
 
 
 def test_same_seed_same_parts():
-    first, again, other = (partition_by_label(LABELS, 10, 3, seed).order for seed in (5, 5, 6))
+    first, again, other = (partition_by_label(Samples.of(LABELS), 10, 3, seed).order for seed in (5, 5, 6))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -54,12 +56,12 @@ def test_same_seed_same_parts():
 @pytest.mark.parametrize("labels_per_ue", [0, 11])
 def test_labels_per_ue_out_of_range_is_an_error(labels_per_ue):
     with pytest.raises(ValueError, match=f"from 1 to the task's 10 labels, got {labels_per_ue}"):
-        partition_by_label(LABELS, 4, labels_per_ue, 0)
+        partition_by_label(Samples.of(LABELS), 4, labels_per_ue, 0)
 
 
 def test_too_many_ues_for_the_data_is_an_error():
-    with pytest.raises(ValueError, match="too few"):
-        partition_by_label(LABELS, 400, 3, 0)
+    with pytest.raises(ValueError, match="has 30 test samples, too few for the 31 UEs that share it; use fewer UEs"):
+        partition_by_label(Samples.of(LABELS), 103, 3, 0)
 
 
 @pytest.mark.slow

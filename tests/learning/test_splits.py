@@ -28,7 +28,7 @@ splits = st.one_of(
     st.floats(0.1, 100).map(Dirichlet),
     st.floats(0, 1.5).map(Quantity),
     st.just(Natural()),
-    st.just(Given("mine", lambda samples, ues, _: np.arange(samples.labels.size) % ues)),
+    st.just(Given("mine", lambda samples, ues, _: samples.owners % ues)),
 )
 
 
@@ -42,38 +42,45 @@ def parts_of(parts: Partition, ue: int) -> tuple[np.ndarray, np.ndarray]:
 def test_no_sample_is_used_twice_and_everybody_trains_and_tests(split, ues, seed, own_test, data):
     kinds = 3
     labels = np.array(data.draw(st.permutations(np.repeat(np.arange(kinds), 40).tolist())))
-    test_labels = np.tile(np.arange(kinds), 30) if own_test else None
-    if own_test and isinstance(split, Given):
-        split = Given("shares", lambda _, ues, __: np.ones((kinds, ues)))
-    owners = np.arange(labels.size) % 9
-    tests = None if test_labels is None else np.arange(test_labels.size) % 9
-    parts = split(Samples(labels, test_labels, owners, tests), ues, seed)
-    everything = labels if test_labels is None else np.concatenate([labels, test_labels])
+    tests = 90 if own_test else 0
+    labels = np.concatenate([labels, np.arange(tests) % kinds])
+    owners = np.concatenate([np.arange(120) % 9, np.arange(tests) % 9])
+    samples = Samples.of(labels, tests, owners)
+    parts = split(samples, ues, seed)
     assert np.unique(parts.order).size == parts.order.size
     assert parts.start.tolist() == [0, *(parts.train_count + parts.test_count).cumsum()[:-1]]
     assert parts.order.size == (parts.train_count + parts.test_count).sum()
     if not isinstance(split, Natural | ByLabel):
-        assert parts.order.size == everything.size  # nothing is left over
+        assert parts.order.size == labels.size  # nothing is left over
+    if own_test:
+        assert samples.is_test.tolist() == [False] * 120 + [True] * 90
+    counts = [np.bincount(labels[samples.is_test == half], minlength=kinds) for half in (False, True)]
     for ue in range(ues):
         train, test = parts_of(parts, ue)
         assert min(train.size, test.size) > 0
-        if own_test:
-            assert train.max() < labels.size <= test.min()
+        assert not samples.is_test[train].any()
+        assert samples.is_test[test].all()
+        mixes = [np.bincount(labels[part], minlength=kinds) for part in (train, test)]
+        if isinstance(split, ByLabel):
+            assert set(labels[test]) == set(labels[train])
+        elif isinstance(split, Dirichlet):  # the same share of a label's training and test samples, up to rounding
+            shares = [mix / count for mix, count in zip(mixes, counts, strict=True)]
+            assert (abs(shares[1] - shares[0]) <= sum(1 / count for count in counts)).all()
         elif isinstance(split, Natural):
             assert len(set(owners[np.concatenate([train, test])])) == 1
-        if not own_test:  # a label that is tested is trained on, but for one whose labels are all single
-            strange = set(everything[test]) - set(everything[train])
-            assert not strange or test.size == 1
-            for label in set(everything[train]) - strange:
-                of_train, of_test = ((everything[part] == label).sum() for part in (train, test))
-                assert abs(of_test - TEST_SHARE * (of_train + of_test)) <= 1
+            if not own_test:  # a label that is tested is trained on, but for one whose labels are all single
+                strange = set(labels[test]) - set(labels[train])
+                assert not strange or test.size == 1
+                for label in set(labels[train]) - strange:
+                    assert abs(mixes[1][label] - TEST_SHARE * (mixes[0] + mixes[1])[label]) <= 1
 
 
 @given(seed=st.integers(0, 9), labels=st.integers(1, 4))
 @settings(max_examples=20, deadline=None)
 def test_labels_are_given_out_bit_for_bit_as_before(seed, labels):
     y = np.repeat(np.arange(10), 30)
-    before, now = partition_by_label(y, 6, labels, seed), SPLITS["labels:K"](float(labels))(Samples(y), 6, seed)
+    samples = Samples.of(y)
+    before, now = partition_by_label(samples, 6, labels, seed), SPLITS["labels:K"](float(labels))(samples, 6, seed)
     for name in ("order", "start", "train_count", "test_count"):
         np.testing.assert_array_equal(getattr(now, name), getattr(before, name))
 
@@ -81,24 +88,24 @@ def test_labels_are_given_out_bit_for_bit_as_before(seed, labels):
 @pytest.mark.parametrize("alpha", [0.3, 5.0])
 def test_dirichlet_shares_are_numpys_own_draw(alpha):
     y = np.repeat(np.arange(10), 5000)
-    parts = Dirichlet(alpha)(Samples(y), 8, 4)
+    parts = Dirichlet(alpha)(Samples.of(y), 8, 4)
     shares = np.random.default_rng([4, 3]).dirichlet(np.full(8, alpha), 10)
     found = np.stack([np.bincount(y[np.concatenate(parts_of(parts, ue))], minlength=10) for ue in range(8)], axis=1)
-    assert np.abs(found - 5000 * shares).max() <= 1
+    assert np.abs(found - 5000 * shares).max() <= 2  # one each of training and test samples
 
 
 def test_quantities_are_log_normal_and_labels_are_not_looked_at():
     y = np.random.default_rng(0).integers(0, 10, 200_000)
-    parts = Quantity(0.8)(Samples(y), 400, 1)
+    parts = Quantity(0.8)(Samples.of(y), 400, 1)
     size = parts.train_count + parts.test_count
     normal = np.random.default_rng([1, 3]).standard_normal(400)
     wanted = 200_000 * np.exp(0.8 * normal) / np.exp(0.8 * normal).sum()
-    assert np.abs(size - wanted).max() <= 1
+    assert np.abs(size - wanted).max() <= 2  # one each of training and test samples
     assert np.log(size).std() == pytest.approx(0.8, rel=0.1)
     largest = y[np.concatenate(parts_of(parts, int(size.argmax())))]
     assert np.abs(np.bincount(largest) / largest.size - 0.1).max() < 0.03
-    equal = SPLITS["iid"](Samples(y), 7, 1)
-    assert np.ptp(equal.train_count + equal.test_count) <= 1
+    equal = SPLITS["iid"](Samples.of(y), 7, 1)
+    assert max(np.ptp(equal.train_count), np.ptp(equal.test_count)) <= 1
 
 
 @given(
@@ -120,22 +127,22 @@ def test_no_one_is_favoured_where_there_is_little():
 
 
 def test_some_of_many_natural_ues_are_drawn_by_the_seed():
-    samples = Samples(
+    samples = Samples.of(
         np.zeros(60, int), owners=np.repeat(np.arange(20), 3), names=tuple(f"writer {i}" for i in range(20))
     )
     chosen = [tuple(samples.owners[Natural()(samples, 5, seed).order[::3]]) for seed in (0, 0, 1)]  # type: ignore[index]
     assert chosen[0] == chosen[1] != chosen[2]
     with pytest.raises(ValueError, match="its samples belong to 20 UEs, got 21 UEs"):
         Natural()(samples, 21, 0)
-    few = Samples(np.zeros(3, int), owners=np.array([0, 0, 1]), names=("ann", "bob"))
-    with pytest.raises(ValueError, match="UE bob has 1 samples, too few to train and test on"):
+    few = Samples.of(np.zeros(3, int), owners=np.array([0, 0, 1]), names=("ann", "bob"))
+    with pytest.raises(ValueError, match="UE bob has 0 training and 1 test samples, too few to train and test on"):
         Natural()(few, 2, 0)
     with pytest.raises(ValueError, match="--split natural needs data that name the owner"):
-        Natural()(Samples(np.zeros(3, int)), 1, 0)
+        Natural()(Samples.of(np.zeros(3, int)), 1, 0)
 
 
 def test_of_labels_that_a_ue_all_has_once_one_is_for_testing():
-    parts = Natural()(Samples(np.array([0, 1, 2, 0, 1, 1]), owners=np.array([0, 0, 0, 1, 1, 1])), 2, 0)
+    parts = Natural()(Samples.of(np.array([0, 1, 2, 0, 1, 1]), owners=np.array([0, 0, 0, 1, 1, 1])), 2, 0)
     assert parts.test_count.tolist() == [1, 1]
     assert parts_of(parts, 1)[1][0] in (4, 5)  # of two alike one is tested, and the single one trained on
 
@@ -144,20 +151,20 @@ def test_of_labels_that_a_ue_all_has_once_one_is_for_testing():
     ("found", "sentence"),
     [
         (np.zeros(3), "expected a UE for each of 6 samples, or positive shares of shape \\(2, 2\\)"),
-        (np.full(6, 2), "must give each of 2 UEs, numbered from 0, at least 2 samples"),
+        (np.full(6, 2), "must give each of 2 UEs, numbered from 0, at least one training and one test sample"),
         (np.zeros((2, 2)), "or positive shares"),
     ],
 )
 def test_an_own_split_that_is_none_is_refused(found, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Given("mine", lambda *_: found)(Samples(np.array([0, 1] * 3)), 2, 0)
+        Given("mine", lambda *_: found)(Samples.of(np.array([0, 1] * 3)), 2, 0)
 
 
 def test_too_little_for_a_split_is_a_sentence():
     with pytest.raises(
         ValueError, match=r"gives a UE too few to train and test on .* 30 samples for 20 UEs; use fewer UEs"
     ):
-        Dirichlet(0.01)(Samples(np.repeat([0, 1], 15)), 20, 0)
+        Dirichlet(0.01)(Samples.of(np.repeat([0, 1], 15)), 20, 0)
 
 
 def test_built_in_tasks_take_splits_or_say_why_not():

@@ -13,9 +13,9 @@ from perfeds2.learning.task import Recipe
 
 
 def digits_data(ues: int, split: Split, seed: int) -> Shards:
-    """Divide the digits among UEs; a quarter of a UE's samples is its test part."""
+    """Divide the digits among UEs; a quarter of them, the same for every seed, is the test set."""
     x, y = read_digits()
-    return Shards.of((x / 16).astype(np.float32), y, split(Samples(y), ues, seed))
+    return Shards.of((x / 16).astype(np.float32), y, split(Samples.of(y), ues, seed))
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:

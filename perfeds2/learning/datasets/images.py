@@ -58,9 +58,9 @@ def image_recipe(
 
 def image_data(read: Read, ues: int, split: Split, seed: int, found: Found) -> Shards:
     images = _read_once(read, found.files)
-    y, test_y = images.y.astype(int), images.test_y.astype(int)
-    parts = split(Samples(y, test_y), ues, seed)
-    return Shards.of(np.concatenate([images.x, images.test_x]), np.concatenate([y, test_y]), parts)
+    y = np.concatenate([images.y, images.test_y]).astype(int)
+    parts = split(Samples.of(y, images.test_y.size), ues, seed)
+    return Shards.of(np.concatenate([images.x, images.test_x]), y, parts)
 
 
 @lru_cache(maxsize=1)  # shared by all seeds: unpacking takes seconds

@@ -92,12 +92,7 @@ def own_data(read: Callable[[], SampleTable], ues: int, split: Split, seed: int)
 
 def _parts(table: SampleTable, ues: int, split: Split, seed: int) -> Partition:
     groups = table.y if table.labels else tenths(table.y[:, 0])
-    count, owners, tests, test_owners = table.trained, table.owners, None, None
-    if table.tests:
-        tests, test_owners = groups[count:], None if owners is None else owners[count:]
-    if owners is not None:
-        owners = owners[:count]
-    return split(Samples(groups[:count], tests, owners, test_owners, table.names), ues, seed)
+    return split(Samples.of(groups, table.tests, table.owners, table.names), ues, seed)
 
 
 def in_words(table: SampleTable, ues: int, split: Split, seed: int) -> dict[str, str]:

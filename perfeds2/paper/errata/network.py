@@ -12,7 +12,7 @@ from perfeds2.allocation import schedule
 from perfeds2.allocation.bandwidth import Policy, Uplink, between, equal_finish, weighted_rate
 from perfeds2.allocation.schedule import Rows, achieved_shares, as_schedule, deficit, longest_gap, period
 from perfeds2.allocation.shares import equal_shares, nearest_feasible, share_bounds
-from perfeds2.learning.partition import partition_by_label
+from perfeds2.learning.partition import Samples, partition_by_label
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import LN2, bandwidth_for_rate, rate_bps
 from perfeds2.paper.errata.erratum import Numbers
@@ -233,7 +233,7 @@ def labels() -> Numbers:
     labels = np.repeat(np.arange(10), 400)
     numbers: Numbers = []
     for labels_per_ue in (1, 2, 4, 6, 8, 10):
-        parts = partition_by_label(labels, 20, labels_per_ue, seed=0)
+        parts = partition_by_label(Samples.of(labels), 20, labels_per_ue, seed=0)
         mix = np.zeros((20, 10))
         for ue, (start, size) in enumerate(zip(parts.start, parts.train_count + parts.test_count, strict=True)):
             mix[ue] = np.bincount(labels[parts.order[start : start + size]], minlength=10) / size
