@@ -28,7 +28,7 @@ splits = st.one_of(
     st.floats(0.1, 100).map(Dirichlet),
     st.floats(0, 1.5).map(Quantity),
     st.just(Natural()),
-    st.just(Given("mine", lambda samples, ues, _: samples.owners % ues)),
+    st.just(Given("mine", lambda samples, ues, _: np.asarray(samples.owners) % ues)),
 )
 
 

@@ -95,7 +95,7 @@ def test_beside_others_a_ue_draws_what_it_draws_alone():
     texts = ["".join(chance.choice(list("abcdefgh "), 400 + 10 * number)) for number in range(6)]
     roles = [Role(f"r{number}", "p", text) for number, text in enumerate(texts)]
     key = jax.random.key(5)
-    short = Task.of_arrays("short", np.eye(64)[:50], np.arange(50) % 3, ues=6, seed=0).data
+    short = Task.of_arrays("short", np.eye(64)[:50], np.arange(50) % 3, ues=6, labels_per_ue=1, seed=0).data
     for each in (
         [Windows.of(roles[:3]), Windows.of(roles[3:])],
         [TASKS[0].data, short, TASKS[1].data],
