@@ -185,7 +185,8 @@ class TestTyped:
         ends = rows(hour, "own")
         assert list(ends) == ["PerFedS2", "Mine"]
         assert ends["Mine"]["rounds"]["mean"] > 1.3 * ends["PerFedS2"]["rounds"]["mean"]
-        assert ends["Mine"]["time_to_target_s"]["median"] < ends["PerFedS2"]["time_to_target_s"]["median"]
+        assert ends["Mine"]["train_loss_personal"]["mean"] < ends["PerFedS2"]["train_loss_personal"]["mean"]
+        assert all(3 < row["time_to_target_s"]["median"] < 15 for row in ends.values())
         assert (hour.folder / "own" / "report.html").stat().st_size > 10_000
         spec = (hour.folder / "own" / "spec.toml").read_text(encoding="utf-8")
         assert "mine.py:mine" in spec
