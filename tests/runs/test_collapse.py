@@ -44,7 +44,7 @@ def test_collapsed_is_who_lost_half_of_what_it_had_and_is_fine_when_personalised
 @pytest.mark.slow
 def test_a_collapse_is_noted_with_who_and_how_often(tmp_path, capsys):
     """α = 0.03 is too short to tell two digits apart from where a classifier is, so PerFed moves away from there."""
-    settings = SETTINGS | {"horizon_s": 20}
+    settings = {**SETTINGS, "horizon_s": 20}
     comparison = compare(**settings, alpha=0.03, algorithms=["PerFedS2", "FedAvgS2"], out=tmp_path / "run")
     (note,) = comparison.summary["notes"]
     assert note.startswith("PerFedS2: in 2 of 2 seeds the global model lost more than half of its best accuracy")

@@ -37,6 +37,9 @@ def scalar(outputs, y):
 def halves(labels, ues):
     return jnp.arange(labels.size) % ues
 
+def dealt(is_test, ues):
+    return is_test.argsort().argsort() % ues
+
 def broken(outputs, y):
     return outputs.nothing
 """
@@ -184,6 +187,9 @@ def test_own_functions_and_objects_go_as_well():
     spec = spec_from(task="classes.csv", split="mine.py:halves", ues=6)
     data = make_task(spec, 0).data
     assert np.ptp(np.asarray(data.train_count) + np.asarray(data.test_count)) <= 1  # type: ignore[attr-defined]
+    data = make_task(spec_from(task="classes.csv", split="mine.py:dealt", ues=6), 0).data
+    assert np.ptp(data.train_count) <= 1
+    assert np.ptp(data.test_count) <= 1  # type: ignore[attr-defined]
     x = X.astype(np.float32)
     made = Task.of_arrays("mine", x, x[:, 0], ues=4, seed=0, labels_per_ue=5)
     spec = spec_from(task=made)
