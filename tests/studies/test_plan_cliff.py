@@ -21,11 +21,11 @@ CELL_16 = {
 
 @pytest.mark.slow
 def test_a_choice_that_loses_the_target_again_is_refused():
-    """30 UEs, A = 3: with seed 1 the target is reached after 0.7 s, when A = 5 has just got there, and held in 13 % of later looks.
+    """30 UEs, A = 3: with seed 2 the target is reached after 0.9 s, and held in 27 % of later looks.
 
     The cell is number 16 of ``benchmarks/plan_bet.py``.
     """
-    spec = spec_from(**CELL_16, algorithms=["PerFedS2"], seeds=[1])
+    spec = spec_from(**CELL_16, algorithms=["PerFedS2"], seeds=[2])
     space = make_space(spec, {"max_staleness": [10], "local_steps": [2], "quorum": [3]})
     target = PlanTarget(0.9, "accuracy", 6.0, 18.0, "")
     searched = PlanSearch(space, Trials(space, 0.9), PlanRequest(), target)
