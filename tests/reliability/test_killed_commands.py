@@ -44,7 +44,7 @@ CASES = {
         "compare --resume out --quiet",
     ),
     "sweep": case(
-        f"sweep {TINY} --algorithms FedAvgS2 --grid quorum=1,2 --grid seed=0..1 --workers 1 --out out",
+        f"sweep {TINY} --algorithms FedAvgS2 --quorum 2 --grid beta=0.05,0.1 --grid seed=0..1 --workers 1 --out out",
         "sweep --resume out --quiet",
         in_process=True,
     ),
@@ -62,7 +62,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name != "run"])  # which does what compare does
 def test_a_command_killed_at_any_moment_ends_with_the_same_bytes(commands: Commands, tmp_path, name):
     """Before each kind of operation on files, then at random moments; it goes on in the same folder, to be killed again."""
     write_mnist(tmp_path / "mnist" / "mnist")

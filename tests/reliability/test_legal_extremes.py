@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from killable_commands import Commands
+from command_line import told
 from tiny_data import idx, write_mnist
 
 
@@ -47,43 +47,43 @@ def read_results(folder: Path) -> tuple[dict, list[dict]]:
 
 
 @pytest.mark.parametrize("extreme", EXTREMES)
-def test_legal_extremes_run_to_the_report(commands: Commands, tmp_path, extreme):
+def test_legal_extremes_run_to_the_report(tmp_path, extreme):
     flags = TINY | pairs(EXTREMES[extreme])
     words = [word for flag, value in flags.items() for word in (flag, value)]
-    ended = commands("run", *words, "--quiet", "--out", "out", cwd=tmp_path)
-    assert (ended.status, ended.out) == (0, ""), ended.err
-    assert "Traceback" not in ended.err
+    status, out, err = told("run", *words, "--quiet", "--out", tmp_path / "out")
+    assert (status, out) == (0, ""), err
+    assert "Traceback" not in err
     _, rows = read_results(tmp_path / "out")
     assert {row["algorithm"] for row in rows} == {flags["--algorithms"]}
     if "overflow" in extreme:
         assert not all(math.isfinite(float(row["train_loss_personal"])) for row in rows)
 
 
-def test_a_horizon_shorter_than_the_first_round_is_a_run_of_no_rounds(commands: Commands, tmp_path):
-    flags = "run --task synthetic --ues 3 --quorum 2 --horizon-s 1e-6 --batch 4 --algorithms FedAvgS2 --quiet --out out"
-    ended = commands(*flags.split(), cwd=tmp_path)
-    assert (ended.status, ended.err) == (0, "")
+def test_a_horizon_shorter_than_the_first_round_is_a_run_of_no_rounds(tmp_path):
+    flags = "run --task synthetic --ues 3 --quorum 2 --horizon-s 1e-6 --batch 4 --algorithms FedAvgS2 --quiet --out"
+    assert told(*flags.split(), tmp_path / "out") == (0, "", "")
     _, rows = read_results(tmp_path / "out")
     assert {row["round"] for row in rows} == {"0"}
 
 
-def test_data_of_one_class_and_one_sample_a_ue_are_enough(commands: Commands, tmp_path):
+def test_data_of_one_class_and_one_sample_a_ue_are_enough(tmp_path):
     folder = write_mnist(tmp_path / "mnist" / "mnist", each=1, classes=1)
     assert sorted(path.name for path in folder.iterdir())[0] == "t10k-images-idx3-ubyte.gz"
-    flags = "run --task mnist --data-dir mnist --labels-per-ue 1 --ues 1 --rounds 2 --batch 4 --algorithms FedAvgS2"
-    ended = commands(*flags.split(), "--quiet", "--out", "out", cwd=tmp_path)
-    assert (ended.status, ended.err) == (0, "")
-    two = commands(*flags.replace("--ues 1", "--ues 2").split(), "--out", "two", cwd=tmp_path)
-    assert two.status == 2
-    assert "label 0 has 1 samples, too few for the 2 UEs that share it" in two.err
+    flags = "run --task mnist --labels-per-ue 1 --ues 1 --rounds 2 --batch 4 --algorithms FedAvgS2 --quiet --data-dir"
+    mnist = tmp_path / "mnist"
+    assert told(*flags.split(), mnist, "--out", tmp_path / "out") == (0, "", "")
+    status, _, err = told(*flags.replace("--ues 1", "--ues 2").split(), mnist, "--out", tmp_path / "two")
+    assert status == 2
+    assert "label 0 has 1 samples, too few for the 2 UEs that share it" in err
     assert not (tmp_path / "two").exists()
 
 
-def test_data_that_are_broken_are_exit_2_and_leave_nothing_behind(commands: Commands, tmp_path):
+def test_data_that_are_broken_are_exit_2_and_leave_nothing_behind(tmp_path):
     folder = write_mnist(tmp_path / "mnist" / "mnist")
     (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.full(100, 12, np.uint8))))
-    ended = commands("run", "--task", "mnist", "--data-dir", "mnist", "--rounds", 1, "--out", "out", cwd=tmp_path)
-    assert ended.status == 2
-    assert "holds the label 12; the largest is 9" in ended.err
-    assert ended.err.strip().count("\n") == 0
+    flags = "run --task mnist --rounds 1 --data-dir"
+    status, _, err = told(*flags.split(), tmp_path / "mnist", "--out", tmp_path / "out")
+    assert status == 2
+    assert "holds the label 12; the largest is 9" in err
+    assert err.strip().count("\n") == 0
     assert not (tmp_path / "out").exists()
