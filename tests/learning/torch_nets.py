@@ -198,7 +198,7 @@ class Images(nn.Module):
             [
                 *(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.Conv2d(4, 4, 3, groups=4, dilation=2)),
                 *(nn.Conv2d(4, 2, 1, bias=False), nn.GroupNorm(2, 4), nn.BatchNorm2d(4), nn.MaxPool2d(3, 2, 1)),
-                *(nn.AvgPool2d(3, 2, 1), nn.AdaptiveAvgPool2d(4), nn.AdaptiveAvgPool2d(1), nn.LayerNorm((4, 8, 8))),
+                *(nn.AvgPool2d(3, 2, 1), nn.AdaptiveAvgPool2d(4), nn.AdaptiveAvgPool2d(1), nn.LayerNorm([4, 8, 8])),
                 *(nn.Dropout(0.5), nn.Dropout2d(0.5), nn.Identity()),
             ]
         )

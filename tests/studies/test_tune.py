@@ -695,4 +695,5 @@ def test_the_headline_says_what_tuning_brought(before, said):
         SimpleNamespace(algorithm=name, score={"mean": now}, before=None if was is None else {"mean": was})
         for name, now, was in zip("ab", (0.7, 0.75), before, strict=True)
     ]
-    assert headline(SimpleNamespace(search=SimpleNamespace(metric="accuracy"), best=best)) == said
+    tuning: Any = SimpleNamespace(search=SimpleNamespace(metric="accuracy"), best=best)
+    assert headline(tuning) == said
