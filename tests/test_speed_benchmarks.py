@@ -38,6 +38,7 @@ from perfeds2.learning.replay import Learner, replay
 pytestmark = pytest.mark.slow
 
 SMALL = MLP((12, 8, 10))
+TINY = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 4, "horizon_s": 0.5, "algorithms": ["FedAvgS2"]}
 
 
 def silent(_: str) -> None:
@@ -177,9 +178,9 @@ def test_start_up_loads_no_jax():
 
 def test_where_the_time_goes_and_what_a_core_is_worth(monkeypatch):
     parts = {f"waiting/{name}" for name in ("whole", *PARTS, "evaluations")}
-    assert_measured(list(waiting_group(1, 0, silent, horizon_s=1.0)), parts)
+    assert_measured(list(waiting_group(1, 0, silent, TINY)), parts)
     monkeypatch.setattr("benchmarks.speed.jobs.count_cores", lambda: 2)
-    results = {result.name: result for result in jobs_group(1, 0, silent, each=1, horizon_s=1.0)}
+    results = {result.name: result for result in jobs_group(1, 0, silent, each=1, settings=TINY)}
     assert_measured(list(results.values()), {"jobs/one", "jobs/2", "jobs/bytes"})
     assert results["jobs/bytes"].value == 0
     assert "NPROC" not in os.environ

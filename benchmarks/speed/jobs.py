@@ -7,8 +7,9 @@ Starting the processes is included.
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +18,15 @@ from perfeds2.runs.estimate import count_cores
 from perfeds2.runs.pool import PROCESSES, Workers, run_all
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import trainings_of
-from perfeds2.spec.resolve import resolve
+from perfeds2.spec.resolve import spec_from
 
 EACH = 6  # trainings per process
-HORIZON_S = 60.0  # simulated; takes a second or two on one core
+SETTINGS = {"algorithms": ["PerFedS2"], "horizon_s": 60.0}  # takes a second or two on one core
 TURNS = 2
 
 
 def jobs_group(
-    repeats: int, seed: int, announce: Announce, each: int = EACH, horizon_s: float = HORIZON_S
+    repeats: int, seed: int, announce: Announce, each: int = EACH, settings: Mapping[str, Any] = SETTINGS
 ) -> Iterator[Measurement]:
     """Measure one process, two, four, … up to one per core."""
     cores = count_cores()
@@ -38,7 +39,7 @@ def jobs_group(
     try:
         for turn in range(-1, turns):  # turn -1 compiles
             for count in counts if turn >= 0 else counts[:1]:
-                took_s, files = _train(count, range(seed, seed + count * each), horizon_s)
+                took_s, files = _train(count, range(seed, seed + count * each), settings)
                 if turn >= 0:
                     seconds[count][turn] = took_s
                 for name, content in files.items():
@@ -56,9 +57,9 @@ def jobs_group(
     yield measured("jobs/bytes", "trainings that left other bytes beside others", differ, "", at_most=0)
 
 
-def _train(processes: int, seeds: Sequence[int], horizon_s: float) -> tuple[float, dict[str, bytes]]:
+def _train(processes: int, seeds: Sequence[int], settings: Mapping[str, Any]) -> tuple[float, dict[str, bytes]]:
     """Return the seconds taken and the files that the trainings wrote."""
-    spec = resolve({"run": {"algorithms": ["PerFedS2"], "seeds": list(seeds), "horizon_s": horizon_s}})
+    spec = spec_from(**settings, seeds=list(seeds))
     with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as place:
         store = Store(Path(place) / "trainings", whole=True)
         began = time.perf_counter()

@@ -10,8 +10,9 @@ import subprocess  # only runs this Python
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,16 +27,19 @@ PARTS = {
     "evaluate": "evaluating",
     "report": "writing results and the report",
 }
+SETTINGS = {"horizon_s": 30.0}  # of the comparison, besides the defaults
 TURNS = 3
 
 
-def waiting_group(repeats: int, seed: int, announce: Announce, horizon_s: float = 30.0) -> Iterator[Measurement]:
+def waiting_group(
+    repeats: int, seed: int, announce: Announce, settings: Mapping[str, Any] = SETTINGS
+) -> Iterator[Measurement]:
     """Measure the parts of compare --seeds 1."""
     turns = min(repeats, TURNS)
     announce(f"waiting: perfeds2 compare --seeds 1 in a fresh process, in parts, {turns} turns …")
     first = "from perfeds2.learning.compiled import collect_rarely; collect_rarely()"  # as in the commands
     imports = "from benchmarks.speed.waiting import main; from perfeds2.report.run import write_report"
-    code = f"{first}; {imports}; main({seed}, {horizon_s}, write_report)"
+    code = f"{first}; {imports}; main({seed}, {dict(settings)}, write_report)"
     spent: list[dict[str, float]] = []
     for _ in range(-1, turns):  # the first run fills the cache
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
@@ -49,7 +53,7 @@ def waiting_group(repeats: int, seed: int, announce: Announce, horizon_s: float 
     yield measured("waiting/evaluations", "share of the whole that evaluations are", share, "", at_most=0.1)
 
 
-def main(seed: int, horizon_s: float, write_report: Callable[[Path], object]) -> None:
+def main(seed: int, settings: Mapping[str, Any], write_report: Callable[[Path], object]) -> None:
     """Print the CPU seconds of each part as JSON; runs in the fresh process."""
     spent, last = dict.fromkeys(PARTS, 0.0), 0.0
 
@@ -68,14 +72,14 @@ def main(seed: int, horizon_s: float, write_report: Callable[[Path], object]) ->
     from perfeds2.runs.trainer import Workbench
     from perfeds2.runs.training import trainings_of
     from perfeds2.spec.build import check
-    from perfeds2.spec.resolve import resolve
+    from perfeds2.spec.resolve import spec_from
     from perfeds2.studies.compare import train_spec
 
     lap("import")
     os.environ.update(deterministic())  # as in the commands; otherwise the compile cache would be a different one
     one_core_each()
     keep_compiled()
-    spec = resolve({"run": {"seeds": [seed], "horizon_s": horizon_s}})
+    spec = spec_from(**settings, seeds=[seed])
     check(spec, trains=True)
     bench = Workbench()
     lap("check")
