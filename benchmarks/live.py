@@ -45,7 +45,7 @@ def turn(place: Path) -> tuple[float, float, float]:
         patch(progress.Live, "evaluations", counted(progress.Live.evaluations, lines)),
         patch(progress.Live, "training", counted(progress.Live.training, lines)),
         patch(progress.Live, "share", counted(progress.Live.share, lines)),
-        patch(progress._Following, "_look", counted(progress._Following._look, followers)),
+        patch(progress, "_follow", counted(progress._follow, followers)),
     ):
         train_spec(spec, "compare", open_folder(place, spec), followers=[LivePage(place)])
     return sum(lines), sum(followers), time.process_time() - began_s
