@@ -22,20 +22,24 @@ def test_metrics_equal_a_plain_loop_over_ues():
     assert isinstance(task.data, Shards)
     params = task.model.init(jax.random.key(0))
     ours = evaluate(task, params, 0.5)
-    for ue in (0, 3):
-        first, train, test = (int(a[ue]) for a in (task.data.start, task.data.train_count, task.data.test_count))
-        x, y = task.data.x[first : first + train], task.data.y[first : first + train]
-        tx, ty = task.data.x[first + train : first + train + test], task.data.y[first + train : first + train + test]
-        all_of_them = jnp.ones(test, bool)
-        gradient = jax.grad(lambda w: mean_loss(task.model, w, x, y))(params)  # noqa: B023 (used at once)
+
+    @jax.jit
+    def plainly(x, y, tx, ty):
+        all_of_them = jnp.ones(len(ty), bool)
+        gradient = jax.grad(lambda w: mean_loss(task.model, w, x, y))(params)
         personal = jax.tree.map(lambda w, g: w - 0.5 * g, params, gradient)
-        expected = {
+        return {
             "train_loss": mean_loss(task.model, params, x, y),
             "train_loss_personal": mean_loss(task.model, personal, x, y),
             "test_accuracy": measure(task.model, params, tx, ty, all_of_them),
             "test_accuracy_personal": measure(task.model, personal, tx, ty, all_of_them),
         }
-        for name, value in expected.items():
+
+    samples, labels = np.asarray(task.data.x), np.asarray(task.data.y)
+    for ue in (0, 3):
+        first, train, test = (int(a[ue]) for a in (task.data.start, task.data.train_count, task.data.test_count))
+        mine, held = slice(first, first + train), slice(first + train, first + train + test)
+        for name, value in plainly(samples[mine], labels[mine], samples[held], labels[held]).items():
             np.testing.assert_allclose(ours[name][ue], value, rtol=1e-5)
     assert (np.asarray(ours["train_loss_personal"]) < np.asarray(ours["train_loss"])).all()
 
