@@ -8,6 +8,7 @@ from replay_twin import replay_slowly, sent_in_few_bits
 
 from perfeds2.api import compare
 from perfeds2.errors import InputError
+from perfeds2.learning.datasets import digits
 from perfeds2.learning.methods import FedPer
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import quantised
@@ -16,7 +17,6 @@ from perfeds2.network.cell import Cell
 from perfeds2.spec.build import check
 from perfeds2.spec.cells import model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
-from perfeds2.spec.tasks import make_task
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
@@ -59,7 +59,7 @@ def test_the_twin_sends_the_same(bits):
 @pytest.mark.slow
 def test_replay_agrees_with_its_twin_but_for_coins_on_the_edge():
     """A gradient that differs in its last digit may fall on the other side of a coin: that moves one number by a step."""
-    task = make_task(spec_from(task="synthetic", ues=6), 0)
+    task = digits(6, 3, 0)
     line = simulate(Cell.draw(6, 0), Protocol(2, 3), payload_bits=1e4, samples=8, rounds=12)
     learner = Learner(FedAvg(), batch=8, bits=4)
     fast, slow = replay(task, line, learner, seed=3), replay_slowly(task, line, learner, seed=3)
