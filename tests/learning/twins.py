@@ -7,6 +7,7 @@ They share no function with ``perfeds2.learning.merges`` and ``perfeds2.learning
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,6 +18,27 @@ from jax.flatten_util import ravel_pytree
 from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.task import Task
 from perfeds2.timeline.record import Timeline
+
+
+@partial(jax.jit, static_argnums=0)
+def slope_at(model, w, x, y):
+    """∇f of a model as one vector."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    back = ravel_pytree(jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes))[1]
+    return ravel_pytree(jax.grad(lambda params: mean_loss(model, params, x, y))(back(w)))[0]
+
+
+@partial(jax.jit, static_argnums=0)
+def curvature_at(model, w, v, x, y):
+    """∇²f·v, as the slope of ⟨∇f, v⟩."""
+    return jax.grad(lambda at: jnp.vdot(slope_at(model, at, x, y), v))(w)
+
+
+@partial(jax.jit, static_argnums=4)
+def drawn(data, seed, ue, version, shape):
+    """The samples of one job."""
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), ue), version)
+    return data.batches(key, ue, shape)
 
 
 @dataclass(frozen=True)
@@ -30,24 +52,17 @@ class World:
     steps: int  # K, of one job
     step: float  # η_l
     first: Any = field(init=False)  # w_0
-    _slope: Any = field(init=False)
 
     def __post_init__(self):
         params = self.task.model.init(jax.random.fold_in(jax.random.key(self.seed), 0))
-        first, back = ravel_pytree(params)
-        slope = jax.jit(
-            lambda w, x, y: ravel_pytree(jax.grad(lambda p: mean_loss(self.task.model, p, x, y))(back(w)))[0]
-        )
-        object.__setattr__(self, "first", np.asarray(first, np.float64))
-        object.__setattr__(self, "_slope", slope)
+        object.__setattr__(self, "first", np.asarray(ravel_pytree(params)[0], np.float64))
 
     def gradient(self, w, batch):
-        return np.asarray(self._slope(jnp.asarray(w, jnp.float32), *batch), np.float64)
+        return np.asarray(slope_at(self.task.model, jnp.asarray(w, jnp.float32), *batch), np.float64)
 
     def batches(self, ue, version, count=1):
         """Of one job: for each step, this many batches."""
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), 1), ue), version)
-        x, y = self.task.data.batches(key, jnp.int32(ue), (self.steps, count, self.batch))
+        x, y = map(np.asarray, drawn(self.task.data, self.seed, ue, version, (self.steps, count, self.batch)))
         return [[(x[k, b], y[k, b]) for b in range(count)] for k in range(self.steps)]
 
     def rounds(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
@@ -56,10 +71,8 @@ class World:
             yield t, list(zip(ues, versions, strict=True))
 
     def curvature(self, w, direction, batch):
-        """∇²f·v, as the slope of ⟨∇f, v⟩."""
         v = jnp.asarray(direction, jnp.float32)
-        slope = jax.grad(lambda at: jnp.vdot(self._slope(at, *batch), v))(jnp.asarray(w, jnp.float32))
-        return np.asarray(slope, np.float64)
+        return np.asarray(curvature_at(self.task.model, jnp.asarray(w, jnp.float32), v, *batch), np.float64)
 
     @property
     def ues(self):
