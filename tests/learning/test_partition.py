@@ -70,11 +70,12 @@ def test_batches_come_from_the_ues_own_training_part():
 
     task = digits(5, 2, 0)
     assert isinstance(task.data, Shards)
+    samples = np.asarray(task.data.x)
     for ue in range(5):
         first, train = int(task.data.start[ue]), int(task.data.train_count[ue])
-        own = {bytes(np.asarray(x)) for x in task.data.x[first : first + train]}
+        own = {bytes(x) for x in samples[first : first + train]}
         x, _ = task.data.batches(jax.random.key(ue), jax.numpy.asarray(ue), (200,))
-        drawn = {bytes(np.asarray(row)) for row in x}
+        drawn = {bytes(row) for row in np.asarray(x)}
         assert drawn <= own
         assert len(drawn) > 0.6 * min(len(own), 200)
 

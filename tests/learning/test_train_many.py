@@ -94,7 +94,11 @@ def test_beside_others_a_ue_draws_what_it_draws_alone():
     chance = np.random.default_rng(0)
     texts = ["".join(chance.choice(list("abcdefgh "), 400 + 10 * number)) for number in range(6)]
     roles = [Role(f"r{number}", "p", text) for number, text in enumerate(texts)]
-    key = jax.random.key(5)
+
+    @jax.jit
+    def looked_at(data, ue):
+        return data.batches(jax.random.key(5), ue, (2, 4)), data.train_part(ue, 64), data.test_part(ue, 64)
+
     short = Task.of_arrays("short", np.eye(64)[:50], np.arange(50) % 3, ues=6, labels_per_ue=1, seed=0).data
     for each in (
         [Windows.of(roles[:3]), Windows.of(roles[3:])],
@@ -106,14 +110,7 @@ def test_beside_others_a_ue_draws_what_it_draws_alone():
             among = jax.tree.map(lambda leaf, number=number: leaf[number], together)
             np.testing.assert_array_equal(among.train_count, own.train_count)
             for ue in range(own.ues):
-                at = jnp.asarray(ue)
-                for ours, theirs in (
-                    (among.batches(key, at, (2, 4)), own.batches(key, at, (2, 4))),
-                    (among.train_part(at, 64), own.train_part(at, 64)),
-                    (among.test_part(at, 64), own.test_part(at, 64)),
-                ):
-                    for a, b in zip(ours, theirs, strict=True):
-                        np.testing.assert_array_equal(a, b)
+                jax.tree.map(np.testing.assert_array_equal, looked_at(among, ue), looked_at(own, ue))
 
 
 def test_groups_hold_equal_shapes_and_no_more_than_memory_allows():
