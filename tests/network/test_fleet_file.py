@@ -90,8 +90,8 @@ def test_rates_and_computing_times_in_another_unit_are_suspected(tmp_path):
     "given",
     [
         ("simulate", "--quorum", "1"),
-        ("sweep", "--grid", "quorum=1,2", "--seeds", "1"),
-        ("tune", "--search", "beta=0.1", "--tuning-seeds", "1", "--rungs", "1"),
+        ("sweep", "--algorithms", "FedAvgS2", "--grid", "quorum=1,2", "--seeds", "1"),
+        ("tune", "--algorithms", "FedAvgS2", "--search", "beta=0.1", "--tuning-seeds", "1", "--rungs", "1"),
         ("arena", "--methods", "FedAvgS2", "--tune", "0", "--seeds", "1"),
         ("plan", "--quorum", "1", "--within-s", "1"),  # refused, but not before the warning
     ],
