@@ -5,6 +5,9 @@ No GPU is needed: ``together`` lets a processor train as a GPU does.
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -222,6 +225,41 @@ def test_processes_on_a_gpu_take_the_memory_they_need_and_never_a_processor(monk
         assert workers.share_gpu() == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": platforms}
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     assert workers.share_gpu() == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+LONG = SETTINGS | {"horizon_s": 20.0, "eval_every_s": 2.0, "algorithms": NAMES[:2], "together": True}
+COMMAND = f"""
+import sys
+import jax, perfeds2
+
+jax.config.update("jax_disable_most_optimizations", True)
+perfeds2.compare(**{LONG}, jobs=2, out=sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_no_process_and_loses_nothing(tmp_path):
+    """What processes began goes on in one, too."""
+    out = tmp_path / "run"
+    asked = subprocess.Popen([sys.executable, "-c", COMMAND, out], stderr=subprocess.DEVNULL)
+    while not list(out.glob("parts/*.safetensors")) and asked.poll() is None:
+        time.sleep(0.02)
+    crew = children_of(asked.pid)
+    assert len(crew) == 2
+    asked.send_signal(signal.SIGINT)
+    asked.wait(60)
+    wait_for_the_end_of(crew)
+    assert not (out / "summary.json").exists()
+    compare(**LONG, out=out)
+    compare(**LONG, out=tmp_path / "whole")
+    same_files(tmp_path / "whole", out)
+
+
+def wait_for_the_end_of(crew: list[int]) -> None:
+    ends_s = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in crew):
+        assert time.monotonic() < ends_s, "a process was left over"
+        time.sleep(0.05)
 
 
 def children_of(pid: int) -> list[int]:

@@ -441,10 +441,10 @@ def test_a_sweep_that_has_not_come_to_an_end_says_how_to_go_on(whole, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def compiled(tmp_path_factory):
     """Where workers of these tests keep compiled programs, so that each is compiled once."""
     return {
-        "JAX_COMPILATION_CACHE_DIR": os.environ["PERFEDS2_COMPILE_CACHE"],
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PLATFORMS": "cpu",
     }
@@ -493,42 +493,58 @@ def test_a_sweep_trains_what_compare_trains(real):
         assert mine[name].to_numpy() == pytest.approx(single[name].to_numpy(), rel=1e-4)
 
 
-def test_an_interrupted_sweep_ends_with_the_same_bytes(real, compiled, tmp_path, monkeypatch):
+def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(real, compiled, tmp_path):
     swept, _ = real
     (tmp_path / "base.toml").write_text('[cell]\nues = 4\n[learning]\nbatch = 4\n[run]\nalgorithms = ["FedAvgS2"]\n')
     begin = ["base.toml", "--horizon-s", "0.3", "--eval-every-s", "0.1", "--grid", "quorum=1,2", "--grid", "seed=0..1"]
-    command = [sys.executable, "-m", "perfeds2", "sweep", *begin, "--workers", "1", "--out", "out"]
-    for name, value in compiled.items():
-        monkeypatch.setenv(name, value)
-    path, pipe = tmp_path / "out", subprocess.PIPE
-    interrupted = subprocess.Popen(command, cwd=tmp_path, text=True, stdout=pipe, stderr=pipe)
-    until = time.monotonic() + 120
-    while not list(path.glob("trainings/*.safetensors")) and interrupted.poll() is None and time.monotonic() < until:
-        time.sleep(0.002)
-    workers = Path(f"/proc/{interrupted.pid}/task/{interrupted.pid}/children").read_text().split()
-    interrupted.send_signal(signal.SIGINT)
-    _, said = interrupted.communicate(timeout=60)
-    deadline = time.monotonic() + 20
-    while any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers)
+    path = tmp_path / "out"
+
+    def start(*arguments):
+        command = [sys.executable, "-m", "perfeds2", "sweep", *arguments, "--workers", "1"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=tmp_path, env=os.environ | compiled, text=True, stdout=pipe, stderr=pipe)
+
+    def stop_after(process, runs, how):
+        until = time.monotonic() + 120
+        while (
+            len(list(path.glob("trainings/*.safetensors"))) < runs
+            and process.poll() is None
+            and time.monotonic() < until
+        ):
+            time.sleep(0.002)
+        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(how)
+        said = process.communicate(timeout=60)
+        deadline = time.monotonic() + 20
+        while any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers)
+        return said
+
+    interrupted = start(*begin, "--out", "out")
+    _, said = stop_after(interrupted, 1, signal.SIGINT)
     if interrupted.returncode != 0:  # it may just have been over
         assert interrupted.returncode == 130
         assert "perfeds2 sweep --resume out" in said
         assert (path / "sweep.csv").exists()
-    assert told("sweep", "--resume", path, "--quiet", "--workers", 1) == (0, "", "")
+        shutil.rmtree(path / "trainings", ignore_errors=True)  # so that the next has something to be killed at
+    stop_after(start("--resume", "out"), 1, signal.SIGKILL)
+    last = start("--resume", "out", "--quiet")
+    out, err = last.communicate(timeout=120)
+    assert (last.returncode, out, err) == (0, "", "")
     assert tables(path) == tables(swept.path)
     assert not list(path.rglob(".*"))  # nothing half-written is left
 
 
-def test_the_command_says_in_one_sentence_what_is_wrong(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for arguments, sentence in (
-        (("--grid", "quorom=1,2"), "did you mean quorum"),
-        (("--resume", "x", "--grid", "quorum=1,2"), "--resume takes everything"),
-    ):
-        status, out, err = told("sweep", *arguments)
-        assert (status, out) == (2, "")
-        assert sentence in err
-        assert err.count("\n") == 1
+@pytest.mark.slow
+def test_the_command_says_in_one_sentence_what_is_wrong(tmp_path):
+    def refused(*arguments):
+        command = [sys.executable, "-m", "perfeds2", "sweep", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        return done.stderr
+
+    assert "did you mean quorum" in refused("--grid", "quorom=1,2")
+    assert "--resume takes everything" in refused("--resume", "x", "--grid", "quorum=1,2")
     assert not list(tmp_path.iterdir())
