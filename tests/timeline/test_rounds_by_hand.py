@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 from hand_made import hand_made_cell, one_hz_each
 
-from perfeds2.timeline.protocol import IDLE, NO_UES, Closing, Protocol, Server, close_round, hand_out, open_server
+from perfeds2.timeline.protocol import (
+    IDLE,
+    NO_UES,
+    Closing,
+    Protocol,
+    Server,
+    close_round,
+    hand_out,
+    open_server,
+    welcome,
+)
 from perfeds2.timeline.simulate import simulate
 
 NEVER = np.inf
@@ -271,3 +281,11 @@ def test_longest_out_is_handed_first():
     assert handed.handed.tolist() == [2]
     assert later.versions.tolist() == [IDLE, IDLE, 4, IDLE]
     assert later.merged_in.tolist() == [2, 3, -1, 0]
+
+
+def test_a_ue_that_returns_gets_the_model_only_if_it_is_planned():
+    protocol = Protocol(2, rests=True)
+    server, here = open_server(4, protocol), np.array([True, True, False, True])
+    assert welcome(server, protocol, here) == (server, NO_UES)
+    after, handed = welcome(server, protocol, here, np.array([1, 2]))
+    assert (handed.tolist(), after.versions.tolist()) == ([1], [IDLE, 0, IDLE, IDLE])

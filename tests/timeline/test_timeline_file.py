@@ -215,3 +215,9 @@ def test_play_does_not_go_on_from_another_past():
     setting = Conditions(cell, Protocol(2, 1, "ignore"), 1e5, cell.compute_s(50.0), np.full(6, 1 / 6))
     with pytest.raises(ValueError, match="the clock is at round 0, but the past has 12 rounds"):
         play(setting, start_clock(setting), small(), rounds=1)
+
+
+@pytest.mark.parametrize("rounds", [-1, 13])
+def test_a_prefix_is_part_of_the_timeline(rounds):
+    with pytest.raises(ValueError, match="0 to 12 rounds"):
+        small().prefix(rounds)
