@@ -74,7 +74,7 @@ def test_data_of_one_class_and_one_sample_a_ue_are_enough(tmp_path):
     assert told(*flags.split(), mnist, "--out", tmp_path / "out") == (0, "", "")
     status, _, err = told(*flags.replace("--ues 1", "--ues 2").split(), mnist, "--out", tmp_path / "two")
     assert status == 2
-    assert "label 0 has 1 samples, too few for the 2 UEs that share it" in err
+    assert "label 0 has 1 training samples, too few for the 2 UEs that share it" in err
     assert not (tmp_path / "two").exists()
 
 
