@@ -89,7 +89,7 @@ class TensorBoard:
     package = "tensorboard"
 
     def __init__(self, training: Tracked) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportMissingImports]  # extras, all of these
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore  # an extra, as the others
         from tensorboard.summary.writer.event_file_writer import EventFileWriter  # pyright: ignore[reportMissingImports]
 
         name = "".join(letter if letter.isalnum() or letter in "._=+-" else "_" for letter in training.name)[:120]

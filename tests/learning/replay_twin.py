@@ -57,7 +57,7 @@ def upload(
     x, y = data.batches(key, ue, (steps, objective.batches, learner.batch))
     total, here = jax.tree.map(jnp.zeros_like, handed), handed
     for step in range(steps):
-        now = objective.at(version) if isinstance(objective, Annealed) else objective
+        now: Any = objective.at(version) if isinstance(objective, Annealed) else objective
         gradient = now(loss, here, handed, (x[step], y[step]))
         total = jax.tree.map(jnp.add, total, gradient)
         here = jax.tree.map(lambda w, g: w - learner.beta * g, here, gradient)
