@@ -154,8 +154,7 @@ def close_round(
     if close_s == np.inf:
         return Closing(np.inf, NO_UES, NO_UES)
     close_s = max(close_s, server.opened_s)
-    if merged.size > 1:
-        merged = merged[eligible_s[merged].argsort(kind="stable")]
+    merged = merged[eligible_s[merged].argsort(kind="stable")]
     refused = NO_UES if all_fresh else np.flatnonzero(~fresh & (versions != IDLE) & (arrival_s <= close_s))
     return Closing(float(close_s), merged, refused)
 
@@ -187,9 +186,8 @@ def hand_out(server: Server, closing: Closing, protocol: Protocol, here: Here | 
             too_old = versions < new - protocol.max_staleness  # would be merged too stale (erratum 10)
             if here is not None:
                 too_old &= versions != IDLE
-            if too_old.any():
-                lost = np.concatenate([lost, too_old.nonzero()[0]])
-        handed = np.concatenate([closing.merged, lost]) if lost.size else closing.merged
+            lost = np.concatenate([lost, too_old.nonzero()[0]])
+        handed = np.concatenate([closing.merged, lost])
         if here is not None:
             versions[handed] = IDLE
             handed = np.flatnonzero(here & (versions == IDLE))  # includes UEs that return at this very time

@@ -106,7 +106,7 @@ def test_pieces_give_what_the_whole_gives():
 
     whole = all_ues(None)
     np.testing.assert_allclose(all_ues(32), whole, rtol=1e-5)
-    np.testing.assert_array_equal(all_ues(48), whole)  # 128 samples are no whole number of such pieces
+    np.testing.assert_array_equal(all_ues(48), whole)  # 256 samples are no whole number of such pieces
     assert np.isnan(whole[0]).all()  # who has no samples has no loss
     assert np.isfinite(whole[1:]).all()
 
