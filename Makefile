@@ -8,6 +8,9 @@ AXE := build/axe/package/axe.min.js
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 # A file's tests share what is expensive: one process does them. The longest begin (tests/conftest.py).
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+WITH_AXE = $(if $(wildcard $(AXE)),PERFEDS2_AXE=$(CURDIR)/$(AXE))
+# Exit status 1 means that all tests ran and some failed.
+AGAIN = || { [ $$? = 1 ] && echo "Running the failed tests once more, one at a time." && $(WITH_AXE) $(BIN)/pytest --last-failed --last-failed-no-failures none; }
 
 .PHONY: run extras test test-quick test-slow mutate audit site wheel lint bench format clean
 
@@ -16,8 +19,8 @@ run: $(CORE)  ## the default comparison: six algorithms, one cell
 
 extras: $(EXTRAS) $(AXE)  ## what some tests need besides: PyTorch, TensorBoard, MLflow, and axe-core by npm
 
-test: $(DEV)  ## the whole test suite; without make extras, the tests that need an extra are skipped
-	$(if $(wildcard $(AXE)),PERFEDS2_AXE=$(CURDIR)/$(AXE)) $(PYTEST)
+test: $(DEV)  ## the whole test suite; without make extras, the tests that need an extra are skipped; RETRY=1 repeats failed tests once
+	$(WITH_AXE) $(PYTEST) $(if $(RETRY),$(AGAIN))
 
 test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; two minutes on 2 cores
 	$(PYTEST) -m "not slow"
