@@ -1,6 +1,6 @@
 """A device of a federation in plain PyTorch, without JAX or perfeds2.
 
-    python -m pip install torch numpy safetensors paho-mqtt
+    python -m pip install torch numpy safetensors paho-mqtt cryptography
     python torch_device.py --number 3 --server fl.example.org:8883 --credentials credentials --data mine.npz
 
 mine.npz holds x (one sample per row) and y (labels from 0). The data stays here; only gradients and four metrics are
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import paho.mqtt.client as mqtt
 import torch
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from safetensors.torch import load, save
 from torch.func import grad, jvp
 
@@ -125,6 +126,7 @@ def work(client, me, inbox, data):
             model = b"".join(chunks[number] for number in sorted(chunks))
             if hashlib.sha256(model).hexdigest() == job["sha256"]:  # complete
                 client.unsubscribe(f"perfeds2/model/{job['version']}/+")
+                model = AESGCM(bytes.fromhex(job["key"])).decrypt(bytes(12), model, None)
                 began_s, params, chunks = time.monotonic(), load(model), None
                 update = save(train(params, data, settings)) if job["kind"] == "train" else b""
                 head = {"run": run, "version": job["version"], "compute_s": time.monotonic() - began_s}

@@ -290,12 +290,13 @@ class DeviceSide:
             self.broker.pump()
 
     def publish(self, version, arrays):
-        for number, chunk in enumerate(Parcel.of(arrays).chunks):
+        self.sealed = Parcel.of(arrays).sealed()
+        for number, chunk in enumerate(self.sealed.chunks):
             self.server.link.publish(wire.model_topic(version, number), chunk, retain=True)
 
-    def job(self, ticket=5, version=0, run="r", arrays=None, **changed):
-        announced = Parcel.of(self.first if arrays is None else arrays).announced
-        said = {"run": run, "ticket": ticket, "version": version, "kind": "train"} | announced | changed
+    def job(self, ticket=5, version=0, run="r", **changed):
+        said = {"run": run, "ticket": ticket, "version": version, "kind": "train", "key": self.sealed.key}
+        said |= self.sealed.announced | changed
         self.server.got.clear()
         self.tell(wire.job_topic(1), json.dumps(said).encode())
         return [each for each in self.server.got if "/reply/" in each[0]]

@@ -238,7 +238,7 @@ class Worker:
         update, said = None, Head(run=job.run, version=job.version)
         try:
             request = Request(job.ticket, device.number, job.version, job.kind, job.merged)
-            handed = unpacked(model.arrays(), ready.setup.algorithm.learner)
+            handed = unpacked(model.arrays(job.key), ready.setup.algorithm.learner)
             folder = self.owner(device.number).state
             memory = None if ready.first is None or folder is None else Memory(folder, ready.run, ready.first)
             before = None if memory is None else memory.after(job.merged)

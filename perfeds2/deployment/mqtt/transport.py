@@ -6,7 +6,8 @@ was in transit. The device knows the ticket: it computes a new job and repeats i
 other ticket are not accepted. So the broker need not remember anything.
 
 A model is published once, as retained messages, for all devices that are handed it, and cleared when no device
-works on it.
+works on it. It is encrypted with a new key, which only its jobs carry: a device reads no other version. After a restart
+the server publishes it again, with another key.
 """
 
 import math
@@ -91,7 +92,7 @@ class MqttTransport:
             self._let_go(request.ue)
             if request.version not in self._models:
                 self._newest = max(self._newest, request.version)
-                self._models[request.version] = Parcel.of(params)
+                self._models[request.version] = Parcel.of(params).sealed()
                 self._publish_model(request.version)
             parcel = self._models[request.version]
             self._held[request.version] += 1
@@ -101,6 +102,7 @@ class MqttTransport:
                 version=request.version,
                 kind=request.kind,
                 merged=request.merged,
+                key=parcel.key,
                 **parcel.announced,
             )
             most_bytes = len(parcel.data) + wire.SLACK_BYTES

@@ -1,17 +1,18 @@
 """The messages on the broker: small JSON texts, and arrays as chunks of safetensors bytes. Never code.
 
     perfeds2/run                          server, retained   Run: the current run and its settings
-    perfeds2/model/VERSION/CHUNK          server, retained   a model, while any device works on it
-    perfeds2/job/device-N                 server             JobMessage: a job, and which model it needs
+    perfeds2/model/VERSION/CHUNK          server, retained   a model, encrypted, while any device works on it
+    perfeds2/job/device-N                 server             JobMessage: a job, and which model it needs, with its key
     perfeds2/here/device-N                device             Here; also the last will of a device that dies
     perfeds2/reply/device-N/TICKET/head   device             Head: the reply, and how many chunks follow
     perfeds2/reply/device-N/TICKET/CHUNK  device             the update
 
 A small text announces the size of all arrays before they arrive. Chunks that were not announced, or are too large, are
-dropped before any memory is allocated for them.
+dropped before any memory is allocated for them. Every model has a key of its own, which only jobs for it carry.
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from functools import cached_property
 from typing import Annotated, Literal, TypedDict, TypeVar
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from safetensors.numpy import load, save
 
@@ -29,6 +31,7 @@ EVERYBODY_HERE, EVERY_REPLY = "perfeds2/here/+", "perfeds2/reply/+/+/+"
 HEAD = "head"
 CHUNK_BYTES = 240 * 1024  # with its topic, below the broker's limit of 256 KiB
 TEXT_BYTES = 64 * 1024  # longest settings of a run
+NONCE = bytes(12)  # of AES-256-GCM; zero, because every key encrypts one model only
 SLACK_BYTES = 16 * 1024  # by how much an update may exceed its model: other writers name and pad differently
 
 Name = Annotated[str, StringConstraints(pattern=r"^[0-9a-zA-Z-]{0,64}$")]
@@ -93,6 +96,7 @@ class JobMessage(Announcement):
 
     ticket: Number
     kind: Kind
+    key: Digest  # decrypts the model
     merged: Number | None = None  # ticket of this device's last merged job, if devices keep state
 
 
@@ -138,10 +142,16 @@ class Parcel:
     """Arrays, serialised for transmission."""
 
     data: bytes
+    key: str = ""  # in hexadecimal; empty if the data are not encrypted
 
     @classmethod
     def of(cls, arrays: Arrays) -> "Parcel":
         return cls(save({name: np.asarray(values, order="C") for name, values in arrays.items()}))
+
+    def sealed(self) -> "Parcel":
+        """Return the data encrypted with a new key."""
+        key = os.urandom(32)
+        return Parcel(AESGCM(key).encrypt(NONCE, self.data, None), key.hex())
 
     @cached_property
     def chunks(self) -> list[bytes]:
@@ -182,16 +192,16 @@ class Assembly:
         data = b"".join(self.parts[chunk] for chunk in sorted(self.parts))
         return data if hashlib.sha256(data).hexdigest() == self.sha256 else None
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the received arrays.
+    def arrays(self, key: str = "") -> dict[str, np.ndarray]:
+        """Return the received arrays, decrypted if a key is given.
 
         Raises:
-            ValueError: The checksum is not the announced one, or the bytes are not safetensors.
+            ValueError: The checksum is not the announced one, or the bytes are not safetensors, or the key is wrong.
         """
         data = self.data
         if data is None:
             raise ValueError("the checksum is another one than announced")
         try:
-            return load(data)
+            return load(AESGCM(bytes.fromhex(key)).decrypt(NONCE, data, None) if key else data)
         except Exception as error:  # untrusted bytes may raise anything
             raise ValueError(f"not safetensors ({type(error).__name__})") from None
