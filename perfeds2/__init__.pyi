@@ -36,6 +36,8 @@ from perfeds2.learning.task import payload_bits as payload_bits
 from perfeds2.network.cell import Cell as Cell
 from perfeds2.network.radios import RADIOS as RADIOS
 from perfeds2.network.radios import Radio as Radio
+from perfeds2.privacy.accounting import noise_for as noise_for
+from perfeds2.privacy.accounting import privacy_loss as privacy_loss
 from perfeds2.report.run import write_paper_figures as write_paper_figures
 from perfeds2.runs.comparison import Comparison as Comparison
 from perfeds2.spec.build import Algorithm as Algorithm

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "perfeds2"
 LEVELS = [  # what stands later may import what stands earlier, and what is beside it
     ["public", "errors", "files", "console", "chart", "shown"],
-    *[["network"], ["allocation"], ["theory"], ["timeline"], ["learning"], ["spec"], ["runs"], ["studies"]],
+    *[["network"], ["allocation"], ["theory"], ["timeline"], ["privacy"], ["learning"], ["spec"], ["runs"], ["studies"]],
     *[["paper"], ["report"], ["api"], ["play"], ["deployment"], ["commands"], ["cli"], ["__main__"]],
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
@@ -109,7 +109,7 @@ def files_imported(module: str, tree: ast.Module) -> set[str]:
         ("report", (), ("jax", "flwr")),
         ("deployment", (), ("flwr",)),
         ("deployment", ("deployment/mqtt/",), ("paho", "perfeds2.deployment.mqtt")),
-        *[(folder, (), ("jax",)) for folder in ("network", "allocation", "timeline")],
+        *[(folder, (), ("jax",)) for folder in ("network", "allocation", "timeline", "privacy")],
     ],
 )
 def test_what_a_folder_never_imports(folder, besides, forbidden):

@@ -290,7 +290,7 @@ def fading() -> str:
 
 FLOORS = [  # purpose of each floor and its folders, in import order
     ("When each update is merged", ["network", "allocation", "theory", "timeline"]),
-    ("What is learned along a timeline", ["learning"]),
+    ("What is learned along a timeline", ["privacy", "learning"]),
     ("From settings and names to objects", ["spec"]),
     ("Running trainings, making tables", ["runs", "studies"]),
     ("Figures, pages and the paper", ["paper", "report", "play"]),

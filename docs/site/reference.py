@@ -26,6 +26,7 @@ FOLDERS = (
     "allocation",
     "theory",
     "timeline",
+    "privacy",
     "learning",
     "spec",
     "runs",

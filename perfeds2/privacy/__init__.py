@@ -1,0 +1,1 @@
+"""Bound what the released models reveal about a UE, from the timeline alone."""

@@ -1,0 +1,141 @@
+"""Account for the privacy of every UE along a timeline, before anything is trained.
+
+Uploads are clipped to norm C, and noise N(0, σ²C²I) is added once to the sum of a round. A timeline knows no weights,
+so it also says what all models together reveal about a UE: exactly μ-GDP with μ = √k/σ for a UE merged k times.
+
+Two runs are compared that differ in one UE's uploads, which are zeros in one of them; who arrives when is the same.
+The first A arrivals are no random sample, so sampling amplifies nothing. The noise of rounds may be correlated:
+round t adds Σ_j d_j·z_{t−j} with the first coefficients of (1 − x)^½, so that later noise cancels part of earlier noise.
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import elementwise
+from scipy.special import log_ndtr
+
+from perfeds2.timeline.record import Timeline
+
+DELTA = 1e-5
+ASSUMPTIONS = (
+    "ε covers all released models, if one UE's uploads are replaced by zeros; who arrives when is public. "
+    "Sampling amplifies nothing. Measured losses and accuracies are not protected."
+)
+
+
+def privacy_loss(timeline: Timeline, sigma: float, delta: float = DELTA, bands: int = 1) -> Float[np.ndarray, " n"]:
+    """Return ε of every UE: training along this timeline is (ε, δ)-differentially private for it.
+
+    Args:
+        timeline: Which UEs each round merges.
+        sigma: σ, the noise on the sum of a round divided by the clipping norm. Weights of uploads are at most 1.
+        delta: δ, above 0 and below 1.
+        bands: Rounds that share noise; 1 is independent noise.
+
+    Returns:
+        ε of every UE, shape (n,); 0 for a UE that is never merged.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> from perfeds2 import Cell, Protocol, privacy_loss, simulate
+        >>> timeline = simulate(Cell.draw(4, seed=0), Protocol(2, 3), payload_bits=77_120, samples=120, rounds=20)
+        >>> privacy_loss(timeline, sigma=4.0).round(2)[timeline.merges == 10]
+        array([3.34, 3.34, 3.34, 3.34])
+    """
+    _expect_above_zero("sigma", sigma)
+    _expect_share(delta)
+    levels, of_ue = np.unique(sensitivity(timeline, bands) / sigma, return_inverse=True)
+    return epsilon_of(levels, delta)[of_ue]
+
+
+def noise_for(timeline: Timeline, epsilon: float, delta: float = DELTA, bands: int = 1) -> float:
+    """Return the smallest noise with which no UE loses more than ε along a timeline.
+
+    Args:
+        timeline: Which UEs each round merges.
+        epsilon: ε that no UE may exceed, above 0.
+        delta: δ, above 0 and below 1.
+        bands: Rounds that share noise; 1 is independent noise.
+
+    Returns:
+        σ, the noise on the sum of a round divided by the clipping norm.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> from perfeds2 import Cell, Protocol, noise_for, privacy_loss, simulate
+        >>> timeline = simulate(Cell.draw(4, seed=0), Protocol(2, 3), payload_bits=77_120, samples=120, rounds=20)
+        >>> privacy_loss(timeline, noise_for(timeline, epsilon=2.0)).max().round(6)
+        np.float64(2.0)
+    """
+    _expect_above_zero("epsilon", epsilon)
+    _expect_share(delta)
+    return float(sensitivity(timeline, bands).max(initial=0.0)) / _level_of(epsilon, delta)
+
+
+def sensitivity(timeline: Timeline, bands: int = 1) -> Float[np.ndarray, " n"]:
+    """Return ‖Σ_{t∈P_i} c_t‖ of every UE: how far its uploads of norm 1 can move what the noise hides.
+
+    P_i are the rounds that merge UE i, and c_t are the columns of C, the inverse of the filter that makes the noise. C has
+    no negative entry, so equal uploads are the worst case. Independent noise has C = I, and the result is √k.
+    """
+    if bands < 1:
+        raise ValueError(f"bands must be at least 1, got {bands}.")
+    if bands == 1:
+        return np.sqrt(timeline.merges)
+    earlier = -noise_filter(bands)[1:]
+    columns, squares = np.zeros((bands - 1, timeline.population)), np.zeros(timeline.population)
+    for merged in timeline.ues:
+        column = earlier @ columns
+        np.add.at(column, merged, 1.0)
+        squares += column**2
+        columns = np.concatenate([column[None], columns[:-1]])
+    return np.sqrt(squares)
+
+
+def noise_filter(bands: int) -> Float[np.ndarray, " bands"]:
+    """Return d, the first coefficients of (1 − x)^½: the weights of this round's draw and of the earlier ones."""
+    steps = np.arange(1, bands)
+    return np.cumprod(np.concatenate([[1.0], (steps - 1.5) / steps]))
+
+
+def epsilon_of(level: Float[np.ndarray, " m"], delta: float) -> Float[np.ndarray, " m"]:
+    """Return ε of μ-GDP at δ, for every μ."""
+    epsilon = np.zeros(level.shape)
+    large = np.flatnonzero(_log_delta(epsilon, np.maximum(level, 1e-300)) > math.log(delta))
+    level = level[large]
+    most = level**2 / 2 + level * math.sqrt(2 * math.log(1 / delta))  # the bound of zero-concentrated privacy
+    found = elementwise.find_root(lambda e, mu: _log_delta(e, mu) - math.log(delta), (0 * most, most), args=(level,))
+    epsilon[large] = found.x
+    return epsilon
+
+
+def _level_of(epsilon: float, delta: float) -> float:
+    """Return the largest μ whose μ-GDP is (ε, δ)-differentially private."""
+    root = math.sqrt(2 * math.log(1 / delta))
+    least = math.sqrt(root**2 + 2 * epsilon) - root  # by the same bound
+    most = np.array([2 * least])
+    while _log_delta(epsilon, most) < math.log(delta):
+        most = 2 * most
+    return float(elementwise.find_root(lambda mu: _log_delta(epsilon, mu) - math.log(delta), (least, most)).x[0])
+
+
+def _log_delta(epsilon: Float[np.ndarray, " m"] | float, level: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
+    """Return log δ(ε) of μ-GDP, where δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)."""
+    first, second = log_ndtr(-epsilon / level + level / 2), log_ndtr(-epsilon / level - level / 2)
+    with np.errstate(divide="ignore"):
+        return first + np.log1p(-np.exp(np.minimum(second + epsilon - first, 0.0)))
+
+
+def _expect_above_zero(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be finite and above 0, got {value}.")
+
+
+def _expect_share(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must be above 0 and below 1, got {delta}.")
