@@ -12,7 +12,17 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "perfeds2"
 LEVELS = [  # what stands later may import what stands earlier, and what is beside it
     ["public", "errors", "files", "console", "chart", "shown"],
-    *[["network"], ["allocation"], ["theory"], ["timeline"], ["privacy"], ["learning"], ["spec"], ["runs"], ["studies"]],
+    *[
+        ["network"],
+        ["allocation"],
+        ["theory"],
+        ["timeline"],
+        ["privacy"],
+        ["learning"],
+        ["spec"],
+        ["runs"],
+        ["studies"],
+    ],
     *[["paper"], ["report"], ["api"], ["play"], ["deployment"], ["commands"], ["cli"], ["__main__"]],
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
