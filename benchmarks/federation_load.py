@@ -42,10 +42,10 @@ CLOSED = re.compile(r"round (\d+) closed at ([\d.]+) s")
 
 def measure(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     everybody, path = given.devices + given.idle, folder / "run"
-    bound = {"max-staleness": 4 * -(-given.devices // given.quorum), "gather-s": 600}
-    setup = Setup.from_texts(
-        {"task": given.task, "devices": everybody, "quorum": given.quorum, "rounds": 1_000_000} | bound
-    )
+    settings = {"task": given.task, "labels-per-ue": given.labels_per_ue, "devices": everybody, "rounds": 1_000_000}
+    settings |= {"quorum": given.quorum, "max-staleness": 4 * -(-given.devices // given.quorum), "gather-s": 600}
+    setup = Setup.from_texts(settings)
+    setup.task(0)  # too few samples for so many devices: say so before anything starts
     credentials = make_credentials(folder / "credentials", everybody)
     with (
         running_broker(credentials, ("127.0.0.1", 0), folder / "broker", "mosquitto") as broker,
@@ -165,6 +165,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--warm", type=int, default=20, help="rounds before those that are counted")
     parser.add_argument("--task", default="mnist")
+    parser.add_argument("--labels-per-ue", type=int, help="1 for 300 devices on the digits")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="perfeds2-load-") as folder:
         for measured in measure(given, Path(folder)):
