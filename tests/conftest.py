@@ -5,9 +5,12 @@ They compile with little optimisation and by the simpler of the compiler's two w
 start; but what is typed from docs/tutorial is compiled as a reader's is.
 """
 
+import ctypes
+import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -48,6 +51,8 @@ SHARED = {
     "site",
 }  # fixtures that take many seconds
 
+MOST_BYTES = 1.5e9  # that a process may hold after a file of tests before it drops what it has compiled
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # to which a background job of a shell would be deaf
 
 typecheck.check_first_calls()
@@ -60,6 +65,17 @@ def pytest_configure(config):
 
 def pytest_runtest_setup() -> None:
     typecheck.calls.clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded_memory() -> Iterator[None]:
+    """Keep processes small: compiled programs stay in memory for good, and later files rarely need them."""
+    yield
+    held = Path("/proc/self/statm")
+    if held.exists() and int(held.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST_BYTES:
+        jax.clear_caches()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.hookimpl(tryfirst=True)
