@@ -59,11 +59,18 @@ def make_setup(given: Values) -> "Setup":
         raise InputError(
             f"--model {given['model']} and --app-module were both given; the module defines its own model. Give one of them."
         )
+    own_model = absolute(given.pop("model"))
     assigned = [text.partition("=") for text in given.pop("set_") or []]
     texts = {name.replace("_", "-"): value for name, value in given.items() if name != "help_all"}
-    setup = Setup.from_texts(texts | {name.strip(): value.strip() for name, _, value in assigned})
+    setup = Setup.from_texts(texts | {name.strip(): value.strip() for name, _, value in assigned}, own_model)
     check_model(setup.spec)
     return setup
+
+
+def absolute(reference: str | None) -> str | None:
+    """Return FILE.py:NAME with the whole path of the file."""
+    file, _, name = (reference or "").rpartition(":")
+    return f"{Path(file).resolve()}:{name}" if file.endswith(".py") else reference
 
 
 def need_extra() -> None:
@@ -121,7 +128,7 @@ def local(
         from perfeds2.report.run import print_summary
 
         setup = make_setup(given) if resume is None else Setup.read(resume)
-        path = resume or new_folder(out, f"federate-{setup.spec.task.name}")
+        path = resume or new_folder(out, f"federate-{setup.name}")
         place.append(path)
         with live_table(quiet) as show:
             run_locally(setup, path, device_data, show, say=functools.partial(say, quiet))
@@ -196,6 +203,7 @@ def device(
     server: str = flag("--server", "Address of the server.", "HOST:PORT", ...),
     data: str | None = flag("--data", "Data folder; {} is the device number. Data never leave it.", "DIR"),
     app_module: Path | None = flag("--app-module", "File with model and load_data (docs/how-to/deploy.md).", "FILE"),
+    model: str | None = flag("--model", "Your own PyTorch or JAX model.", "FILE.py:NAME"),
     credentials: Path = CREDENTIALS,
     state: Path = flag("--state", "Folder for the state of devices between jobs.", "DIR", Path("mqtt/devices")),
     together: bool = flag("--together", "Run many devices in one process, for load tests.", default=False),
@@ -208,13 +216,15 @@ def device(
     from perfeds2.deployment.credentials import name_of
     from perfeds2.deployment.mqtt.device import Owner
     from perfeds2.deployment.mqtt.many import read_numbers, run_apart, run_together
+    from perfeds2.deployment.setup import data_folder
 
     module = None if app_module is None else app_module.resolve()
+    numbers = read_numbers(number)
+    folders = {one: data_folder("--data", data, one) for one in numbers}
 
     def owner(one: int) -> Owner:
-        return Owner(module, None if data is None else Path(data.format(one)), state.resolve() / name_of(one))
+        return Owner(module, absolute(model), folders[one], state.resolve() / name_of(one))
 
-    numbers = read_numbers(number)
     (run_together if together or len(numbers) == 1 else run_apart)(site, numbers, owner)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfeds2.deployment.device import compute_job, kept_at_first
 from perfeds2.deployment.merging import handed_out, merged
-from perfeds2.deployment.setup import Setup, read_timeline
+from perfeds2.deployment.setup import Setup, data_folder, read_timeline
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import replay
@@ -65,7 +65,7 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
     elif data_folders is None:
         raise InputError("the devices used their own data; say where copies of it are: --device-data 'FOLDER/{}'.")
     else:
-        tasks = [setup.task(ue, Path(data_folders.format(ue))) for ue in range(timeline.population)]
+        tasks = [setup.task(ue, data_folder("--device-data", data_folders, ue)) for ue in range(timeline.population)]
     return replace(compare_weights(timeline, weights, _job_by_job(setup, timeline, tasks)), job_by_job=True)
 
 

@@ -23,7 +23,7 @@ CLAIM_WITHIN_S = 15.0  # the process that asked for this run may still hold its 
 Tell = Callable[[str], None]  # called with the current phase
 
 
-def serve(setup: Setup, transport: Transport, path: Path) -> Folder:
+def serve(setup: Setup, transport: Transport, path: Path, *, wait_for_all: bool = False) -> Folder:
     """Run a federation, or resume one that was killed, until its rounds are done and its folder is complete.
 
     The folder is claimed before anything is written, so another server that uses it is not disturbed.
@@ -32,6 +32,7 @@ def serve(setup: Setup, transport: Transport, path: Path) -> Folder:
         setup: The federation's settings.
         transport: The connection to the devices.
         path: The run's folder.
+        wait_for_all: Start only with every device, and fail if one cannot take part.
 
     Returns:
         The complete run folder.
@@ -41,7 +42,7 @@ def serve(setup: Setup, transport: Transport, path: Path) -> Folder:
     """
     with claimed(path, setup.spec, CLAIM_WITHIN_S) as folder:
         if not folder.finished:
-            _serve(setup, transport, folder)
+            _serve(setup, transport, folder, wait_for_all)
         if not (folder.path / "report.html").exists():
             from perfeds2.report.run import write_report
 
@@ -49,7 +50,7 @@ def serve(setup: Setup, transport: Transport, path: Path) -> Folder:
     return folder
 
 
-def _serve(setup: Setup, transport: Transport, folder: Folder) -> None:
+def _serve(setup: Setup, transport: Transport, folder: Folder, wait_for_all: bool) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
     federation = Federation(algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own)
     federation.log = lambda event: folder.log(event, round=federation.round)
@@ -60,7 +61,7 @@ def _serve(setup: Setup, transport: Transport, folder: Folder) -> None:
         folder.log_json()
     try:
         with exposed(metrics, setup.own.metrics_port):
-            _play(federation, checkpoints, tell)
+            _play(federation, checkpoints, tell, wait_for_all)
             _evaluate(federation, tell)
     except InputError as error:  # too few devices; what was merged is on disk
         federation.log(f"stopped: {error}")
@@ -71,12 +72,12 @@ def _serve(setup: Setup, transport: Transport, folder: Folder) -> None:
     federation.status("finished").write(folder.path)
 
 
-def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell) -> None:
+def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell, wait_for_all: bool) -> None:
     """Run the rounds that are left."""
     transport = federation.transport
     started_unix = checkpoints.load(federation)
     if started_unix is None:
-        _gather(federation, tell)
+        _gather(federation, tell, wait_for_all)
         started_unix, elapsed_s = time.time(), 0.0
         checkpoints.save(federation, started_unix)  # otherwise a crash in round 0 would reuse tickets
     else:
@@ -91,15 +92,20 @@ def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell) -> None:
         tell("training")
 
 
-def _gather(federation: Federation, tell: Tell) -> None:
-    """Wait for all devices, or, after ``gather_s``, for a quorum."""
+def _gather(federation: Federation, tell: Tell, wait_for_all: bool) -> None:
+    """Wait for all devices, or, after ``gather_s`` and unless all must come, for a quorum."""
     own, quorum, everybody = federation.own, federation.protocol.quorum, federation.ues
     federation.look()
-    while (here := federation.crew.usable) < everybody and (here < quorum or federation.time_s < own.gather_s):
+    while (here := federation.crew.usable) < everybody and (
+        wait_for_all or here < quorum or federation.time_s < own.gather_s
+    ):
+        for ue, why in federation.troubles.items():
+            if wait_for_all and ue is not None:
+                raise InputError(f"device {ue} cannot take part: {why}; see logs/devices.log.")
         if own.wait_s and federation.time_s > max(own.wait_s, own.gather_s):
             raise InputError(
-                f"{here} of {everybody} devices came within {federation.time_s:.0f} s (--wait-s) and a round needs "
-                f"{quorum}; see that devices run, and resume."
+                f"{here} of {everybody} devices came within {federation.time_s:.0f} s (--wait-s) and round 0 needs "
+                f"{everybody if wait_for_all else quorum}; see that devices run, and resume."
             )
         tell(f"waiting for devices: {here} of {everybody} are here")
         federation.transport.poll(STATUS_EVERY_S)
@@ -127,6 +133,8 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     timelines = {which: federation.timeline()}
     facts = {which: facts_of(setup.spec, algorithm, timelines[which], setup.seed, None)}
     summary = summarise(setup.spec, "federate", facts, {which: rows}, radio=False)
+    summary["task"] = setup.name
+    summary["took_part"] = len({row["ue"] for row in ue_rows if row["merges"]})
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
     write_laps(folder.path, record.laps)
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)

@@ -4,12 +4,16 @@ They travel to the server and to every device as one text, which the run's folde
 TOML with one key per setting (``fields.py``). A missing or empty setting has its default.
 """
 
+import inspect
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import tomli_w
 
 from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec, OwnSections
@@ -22,9 +26,9 @@ from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, make_learner, protocol_of
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import Method
-from perfeds2.spec.names import Kind
+from perfeds2.spec.names import Kind, load_source
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
-from perfeds2.spec.tasks import make_task, model_of
+from perfeds2.spec.tasks import make_task, model_of, of_torch
 from perfeds2.spec.values import TASK, is_place_of_data
 from perfeds2.timeline.record import Timeline
 
@@ -53,6 +57,17 @@ class Setup:
         return self.spec.run.rounds
 
     @property
+    def name(self) -> str:
+        """Return what is learned: the name of the task, or of the user's own file."""
+        return self.spec.task.name.label if self.own.app_module is None else self.own.app_module.stem
+
+    @property
+    def own_model(self) -> bool:
+        """Return whether the model is code of the user's, which every machine must have itself."""
+        model = self.spec.task.model
+        return self.own.app_module is not None or (model is not None and bool(model.source))
+
+    @property
     def algorithm(self) -> Algorithm:
         named = self.spec.algorithms[0]
         method: Method = named.value
@@ -64,8 +79,11 @@ class Setup:
         return replace(self, own=self.own.model_copy(update=changed))
 
     @classmethod
-    def from_texts(cls, texts: Mapping[str, Any]) -> "Setup":
-        """Build a setup from settings by name. They may be untrusted, so none may refer to code to run."""
+    def from_texts(cls, texts: Mapping[str, Any], own_model: str | None = None) -> "Setup":
+        """Build a setup from settings by name.
+
+        They may be untrusted, so none may refer to code to run. ``own_model`` may: it comes from this machine's user.
+        """
         given = {name: SETTINGS[name].default for name in WITH_OWN_DEFAULT}
         given |= {name: value for name, value in texts.items() if value not in (None, "")}
         values: dict[str, Any] = {}
@@ -87,6 +105,8 @@ class Setup:
                     f"--app-module (docs/how-to/deploy.md)."
                 )
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
+        if own_model:
+            put(values, SETTINGS["model"].section, SETTINGS["model"].key, own_model)
         own = {"deployment": values.pop("deployment", {})}
         spec = resolve(values)
         if spec.algorithms[0].value.rounds is not None:
@@ -104,15 +124,16 @@ class Setup:
         return tomli_w.dumps({name: value for name, value in given.items() if value not in (None, "")})
 
     @classmethod
-    def from_toml(cls, text: str) -> "Setup":
-        return cls.from_texts(settings_in(text))
+    def from_toml(cls, text: str, own_model: str | None = None) -> "Setup":
+        return cls.from_texts(settings_in(text), own_model)
 
     @classmethod
     def read(cls, folder: Path) -> "Setup":
         """Read the setup from a run's folder."""
         if not (folder / FILE).exists():
             raise InputError(f"{folder} is not the folder of a federation: it has no {FILE}.")
-        return cls.from_toml((folder / FILE).read_text(encoding="utf-8"))
+        texts = settings_in((folder / FILE).read_text(encoding="utf-8"))
+        return cls.from_texts(texts, texts.pop("model", None))  # this machine's own folder may name code to run
 
     def write(self, folder: Path) -> None:
         write_text(folder / FILE, self.to_toml())
@@ -125,14 +146,12 @@ class Setup:
         """Return what one device trains on: its part of a built-in task, or its own data."""
         if (module := self.own.app_module) is not None:
             model, load_data = load_module(module)
-            return Task(module.stem, model, load_data(data_folder, device))
+            return Task(self.name, model, load_data(data_folder, device))
         where = {} if data_folder is None else {"data_dir": str(data_folder)}
         return make_task(self.spec.model_copy(update={"task": self.spec.task.model_copy(update=where)}), self.seed)
 
     def first_params(self) -> Arrays:
         """Return the initial weights, w_0, exactly as a replay draws them."""
-        import numpy as np
-
         from perfeds2.learning.replay import as_int32, first_weights
 
         params = first_weights(self.model(), as_int32(self.seed))
@@ -164,9 +183,35 @@ def read_timeline(run: Path) -> Timeline:
 
 
 def load_module(path: Path) -> tuple[Model, Callable[[Path | None, int], Data]]:
-    """Return ``model`` and ``load_data(folder, device)`` from a user's file."""
+    """Return ``model`` and ``load_data(folder, device)`` from a user's file. A PyTorch model is converted."""
     try:
         load_data, model = (Kind(name).find(f"{path}:{name}").value for name in ("load_data", "model"))
     except ValueError as error:
         raise InputError(f"--app-module {path} {error}.") from None
+    if inspect.isclass(model) or not isinstance(model, Model):
+        shape = getattr(load_source(str(path))[0], "sample_shape", None)
+        if shape is None:
+            raise InputError(
+                f"--app-module {path}: a PyTorch model needs the shape of a sample; add sample_shape = (1, 28, 28)."
+            )
+        model = _of_torch(model, tuple(shape), f"--app-module {path}")
     return model, load_data
+
+
+@lru_cache(maxsize=16)  # converting takes seconds
+def _of_torch(model: Any, shape: tuple[int, ...], flag: str) -> Model:
+    return of_torch(model, jax.ShapeDtypeStruct(shape, np.float32), flag)
+
+
+def data_folder(flag: str, pattern: str | None, device: int) -> Path | None:
+    """Return a device's data folder; {} in the pattern is its number.
+
+    Raises:
+        InputError: The folder does not exist.
+    """
+    if pattern is None:
+        return None
+    folder = Path(pattern.replace("{}", str(device))).resolve()
+    if not folder.exists():
+        raise InputError(f"{flag} {pattern}: {folder} of device {device} does not exist; make it, or correct the flag.")
+    return folder

@@ -13,6 +13,8 @@ def answer(run: RunResults) -> tuple[str, list[str]]:
     """Return the headline, and paragraphs with the details and warnings."""
     said = [first_at_target(run), best_at_the_end(run)] if run.is_trained else [least_waiting(run)]
     (headline, *rest), *others = [sentences for sentences in said if sentences]
+    if run.took_part is not None:
+        headline = f"{headline.removesuffix('.')}, on {run.population}."
     return headline, [" ".join(sentences) for sentences in (rest, *others, _warnings(run)) if sentences]
 
 

@@ -121,6 +121,7 @@ class RunResults:
     target_accuracy: float | None  # for test_accuracy_personal
     algorithms: tuple[AlgorithmResult, ...]
     notes: tuple[str, ...] = ()
+    took_part: int | None = None  # devices of a federation that were merged and evaluated
     radio: Json | None = None  # quality of the simulated links
     cost: Cost = SECONDS  # x axis of the curves
     looks: Mapping[str, LineStyle] = field(default_factory=dict)  # by algorithm; empty for the default styles
@@ -129,6 +130,11 @@ class RunResults:
     metrics: pd.DataFrame | None = None
     ue_metrics: pd.DataFrame | None = None
     timelines: Mapping[tuple[str, int], Timeline] = field(default_factory=dict)  # by algorithm and seed
+
+    @property
+    def population(self) -> str:
+        """Return how many UEs there are; in a federation, how many of its devices the results cover."""
+        return f"{self.ues} UEs" if self.took_part is None else f"{self.took_part} of {self.ues} devices"
 
     @property
     def clock(self) -> str:
@@ -237,6 +243,7 @@ def read_summary(summary: Json) -> RunResults:
         command=str(summary["command"]),
         task=summary["task"],
         ues=int(summary["ues"]),
+        took_part=summary.get("took_part"),
         horizon_s=finite(summary["horizon_s"]),
         rounds=summary["rounds"],
         seeds=tuple(int(seed) for seed in summary["seeds"]),

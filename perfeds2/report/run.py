@@ -61,7 +61,7 @@ def page(run: RunResults, axis: str = "seconds") -> str:
     simulated = "" if run.clock == "time" else " simulated"
     length = f"{seconds(run.horizon_s)}{simulated}" if run.horizon_s is not None else f"{run.rounds or 0:,} rounds"
     seeds = f"seed{'s' if len(run.seeds) > 1 else ''} {listed([str(seed) for seed in run.seeds])}"
-    facts = [run.task or run.command, f"{run.ues} UEs", length, seeds, f"perfeds2 {run.version}"]
+    facts = [run.task or run.command, run.population, length, seeds, f"perfeds2 {run.version}"]
     radio = [] if run.radio is None else [radio_line(run.radio), run.radio["warning"]]
     notes = [said for said in (*run.notes, *radio, energy_line(run)) if said]
     own = ", dash-dotted your own" if any(each.mode not in DASHES_PX for each in run.algorithms) else ""
@@ -135,7 +135,7 @@ def write_run_figures(run: RunResults, out: Path, axis: str = "seconds") -> list
     measures = learned(run, accuracies(run.score))
     table = results_table(run, [TIMING[0], *measures] if measures else [*TIMING, WAITING])
     seeds = ", ".join(map(str, run.seeds))
-    about = f"perfeds2 {run.version} {run.command}, {run.task}, {run.ues} UEs, seeds {seeds}. {meaning(run)}"
+    about = f"perfeds2 {run.version} {run.command}, {run.task}, {run.population}, seeds {seeds}. {meaning(run)}"
     return [*written, write_latex(out / "table.tex", about, table)]
 
 
@@ -147,7 +147,7 @@ def print_summary(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     run, console = read_summary(summary), open_console()
     limit = f"{run.rounds:,} rounds" if run.horizon_s is None else f"{run.horizon_s:g} simulated seconds"
-    console.print(f"\n[bold]{run.task}: {run.ues} UEs, {limit}, {counted(len(run.seeds), 'seed')}[/bold]")
+    console.print(f"\n[bold]{run.task}: {run.population}, {limit}, {counted(len(run.seeds), 'seed')}[/bold]")
     measured = learned(run, [*LOSSES, *accuracies(run.score)])
     tables = [results_table(run, [*TIMING, *measured, WAITING])]
     if measured and not fits(console, for_terminal(tables[0])):

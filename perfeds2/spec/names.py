@@ -145,7 +145,7 @@ def _referred(reference: str) -> Named:
         raise ValueError("was defined interactively and cannot be saved; run it again from Python")
     if not source or not name.isidentifier():
         raise ValueError("is neither a known name nor a reference such as FILE.py:NAME or package.module:NAME")
-    module, digest = _load(source)
+    module, digest = load_source(source)
     if not hasattr(module, name):
         own = [known for known, value in vars(module).items() if not known.startswith("_") and callable(value)]
         raise ValueError(f"was not found: {source} has no {name}; {did_you_mean(name, own or ['a name it defines'])}")
@@ -171,7 +171,7 @@ def refuse_while_loading(what: str) -> None:
         raise InputError(f"runs {what} when it is loaded; put that behind if __name__ == '__main__'")
 
 
-def _load(source: str) -> tuple[ModuleType, str]:
+def load_source(source: str) -> tuple[ModuleType, str]:
     """Return a user's module, by file or dotted name, and the sha256 of its file."""
     is_file, name = source.endswith(".py"), source
     if is_file and not Path(source).is_file():

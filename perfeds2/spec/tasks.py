@@ -211,7 +211,7 @@ def _fitting(
     except DoesNotFit as error:
         raise InputError(f"{unfit}: {error}.") from None
     in_shape = jax.ShapeDtypeStruct(shape or sample.shape, sample.dtype)
-    model = expect(_of_torch(make or given, in_shape, flag) if is_torch(given) else given, Model, "--model", named)
+    model = expect(of_torch(make or given, in_shape, flag) if is_torch(given) else given, Model, "--model", named)
     try:
         hash(model)
     except TypeError as error:
@@ -229,7 +229,7 @@ def _fitting(
     return model
 
 
-def _of_torch(given: Value, sample: jax.ShapeDtypeStruct, flag: str) -> Model:
+def of_torch(given: Value, sample: jax.ShapeDtypeStruct, flag: str) -> Model:
     """Convert a PyTorch module, or a function that makes one per seed, to a model."""
     try:
         return from_torch(given, sample)

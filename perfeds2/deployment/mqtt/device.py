@@ -39,6 +39,7 @@ class Owner:
     """What only the device's owner decides."""
 
     app_module: Path | None = None  # file with the model and the data
+    model: str | None = None  # FILE.py:NAME
     data_folder: Path | None = None
     state: Path | None = None  # folder for what it keeps between jobs
 
@@ -261,10 +262,10 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     for name in NOT_FROM_THE_NETWORK:
         if name in settings_in(run.settings):
             raise InputError(f"the server sent the setting {name}, which only this device's owner may choose")
-    setup = Setup.from_toml(run.settings)
+    if run.own_model and owner.app_module is None and owner.model is None:
+        raise InputError("this run uses a model of your own; start this device with --app-module FILE or --model")
+    setup = Setup.from_toml(run.settings, owner.model if run.own_model else None)
     if run.own_model:
-        if owner.app_module is None:
-            raise InputError("this run uses a model of your own; start this device with --app-module FILE")
         setup = setup.with_own(app_module=owner.app_module)
     if not 0 <= number < setup.ues:
         raise InputError(f"the run has devices 0 to {setup.ues - 1}; this is device {number}")
@@ -279,9 +280,11 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
 
 
 def travelling(setup: Setup, run_id: str) -> Run:
-    """Return a run's announcement to devices, without settings that concern only the server."""
+    """Return a run's announcement to devices, without settings that concern only the server, or name its files."""
     told = {name: value for name, value in settings_in(setup.to_toml()).items() if not _is_the_servers(name)}
-    return Run(run=run_id, settings=tomli_w.dumps(told), own_model=setup.own.app_module is not None)
+    if setup.own_model:
+        told.pop("model", None)
+    return Run(run=run_id, settings=tomli_w.dumps(told), own_model=setup.own_model)
 
 
 def _is_the_servers(name: str) -> bool:

@@ -4,7 +4,7 @@ The queue is a folder with one small file per run that only the server's user ca
 ``submit`` and ``resume`` add a run to the queue and ``stop`` removes it. After a crash, the server finds its current
 run there.
 
-A separate process serves each run: ``python -m perfeds2.deployment.mqtt.runs FOLDER HOST:PORT CREDENTIALS``.
+A separate process serves each run: ``python -m perfeds2.deployment.mqtt.runs FOLDER HOST:PORT CREDENTIALS [all]``.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from perfeds2.deployment.credentials import LOOPBACK, Credentials, credentials_b
 from perfeds2.deployment.mqtt.broker import Kind, running_broker
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.processes import Processes
-from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.setup import Setup, data_folder
 from perfeds2.deployment.status import ShowStatus, read_status
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
@@ -29,6 +29,7 @@ from perfeds2.runs.folder import Folder, alone, claimed
 LOOK_EVERY_S = 0.2
 MOST_DEATHS = 3  # of the server in one round; another attempt would not help
 BAD_INPUT = 2  # exit status of a process whose input is bad
+ALL = "all"  # last word of the server's command: round 0 waits for every device
 SERVING = "serving"  # name of a process and its log
 
 
@@ -76,6 +77,8 @@ def run_locally(
     path = path.resolve()
     if setup.own.app_module is not None:
         setup.model()  # report a mistake in the user's module before anything starts
+    for device in range(setup.ues):
+        data_folder("--device-data", data_folders, device)
     with claim_run(path, setup) as folder:
         if folder.finished:
             return folder
@@ -90,6 +93,7 @@ def run_locally(
             folder.log(f"the broker ({started.kind}) is process {started.process_id}")
             flags = {
                 "app-module": setup.own.app_module,
+                "model": setup.spec.task.model if setup.own_model else None,
                 "data": data_folders or setup.spec.task.data_dir,
                 "state": path / "devices",
             }
@@ -99,10 +103,10 @@ def run_locally(
         return folder
 
 
-def serving_command(site: Site, folder: Path) -> list[str]:
+def serving_command(site: Site, folder: Path, wait_for_all: bool = False) -> list[str]:
     """Return the command of the process that serves a run: ``main`` below."""
-    module = "perfeds2.deployment.mqtt.runs"
-    return [sys.executable, "-m", module, str(folder), site.address, str(site.credentials.folder)]
+    words = [str(folder), site.address, str(site.credentials.folder), *[ALL] * wait_for_all]
+    return [sys.executable, "-m", "perfeds2.deployment.mqtt.runs", *words]
 
 
 def devices_command(site: Site, numbers: str, flags: Mapping[str, object]) -> list[str]:
@@ -136,7 +140,7 @@ def supervise(
     Raises:
         InputError: A process reports bad input, or the server died too often in one round.
     """
-    commands = {SERVING: serving_command(site, folder.path), **devices}
+    commands = {SERVING: serving_command(site, folder.path, bool(devices)), **devices}
     for name, command in commands.items():
         processes.start(name, command)
     died_in, deaths = -1, 0  # round of the server's last crash, and the number of crashes in it
@@ -247,7 +251,7 @@ def serve_queue(site: Site, queue: Queue, say: Callable[[str], None]) -> None:
 # ---- the process that serves a run
 
 
-def serve_run(folder: Path, site: Site) -> None:
+def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False) -> None:
     """Serve a run from its first round, or from its checkpoint, to the report. May be killed at any time."""
     from perfeds2.deployment.mqtt.device import travelling
     from perfeds2.deployment.mqtt.transport import MqttTransport
@@ -259,7 +263,7 @@ def serve_run(folder: Path, site: Site) -> None:
 
     setup = Setup.read(folder)
     with MqttTransport(Link(site), travelling(setup, _run_id(folder)), setup.ues, barred=barred) as transport:
-        serve(setup, transport, folder)
+        serve(setup, transport, folder, wait_for_all=wait_for_all)
 
 
 def _run_id(folder: Path) -> str:
@@ -271,9 +275,10 @@ def _run_id(folder: Path) -> str:
 
 
 def main() -> int:
-    folder, address, credentials = sys.argv[1:]
+    folder, address, credentials, *more = sys.argv[1:]
     try:
-        serve_run(Path(folder), Site.read(address, "the broker", Credentials(Path(credentials))))
+        site = Site.read(address, "the broker", Credentials(Path(credentials)))
+        serve_run(Path(folder), site, wait_for_all=ALL in more)
     except InputError as error:
         print(error, flush=True)
         return BAD_INPUT

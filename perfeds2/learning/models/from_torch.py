@@ -125,7 +125,8 @@ class TorchModel:
 
     def __call__(self, params: Params, x: Shaped[Array, "*s x"]) -> Float[Array, "..."]:
         logits = self._results(params, x)[self.module.output]
-        return logits.reshape(*x.shape[:-1], *logits.shape[1:])
+        rank = len(self.sample) if x.shape[-len(self.sample) :] == self.sample else 1  # a sample may also be a row
+        return logits.reshape(*x.shape[: x.ndim - rank], *logits.shape[1:])
 
     def with_statistics(self, params: Params, x: Shaped[Array, "*s x"]) -> Params:
         """Return the weights with BatchNorm's statistics of these samples, which the model then uses."""

@@ -1,0 +1,67 @@
+"""Does a federation start with the devices it should, and say how many it covers?"""
+
+import json
+
+import numpy as np
+import pytest
+from in_process import InProcess
+
+from perfeds2.deployment.serve import serve
+from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.transport import Presence, Reply
+from perfeds2.errors import InputError
+from perfeds2.learning.metrics import METRICS
+from perfeds2.report.run import print_summary
+
+TEXTS = {"devices": 3, "quorum": 1, "rounds": 3, "gather-s": 0, "max-staleness": 5}
+
+
+def answer(job, params):
+    update = {name: np.zeros_like(values) for name, values in params.items()} if job.kind == "train" else None
+    return Reply(job.ue, job.ticket, job.version, update, dict.fromkeys(METRICS, 0.97))
+
+
+class Late(InProcess):
+    """Device 0 is there; the others come or report trouble after 3 seconds, on the virtual clock."""
+
+    def __init__(self, trouble=None):
+        super().__init__(answer, lambda _: 1.0, 3)
+        self.present, self._told = Presence([0]), trouble
+
+    def poll(self, wait_s):
+        if self.time_s > 3 and self._told is not None:
+            self.trouble = {2: self._told}
+        elif self.time_s > 3 and self.present.here == {0}:
+            self.present.add(1)
+            self.present.add(2)
+        return super().poll(wait_s)
+
+
+@pytest.fixture(scope="module")
+def with_one(tmp_path_factory):
+    """The folder of a federation that did not wait."""
+    out = tmp_path_factory.mktemp("one") / "run"
+    serve(Setup.from_texts(TEXTS), InProcess(answer, lambda job: 1.0 + 1e6 * (job.ue > 0), 3), out)
+    return out
+
+
+def test_every_headline_says_how_many_devices_it_covers(with_one, capsys):
+    assert json.loads((with_one / "summary.json").read_text())["took_part"] == 1
+    page = (with_one / "report.html").read_text()
+    assert "digits · 1 of 3 devices" in page
+    assert "on 1 of 3 devices.</h1>" in page
+    print_summary(with_one)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "digits: 1 of 3 devices, 3 rounds" in said
+    assert "on 1 of 3 devices." in said
+
+
+def test_a_server_whose_devices_are_all_its_own_waits_for_all(tmp_path):
+    serve(Setup.from_texts(TEXTS), Late(), tmp_path / "run", wait_for_all=True)
+    assert "started with 3 of 3 devices" in (tmp_path / "run" / "events.log").read_text()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["took_part"] == 3
+
+
+def test_a_server_whose_devices_are_all_its_own_says_at_once_which_cannot_take_part(tmp_path):
+    with pytest.raises(InputError, match=r"device 2 cannot take part: FileNotFoundError; see logs/devices\.log"):
+        serve(Setup.from_texts(TEXTS), Late("FileNotFoundError"), tmp_path / "run", wait_for_all=True)
