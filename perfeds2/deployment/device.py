@@ -70,7 +70,7 @@ def compute_job(
     The update lacks the arrays that the device keeps to itself.
     """
     learner = setup.algorithm.learner
-    program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed)
+    program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed, setup.ues)
     told = None if handed.told is None else _on_device(handed.told)
     update, (left, _) = _update(program, known, _on_device(handed.params), ue, version, told, (kept, None))
     sent = uploaded({name: np.asarray(values) for name, values in update.items()}, learner)

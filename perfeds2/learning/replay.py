@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from perfeds2.learning import factored, on_gpu
+from perfeds2.learning.attacks import Attack, Hostile
 from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, Telling, Undrafted, mean_of
 from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
@@ -61,6 +62,7 @@ class Learner:
     bits: int | None = None  # bits per number of an upload; None: no quantisation
     top_k: float | None = None  # share of the numbers that is uploaded; the rest waits for later uploads; None: all
     personal_steps: int = 1  # personal steps in an evaluation, unless UEs keep models of their own
+    attack: Attack | None = None  # what hostile UEs upload; None: there are none
 
     @property
     def personal_step(self) -> float:
@@ -184,13 +186,16 @@ class Known:
     alpha: Float[Array, "*lanes"]
     key: Key[Array, "*lanes"]  # source of the batches of all jobs
     clip: Float[Array, "*lanes"] | None = None  # None: clipping is not compiled
+    hostile: Hostile | None = None  # None: attacks are not compiled
 
     @classmethod
-    def of(cls, task: Task, learner: Learner, seed: int) -> "Known":
+    def of(cls, task: Task, learner: Learner, seed: int, ues: int | None = None) -> "Known":
+        """Return the inputs of a training. ``ues`` is the number of UEs, if the task has the data of only one."""
         beta, alpha = (jnp.asarray(number, jnp.float32) for number in (learner.beta, learner.personal_step))
         most = None if learner.clip is None else jnp.asarray(learner.clip, jnp.float32)
         key = jax.random.fold_in(jax.random.key(as_int32(seed)), 1)
-        return cls(task.data, learner.parts[0], beta, alpha, key, most)
+        hostile = Hostile.of(learner.attack, ues or task.ues, seed)
+        return cls(task.data, learner.parts[0], beta, alpha, key, most, hostile)
 
 
 @dataclass(frozen=True)
@@ -323,6 +328,7 @@ def local_update(
     objective = objective.at(version) if isinstance(objective, Annealed) else objective
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
+    batches = batches if known.hostile is None else known.hostile.batches(ue, batches)
 
     def loss(w: Params, xy: Batches) -> Float[Array, ""]:
         return mean_loss(program.model, w, *xy)
@@ -338,10 +344,12 @@ def local_update(
     else:
         _, total = descend(lambda w, own: objective(loss, w, params, own), params, batches, known.beta)
     expect_like(who, "the upload", total, params)
+    stays = objective.withheld(params) if isinstance(objective, Withholding) else {}
+    if known.hostile is not None:
+        total = known.hostile.sent(ue, total, params, key, known.clip) | {name: total[name] for name in stays}
     total = total if known.clip is None else clip(total, known.clip)
     sent = owed = total if program.top_k is None else jax.tree.map(jnp.add, total, unsent)
     if program.top_k is not None:
-        stays = objective.withheld(params) if isinstance(objective, Withholding) else {}
         numbers = sum(w.size for w in jax.tree.leaves(params)) - sum(w.size for w in jax.tree.leaves(stays))
         sent = largest(owed, numbers_sent(program.top_k, numbers))
     if program.bits is not None:

@@ -28,6 +28,7 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
         name.startswith("FedProx") and own[0]["local_steps"] == 1 for name, own in facts.items()
     ):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
+    notes += [note for name, own in facts.items() if (note := robustness(spec, name, own[0]["quorum"])) is not None]
     for name, own in facts.items():
         if any(each["rounds"] == 0 for each in own):
             notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")
@@ -36,6 +37,17 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
         if rows is not None:
             notes += _learned(spec, name, own[0], [rows[name, seed] for seed in spec.run.seeds])
     return notes
+
+
+def robustness(spec: Spec, name: str, quorum: int) -> str | None:
+    """Return a note if an algorithm has an attack or a robust merge, but too few uploads per round; else None."""
+    from perfeds2.learning.methods import ROBUST
+    from perfeds2.learning.robust import LEAST
+
+    learning = spec.learning_of(name)
+    if quorum >= LEAST or not (learning.attack or (learning.merge and learning.merge.text in ROBUST)):
+        return None
+    return f"{name}: with A = {quorum} no merge can tell a hostile upload from an honest one; use at least --quorum {LEAST}."
 
 
 def how_it_is_learned(spec: Spec) -> str:

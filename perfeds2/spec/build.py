@@ -231,6 +231,8 @@ def learner_settings(spec: Spec, algorithm: str) -> Values:
     found = {key: value for key, value in known.items() if key in Learner.__dataclass_fields__}
     found["bits"] = None if spec.radio.bits == 32 else spec.radio.bits
     found["top_k"] = None if spec.radio.top_k == 1 else spec.radio.top_k
+    if learning.attack is not None:
+        found["attack"] = learning.attack.value
     chosen = learning.merge
     if chosen is not None:
         merge = chosen.value

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from perfeds2.spec.names import Kind, Named, Value, Values, method_name
 from perfeds2.spec.values import (
     ALGORITHM,
+    ATTACK,
     CELL,
     LOSS,
     MERGE,
@@ -256,6 +257,9 @@ class LearningSpec(Section, title="Learning"):
     clip: Length | None = setting(None, "NORM", "Largest norm of an upload.")
     merge: Annotated[Named, MERGE] | None = setting(
         None, "NAME", "How uploads are merged.", shown="the method's own, mean for most"
+    )
+    attack: Annotated[Named, ATTACK] | None = setting(
+        None, "NAME:SHARE", "What a share of UEs, drawn from the seed, uploads instead.", shown="none"
     )
 
 

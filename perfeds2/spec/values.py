@@ -47,6 +47,7 @@ ALGORITHM = Kind(
     "algorithm", "perfeds2.spec.methods:ALGORITHMS", is_called=False
 )  # objectives in every mode, and methods
 MERGE = Kind("merge", "perfeds2.learning.methods:MERGES", is_called=False)
+ATTACK = Kind("attack", "perfeds2.learning.attacks:ATTACKS", is_called=False)
 
 
 # ---- values

@@ -32,6 +32,7 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "clip": 2.5,
     "personal-steps": 5,
     "merge": "FedBuff",
+    "attack": "noise:0.5",
     "split": "dirichlet:0.3",
 }
 

@@ -74,6 +74,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "local_steps": ("2", 2),
     "clip": ("2.5", 2.5),
     "merge": ("FedBuff", "FedBuff"),
+    "attack": ("noise:0.2", "noise:0.2"),
     "algorithms": ("PerFedS2,FedAvg-SYN", ["PerFedS2", "FedAvg-SYN"]),
     "seeds": ("3..5", range(3, 6)),
     "horizon_s": ("7.5", 7.5),

@@ -28,6 +28,7 @@ from perfeds2.learning.methods.safa import SAFA
 from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.methods.tifl import TiFL
 from perfeds2.learning.objectives import FedAvg, Objective, Stateful
+from perfeds2.learning.robust import ClippedMean, GeometricMedian, Krum, Median, MultiKrum, TrimmedMean
 
 SERVERS: dict[str, type] = {
     "FedBuff": FedBuff,
@@ -56,7 +57,16 @@ METHODS: dict[str, type] = {
     "FedAT": FedAT,
 }
 
-MERGES: dict[str, Callable[..., Merge | OfMean]] = {"mean": Mean, **SERVERS}
+ROBUST: dict[str, type] = {
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
+    "geometric-median": GeometricMedian,
+    "krum": Krum,
+    "multi-krum": MultiKrum,
+    "clipped-mean": ClippedMean,
+}  # merges that withstand hostile uploads
+
+MERGES: dict[str, Callable[..., Merge | OfMean]] = {"mean": Mean, **SERVERS, **ROBUST}
 
 
 def parts_of(method: Any) -> tuple[Objective | Stateful, Merge | OfMean]:

@@ -1,0 +1,79 @@
+"""Let some UEs be hostile: what they upload is changed inside the compiled loop."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Key
+
+from perfeds2.learning.objectives import Batches, Params, norm
+from perfeds2.learning.settings import traced
+
+FACTOR = 10.0  # of an honest upload's norm: the length of a hostile one, if there is no ``clip``
+NOISE = 11  # folded into a job's key
+
+
+@traced
+class Attack:
+    """A hostile upload: a mix of the honest one, Gaussian noise and the weights, stretched to the norm bound."""
+
+    share: float | Array  # of the UEs that are hostile
+    upload: float | Array = 0.0
+    noise: float | Array = 0.0
+    weights: float | Array = 0.0
+    stretched: bool | Array = True  # to the largest norm: ``clip``, or FACTOR times the honest upload's
+    flips: bool | Array = False  # mirror the labels of every batch
+
+    def __post_init__(self) -> None:
+        if isinstance(self.share, float) and not 0 <= self.share <= 1:
+            raise ValueError("expected a share from 0 to 1")
+
+
+ATTACKS = {
+    "sign-flip:SHARE": partial(Attack, upload=-1.0),
+    "scale:SHARE": partial(Attack, upload=1.0),
+    "shrink:SHARE": partial(Attack, upload=1 / FACTOR, stretched=False),
+    "label-flip:SHARE": partial(Attack, upload=1.0, stretched=False, flips=True),
+    "noise:SHARE": partial(Attack, noise=1.0),
+    "proportional:SHARE": partial(Attack, weights=1.0),
+}
+
+
+def hostile_ues(share: float, ues: int, seed: int) -> Bool[np.ndarray, " n"]:
+    """Return which UEs are hostile: the rounded share of them, drawn from the seed."""
+    order = np.random.default_rng([seed, NOISE]).permutation(ues)
+    return order < round(share * ues)
+
+
+@traced
+class Hostile:
+    """An attack and who takes part in it."""
+
+    attack: Attack
+    ues: Bool[Array, "*lanes n"]
+
+    @classmethod
+    def of(cls, attack: Attack | None, ues: int, seed: int) -> "Hostile | None":
+        if attack is None:
+            return None
+        numbers = jax.tree.map(lambda number: jnp.asarray(number, jnp.float32), attack)
+        return cls(numbers, jnp.asarray(hostile_ues(float(attack.share), ues, seed)))
+
+    def batches(self, ue: Int[Array, ""], batches: Batches) -> Batches:
+        """Return the batches of a job: of a hostile UE with mirrored labels, the smallest for the largest, if so set."""
+        x, y = batches
+        flips = self.ues[ue] & (self.attack.flips > 0)
+        return x, jnp.where(flips, y.max() + y.min() - y, y)
+
+    def sent(
+        self, ue: Int[Array, ""], upload: Params, params: Params, key: Key[Array, ""], most: Array | None
+    ) -> Params:
+        """Return what a UE uploads instead of an honest upload. ``most`` is the largest norm of an upload, if any."""
+        how, leaves, tree = self.attack, *jax.tree.flatten(upload)
+        keys = jax.random.split(jax.random.fold_in(key, NOISE), len(leaves))
+        noise = tree.unflatten([jax.random.normal(own, g.shape) for own, g in zip(keys, leaves, strict=True)])
+        mix = jax.tree.map(lambda g, z, w: how.upload * g + how.noise * z + how.weights * w, upload, noise, params)
+        longest = FACTOR * norm(upload) if most is None else most
+        scale = jnp.where(how.stretched > 0, longest / jnp.maximum(norm(mix), 1e-30), 1.0)
+        return jax.tree.map(lambda g, bad: jnp.where(self.ues[ue], scale * bad, g), upload, mix)

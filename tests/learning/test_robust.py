@@ -1,0 +1,227 @@
+"""Do robust merges compute what their papers say, and do hostile UEs upload what their attack says?"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfeds2.deployment.merging import merged
+from perfeds2.deployment.transport import Arrays
+from perfeds2.errors import InputError
+from perfeds2.learning.attacks import ATTACKS, FACTOR, hostile_ues
+from perfeds2.learning.data import Shards
+from perfeds2.learning.datasets import digits
+from perfeds2.learning.merges import Arrived
+from perfeds2.learning.methods import ROBUST
+from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.replay import Known, Learner, Program, first_weights, local_update, merge_now
+from perfeds2.learning.robust import TrimmedMean
+from perfeds2.learning.train import EvaluationPoint, train
+from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.network.cell import Cell
+from perfeds2.runs.notes import robustness
+from perfeds2.spec.build import Stage, make_algorithms
+from perfeds2.spec.resolve import spec_from
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.simulate import simulate
+
+# ---- the statistics in plain NumPy: rows of uploads in, one row out
+
+
+def median(rows):
+    return np.array([sorted(column)[len(column) // 2] for column in rows.T])
+
+
+def trimmed_mean(rows):
+    cut = -(-len(rows) // 5)  # 0.2 at each end, rounded up
+    return np.array([np.mean(sorted(column)[cut : len(column) - cut]) for column in rows.T])
+
+
+def geometric_median(rows):
+    point = rows.mean(axis=0)
+    for _ in range(16):
+        weights = [1 / np.linalg.norm(row - point) for row in rows]
+        point = sum(w * row for w, row in zip(weights, rows, strict=True)) / sum(weights)
+    return point
+
+
+def by_krum(rows):
+    bad = -(-len(rows) // 5)
+    near = [sorted(np.linalg.norm(one - other) ** 2 for other in rows)[1:][: len(rows) - bad - 2] for one in rows]
+    return np.argsort([float(sum(own)) for own in near]), bad
+
+
+def krum(rows):
+    return rows[by_krum(rows)[0][0]]
+
+
+def multi_krum(rows):
+    order, bad = by_krum(rows)
+    return rows[order[: len(rows) - bad]].mean(axis=0)
+
+
+def clipped_mean(rows):
+    most = np.median([np.linalg.norm(row) for row in rows])
+    return np.mean([row * min(1, most / np.linalg.norm(row)) for row in rows], axis=0)
+
+
+TWINS = {
+    "median": median,
+    "trimmed-mean": trimmed_mean,
+    "geometric-median": geometric_median,
+    "krum": krum,
+    "multi-krum": multi_krum,
+    "clipped-mean": clipped_mean,
+}
+
+
+def test_every_robust_merge_has_a_twin():
+    assert TWINS.keys() == ROBUST.keys()
+
+
+def uploads_of(rows):
+    return {"a": rows[:, :4].reshape(-1, 2, 2), "b": rows[:, 4:]}
+
+
+@pytest.mark.parametrize("count", [5, 7])
+@pytest.mark.parametrize("name", TWINS)
+def test_a_robust_merge_equals_its_twin(name, count):
+    rows = np.random.default_rng(count).normal(size=(count, 7)).astype(np.float32) + 1
+    rows[2] *= 5
+    params = {"a": np.ones((2, 2), np.float32), "b": np.zeros(3, np.float32)}
+    numbers = np.arange(count, dtype=np.int32)
+    arrived = Arrived(uploads_of(rows), None, None, numbers, numbers, np.float32(0.5))
+    new, _ = merge_now(ROBUST[name](), params, arrived, None)
+    found = np.concatenate([np.ravel(new["a"]), np.ravel(new["b"])])
+    expected = np.array([1, 1, 1, 1, 0, 0, 0]) - 0.5 * TWINS[name](rows.astype(np.float64))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    updates: list[Arrays] = [{name: values[i] for name, values in uploads_of(rows).items()} for i in range(count)]
+    learner = Learner(FedAvg(), 0.5, merge=ROBUST[name]())
+    same, _ = merged(params, updates, learner, None, [(int(ue), 0) for ue in numbers])  # in a federation
+    assert all(np.array_equal(same[key], new[key]) for key in params)
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_one_huge_upload_of_five_moves_a_robust_merge_no_further_than_an_honest_one(name):
+    rows = np.random.default_rng(3).normal(size=(5, 50)).astype(np.float32)
+    rows[4] = 1e6
+    moved = ROBUST[name]().statistic({"w": jnp.asarray(rows)})["w"]
+    assert np.linalg.norm(moved) <= np.linalg.norm(rows[:4], axis=1).max()
+
+
+# ---- attacks
+
+TASK = digits(6, 2, 0)
+PARAMS = first_weights(TASK.model, np.int32(0))
+LEARNER = Learner(FedAvg(), batch=8, local_steps=2)
+SHARE = 1 / 3
+HOSTILE = hostile_ues(SHARE, 6, 0)
+BAD, GOOD = int(np.flatnonzero(HOSTILE)[0]), int(np.flatnonzero(~HOSTILE)[0])
+JOB = jax.jit(local_update, static_argnames="program")
+
+
+def attack(name, share=SHARE):
+    return ATTACKS[f"{name}:SHARE"](share)
+
+
+def upload(ue, how=None, task=TASK, clip=None):
+    learner = replace(LEARNER, attack=how, clip=clip)
+    sent, _ = JOB(Program.of(task.model, learner), Known.of(task, learner, 0), PARAMS, jnp.int32(ue), jnp.int32(0))
+    return np.concatenate([np.ravel(sent[name]) for name in sorted(sent)])
+
+
+HONEST = upload(BAD)
+WEIGHTS = np.concatenate([np.ravel(PARAMS[name]) for name in sorted(PARAMS)])
+LENGTH = FACTOR * np.linalg.norm(HONEST)
+
+
+def test_the_share_of_hostile_ues_is_drawn_from_the_seed():
+    assert HOSTILE.sum() == 2
+    assert [int(hostile_ues(share, 20, 1).sum()) for share in (0, 0.1, 0.3, 1)] == [0, 2, 6, 20]
+    assert len({hostile_ues(0.3, 20, seed).tobytes() for seed in range(5)}) == 5
+
+
+@pytest.mark.parametrize("name", [each.partition(":")[0] for each in ATTACKS])
+def test_honest_ues_upload_what_they_would_without_an_attack(name):
+    assert np.array_equal(upload(GOOD, attack(name)), upload(GOOD, attack("scale", 0.0)))
+    np.testing.assert_allclose(upload(GOOD, attack(name)), upload(GOOD), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sign-flip", -FACTOR * HONEST),
+        ("scale", FACTOR * HONEST),
+        ("shrink", HONEST / FACTOR),
+        ("proportional", LENGTH * WEIGHTS / np.linalg.norm(WEIGHTS)),
+    ],
+)
+def test_hostile_ues_upload_what_the_attack_says(name, expected):
+    np.testing.assert_allclose(upload(BAD, attack(name)), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_noise_is_as_long_as_the_other_attacks_and_has_no_direction():
+    noise = upload(BAD, attack("noise"))
+    assert np.linalg.norm(noise) == pytest.approx(LENGTH, rel=1e-4)
+    assert abs(noise @ HONEST) < 0.1 * LENGTH * np.linalg.norm(HONEST)
+
+
+@pytest.mark.parametrize("name", ["sign-flip", "scale", "noise", "proportional"])
+def test_with_a_norm_bound_an_attack_is_exactly_as_long(name):
+    assert np.linalg.norm(upload(BAD, attack(name), clip=0.25)) == pytest.approx(0.25, rel=1e-4)
+
+
+def test_flipping_labels_trains_on_the_mirrored_labels():
+    data = TASK.data
+    assert isinstance(data, Shards)
+    labels = np.asarray(data.y)
+    start, count = int(data.start[BAD]), int(data.train_count[BAD])
+    own = labels[start : start + count]
+    assert len(set(own.tolist())) == 2  # so mirroring swaps the two
+    mirrored = labels.copy()
+    mirrored[start : start + count] = own.max() + own.min() - own
+    other = replace(TASK, data=replace(data, y=jnp.asarray(mirrored)))
+    np.testing.assert_allclose(upload(BAD, attack("label-flip")), upload(BAD, task=other), rtol=1e-4, atol=1e-6)
+    assert not np.allclose(upload(BAD, attack("label-flip")), HONEST, atol=1e-3)
+
+
+def test_trainings_under_different_attacks_run_in_one_batch_as_they_do_alone():
+    line = simulate(Cell.draw(6, 0), Protocol(5, 3), payload_bits=1e5, samples=16, rounds=3)
+    points = [EvaluationPoint(3, 1.0)]
+    lanes = [
+        Lane(TASK, line, replace(LEARNER, merge=ROBUST["median"](), attack=attack(name, 1 / 6)), points)
+        for name in ("noise", "label-flip")
+    ]
+    (*_, together) = train_together(lanes)
+    for number, lane in enumerate(lanes):
+        (*_, alone) = train(TASK, line, lane.learner, points)
+        assert together.values[number][-1] == pytest.approx(alone.values[-1], rel=1e-3)
+
+
+# ---- settings
+
+
+def test_an_attack_and_a_merge_are_settings_like_any_other():
+    spec = spec_from(
+        task="digits", ues=6, attack="sign-flip:0.2", merge="trimmed-mean", methods={"trimmed-mean": {"trim": 0.4}}
+    )
+    learners = [each.learner for each in make_algorithms(spec, Stage.of(spec, 0))]
+    assert all(each.attack == attack("sign-flip", 0.2) and each.merge == TrimmedMean(0.4) for each in learners)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("scale:2", "expected a share from 0 to 1"), ("scale", "needs a number as in"), ("sclae:0.2", "is")],
+)
+def test_a_wrong_attack_is_refused(given, said):
+    with pytest.raises(InputError, match=said):
+        spec_from(attack=given)
+
+
+@pytest.mark.parametrize("given", [{"merge": "median"}, {"attack": "noise:0.1"}])
+def test_a_note_says_that_two_uploads_cannot_be_robust(given):
+    assert "with A = 2 no merge can tell" in str(robustness(spec_from(**given), "PerFedS2", 2))
+    assert robustness(spec_from(**given), "PerFedS2", 3) is None
+    assert robustness(spec_from(), "PerFedS2", 2) is None
