@@ -26,12 +26,11 @@ import numpy as np
 from idle_connections import KEEP_ALIVE_S, connect, cost
 
 from perfeds2.deployment.credentials import Credentials, make_credentials
-from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.broker import Broker, running_broker
 from perfeds2.deployment.mqtt.embedded import Message, Type, packet
 from perfeds2.deployment.mqtt.link import Site
 from perfeds2.deployment.mqtt.runs import SERVING, claim_run, devices_command, serving_command
-from perfeds2.deployment.mqtt.wire import Here
+from perfeds2.deployment.mqtt.wire import Here, Topics
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import read_status
@@ -136,7 +135,7 @@ def idle(credentials: Credentials, broker: Broker, numbers: range) -> Iterator[N
         writers = await asyncio.gather(*(connect(credentials, broker, number, few) for number in numbers))
         for number, writer in zip(numbers, writers, strict=True):
             said = Here(here=True, session=str(number)).to_bytes()
-            writer.write(Message(wire.here_topic(number), said, 0, True).packet(retained=True))
+            writer.write(Message(Topics().here(number), said, 0, True).packet(retained=True))
         while not ended.is_set():
             for writer in writers:  # spread evenly over time
                 writer.write(packet(Type.PINGREQ))

@@ -15,7 +15,7 @@ import yaml
 from test_docs import commands, parse
 
 from perfeds2.deployment.credentials import Credentials, make_credentials
-from perfeds2.deployment.mqtt.broker import ACCESS, Limits, configuration
+from perfeds2.deployment.mqtt.broker import Limits, access_list, configuration
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -42,7 +42,7 @@ def test_the_brokers_files_are_those_the_code_would_write():
     shipped = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text(encoding="utf-8")
     assert settings(shipped) | {"listener": ""} == settings(ours) | {"listener": ""}
     assert settings(shipped)["listener"] == "8883"
-    assert (DEPLOY / "mosquitto" / "access.txt").read_text(encoding="utf-8") == ACCESS
+    assert (DEPLOY / "mosquitto" / "access.txt").read_text(encoding="utf-8") == access_list()
 
 
 def settings(text):

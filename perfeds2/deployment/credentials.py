@@ -26,6 +26,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_atomically
 
 SERVER = "server"  # common name in the server's certificate
+FEDERATION = "perfeds2"  # default name of a federation
 MOST_DEVICES = 1_000_000
 VALID_DAYS = 825
 YESTERDAY = datetime.timedelta(days=1)  # tolerance for clocks that differ
@@ -106,6 +107,11 @@ def name_of(device: int | None) -> str:
     if not 0 <= device < MOST_DEVICES:
         raise InputError(f"device {device} is out of range; expected a number from 0 to {MOST_DEVICES - 1}.")
     return f"device-{device}"
+
+
+def federated_name(federation: str, name: str) -> str:
+    """Return the name of a client in a federation. On one broker, no two federations have a name in common."""
+    return name if federation == FEDERATION else f"{federation}.{name}"
 
 
 def make_credentials(folder: Path, devices: int, hosts: Sequence[str] = LOOPBACK) -> Credentials:

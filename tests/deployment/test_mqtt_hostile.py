@@ -15,10 +15,11 @@ from perfeds2.deployment.mqtt import transport as mqtt_transport
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
 from perfeds2.deployment.mqtt.transport import MqttTransport
-from perfeds2.deployment.mqtt.wire import Head, Here, JobMessage, Parcel, Run
+from perfeds2.deployment.mqtt.wire import Head, Here, JobMessage, Parcel, Run, Topics
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Request
 
+TOPICS = Topics()
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.float32(1.5) * np.ones((), np.float32)}
 UPDATE = {name: values + 1 for name, values in MODEL.items()}
 BIG = {"w": np.zeros(200_000, np.float32)}  # more than one chunk
@@ -55,8 +56,8 @@ class Side:
         self.transport = MqttTransport(self.broker.link(), Run(run="r", settings=""), 3)
         self.transport.__enter__()
         self.device = Listening(self.broker)
-        self.device.link.subscribe(wire.job_topic(0))
-        self.say(wire.here_topic(0), Here(here=True, session="s", run="r").to_bytes())
+        self.device.link.subscribe(TOPICS.job(0))
+        self.say(TOPICS.here(0), Here(here=True, session="s", run="r").to_bytes())
         assert self.transport.changes().came == {0}
         self.transport.dispatch(Request(7, 0, 3), model)
         self.broker.pump()
@@ -68,11 +69,11 @@ class Side:
     def head(self, update: Any = UPDATE, ticket=7, **changed: Any):
         announced = {} if update is None else Parcel.of(update).announced
         said = {"run": "r", "version": 3, "compute_s": 0.1} | announced | changed
-        self.say(wire.reply_topic(0, ticket, wire.HEAD), json.dumps(said).encode())
+        self.say(TOPICS.reply(0, ticket, wire.HEAD), json.dumps(said).encode())
 
     def chunks(self, update=UPDATE, ticket=7):
         for number, chunk in enumerate(Parcel.of(update).chunks):
-            self.say(wire.reply_topic(0, ticket, number), chunk)
+            self.say(TOPICS.reply(0, ticket, number), chunk)
 
     def replies(self) -> Any:
         return self.transport.poll(0.0)
@@ -99,10 +100,10 @@ def test_chunks_come_in_any_order_and_twice():
     chunks = Parcel.of(BIG).chunks
     assert len(chunks) == 4
     for number in (2, 0, 2, 3, 0):
-        side.say(wire.reply_topic(0, 7, number), chunks[number])
+        side.say(TOPICS.reply(0, 7, number), chunks[number])
         assert side.replies() == []
     side.head(BIG)  # what has come stays
-    side.say(wire.reply_topic(0, 7, 1), chunks[1])
+    side.say(TOPICS.reply(0, 7, 1), chunks[1])
     (reply,) = side.replies()
     np.testing.assert_array_equal(reply.update["w"], BIG["w"])
 
@@ -136,7 +137,7 @@ def test_a_head_is_judged_before_any_memory_is_taken(changed, why):
 @pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff" * 50, b'{"run": "r"}', b"1" * 10**6])
 def test_rubbish_instead_of_a_head_is_an_error_of_that_device(data):
     side = Side()
-    side.say(wire.reply_topic(0, 7, wire.HEAD), data)
+    side.say(TOPICS.reply(0, 7, wire.HEAD), data)
     (reply,) = side.replies()
     assert reply.error == "unreadable head of a reply"
 
@@ -157,7 +158,7 @@ def test_rubbish_instead_of_a_head_is_an_error_of_that_device(data):
 def test_a_chunk_that_was_not_announced_ends_the_answer(part, data):
     side = Side()
     side.head()
-    side.say(wire.reply_topic(0, 7, part), data)
+    side.say(TOPICS.reply(0, 7, part), data)
     (reply,) = side.replies()
     assert "did not announce" in reply.error
     assert not outstanding(side.transport)
@@ -174,7 +175,7 @@ def test_what_has_another_checksum_or_is_no_arrays_is_refused():
     )
     said: Any = rubbish.announced
     side.head(**said)
-    side.say(wire.reply_topic(0, 7, 0), rubbish.data)
+    side.say(TOPICS.reply(0, 7, 0), rubbish.data)
     assert "not safetensors" in side.replies()[0].error
 
 
@@ -225,15 +226,15 @@ def test_names_in_topics_are_taken_literally():
 
 def test_a_device_that_went_took_its_job_along_and_an_old_will_is_not_believed():
     side = Side()
-    side.say(wire.here_topic(0), Here(here=True, session="new", run="r").to_bytes())
-    side.say(wire.here_topic(0), Here(here=False, session="s").to_bytes())
+    side.say(TOPICS.here(0), Here(here=True, session="new", run="r").to_bytes())
+    side.say(TOPICS.here(0), Here(here=False, session="s").to_bytes())
     assert side.transport.changes() == (set(), set())
-    side.say(wire.here_topic(0), Here(here=False, session="new").to_bytes())
+    side.say(TOPICS.here(0), Here(here=False, session="new").to_bytes())
     assert side.transport.changes().went == {0}
     side.head()
     assert side.replies()[0].update is None  # no one waits for it
-    side.say(wire.here_topic(0), b"{")
-    side.say(wire.here_topic(0), Here(here=True, session="new", run="r", error="no data\nhere").to_bytes())
+    side.say(TOPICS.here(0), b"{")
+    side.say(TOPICS.here(0), Here(here=True, session="new", run="r", error="no data\nhere").to_bytes())
     assert side.transport.changes().came == set()
     assert side.transport.troubles()[0] == "no data here"
 
@@ -245,18 +246,18 @@ def test_a_device_that_comes_and_goes_all_the_time_costs_one_coming_a_second():
     comings = 0
     for step in range(500):
         clock[0] = step * 0.01
-        side.say(wire.here_topic(0), Here(here=step % 2 == 0, session="s", run="r").to_bytes())
+        side.say(TOPICS.here(0), Here(here=step % 2 == 0, session="s", run="r").to_bytes())
         comings += len(side.transport.changes().came)
     assert 3 <= comings <= 6
     clock[0] += 1.0
-    side.say(wire.here_topic(0), Here(here=True, session="s", run="r").to_bytes())
+    side.say(TOPICS.here(0), Here(here=True, session="s", run="r").to_bytes())
     assert 0 in side.transport._presence.here
 
 
 def test_what_was_retained_before_is_not_believed():
     broker = FakeBroker()
     stranger = Listening(broker)
-    stranger.link.publish(wire.here_topic(0), Here(here=True, session="s", run="r").to_bytes(), retain=True)
+    stranger.link.publish(TOPICS.here(0), Here(here=True, session="s", run="r").to_bytes(), retain=True)
     transport = MqttTransport(broker.link(), Run(run="r", settings=""), 1)
     transport.__enter__()
     broker.pump()
@@ -274,13 +275,13 @@ class DeviceSide:
         self.run = travelling(setup, "r") if settings is None else Run(run="r", settings=settings, own_model=own_model)
         self.first, self.broker = setup.first_params(), FakeBroker()
         self.server = Listening(self.broker)
-        for topic in (wire.EVERYBODY_HERE, wire.EVERY_REPLY):
+        for topic in TOPICS.from_devices:
             self.server.link.subscribe(topic)
         self.worker = Worker(lambda _: owner)
         self.said = []
         self.device = DeviceClient(1, self.broker.link(), self.worker.work, self.said.append)
         self.device.start()
-        self.tell(wire.RUN, self.run.to_bytes())
+        self.tell(TOPICS.run, self.run.to_bytes())
 
     def tell(self, topic, data):
         self.server.link.publish(topic, data)
@@ -292,13 +293,13 @@ class DeviceSide:
     def publish(self, version, arrays):
         self.sealed = Parcel.of(arrays).sealed()
         for number, chunk in enumerate(self.sealed.chunks):
-            self.server.link.publish(wire.model_topic(version, number), chunk, retain=True)
+            self.server.link.publish(TOPICS.model(version, number), chunk, retain=True)
 
     def job(self, ticket=5, version=0, run="r", **changed):
         said = {"run": run, "ticket": ticket, "version": version, "kind": "train", "key": self.sealed.key}
         said |= self.sealed.announced | changed
         self.server.got.clear()
-        self.tell(wire.job_topic(1), json.dumps(said).encode())
+        self.tell(TOPICS.job(1), json.dumps(said).encode())
         return [each for each in self.server.got if "/reply/" in each[0]]
 
     def here(self) -> Any:
@@ -326,8 +327,8 @@ def test_jobs_of_others_and_rubbish_are_ignored(ready):
     assert ready.job(ticket=20, run="another") == []
     assert ready.job(ticket=21, kind="exec") == []
     assert ready.job(ticket=-1) == []
-    ready.tell(wire.job_topic(1), b"{" * 1000)
-    ready.tell(wire.RUN, b"\xff{")
+    ready.tell(TOPICS.job(1), b"{" * 1000)
+    ready.tell(TOPICS.run, b"\xff{")
     assert ready.job(ticket=22)  # and it goes on
 
 
@@ -413,7 +414,7 @@ def test_a_device_that_cannot_read_the_run_says_so_to_the_server():
     side.broker.pump()
     device._run = None
     side.transport.troubles()
-    device.message(wire.RUN, b'{"run": "r", "from-the-future": ', False)
+    device.message(TOPICS.run, b'{"run": "r", "from-the-future": ', False)
     side.broker.pump()
     assert "is perfeds2 here older" in str(side.transport.troubles()[1])
 
@@ -422,7 +423,7 @@ def test_who_was_revoked_is_named_until_it_is_back():
     broker = FakeBroker()
     with MqttTransport(broker.link(), Run(run="r", settings=""), 3, barred=lambda: {1: "was revoked"}) as transport:
         assert transport.troubles()[1] == "was revoked"
-        transport.message(wire.here_topic(1), Here(here=True, session="s", run="r").to_bytes(), False)
+        transport.message(TOPICS.here(1), Here(here=True, session="s", run="r").to_bytes(), False)
         assert transport.troubles()[1] is None
 
 

@@ -1,22 +1,27 @@
 """Who can read what on the broker, and which limits does the wire have? In memory."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from fake_broker import FakeBroker
 
-from perfeds2.deployment.mqtt import wire
+from perfeds2.deployment.mqtt.broker import access_list
+from perfeds2.deployment.mqtt.embedded import matches, read_access
 from perfeds2.deployment.mqtt.transport import MqttTransport
-from perfeds2.deployment.mqtt.wire import Assembly, Here, JobMessage, Parcel, Run
+from perfeds2.deployment.mqtt.wire import Assembly, Here, JobMessage, Parcel, Run, Topics
 from perfeds2.deployment.transport import Request
+from perfeds2.errors import InputError
 
+TOPICS = Topics()
 MODEL = {"w": np.arange(100_000, dtype=np.float32)}  # two chunks
 
 
 class Curious:
     """A device that subscribes to everything that the access list lets it read."""
 
-    def __init__(self, broker, number):
-        self.link, self.number = broker.link(), number
+    def __init__(self, broker, number, topics=TOPICS):
+        self.link, self.number, self.topics = broker.link(), number, topics
         self.heard, self.jobs = {}, []
         self.link.start(self)
 
@@ -24,24 +29,28 @@ class Curious:
         return None
 
     def up(self):
-        for topic in (wire.RUN, "perfeds2/model/+/+", wire.job_topic(self.number)):
+        for topic in (self.topics.run, f"{self.topics.federation}/model/+/+", self.topics.job(self.number)):
             self.link.subscribe(topic)
-        self.link.publish(wire.here_topic(self.number), Here(here=True, session="s", run="r").to_bytes())
+        self.link.publish(self.topics.here(self.number), Here(here=True, session="s", run="r").to_bytes())
 
     def message(self, topic, data, _retained):
-        if topic == wire.job_topic(self.number):
+        if topic == self.topics.job(self.number):
             self.jobs.append(JobMessage.model_validate_json(data))
         elif data:
             self.heard[topic] = data
 
     def read(self, version, job):
-        chunks = [data for topic, data in sorted(self.heard.items()) if topic.startswith(f"perfeds2/model/{version}/")]
+        chunks = [
+            data
+            for topic, data in sorted(self.heard.items())
+            if topic.startswith(f"{self.topics.federation}/model/{version}/")
+        ]
         said = Parcel(b"".join(chunks)).announced
         return Assembly(said["bytes"], said["sha256"], dict(enumerate(chunks))).arrays(job.key)
 
 
-def serve(broker):
-    transport = MqttTransport(broker.link(), Run(run="r", settings=""), 3)
+def serve(broker, topics=TOPICS, run="r", since_s=0.0) -> Any:
+    transport = MqttTransport(broker.link(), Run(run=run, settings="", since_s=since_s), 3, topics)
     transport.__enter__()
     return transport
 
@@ -73,3 +82,92 @@ def test_a_server_that_restarts_publishes_the_same_model_with_a_new_key():
     before, after = device.jobs[0], device.jobs[-1]
     assert before.key != after.key
     np.testing.assert_array_equal(device.read(3, after)["w"], MODEL["w"])
+
+
+# ---- several federations on one broker
+
+
+def test_federations_with_different_names_do_not_disturb_each_other():
+    broker = FakeBroker()
+    names = [Topics(), Topics("lab"), Topics("ward")]
+    servers = [serve(broker, topics) for topics in names]
+    devices = [Curious(broker, 1, topics) for topics in names]
+    broker.pump()
+    for version, server in enumerate(servers):
+        assert server.changes() == (set(), {1})
+        server.dispatch(Request(version, 1, version), {"w": MODEL["w"] + version})
+    broker.pump()
+    for version, device in enumerate(devices):
+        assert [job.ticket for job in device.jobs] == [version]
+        np.testing.assert_array_equal(device.read(version, device.jobs[0])["w"], MODEL["w"] + version)
+    servers[0].__exit__()
+    broker.pump()
+    assert {topic.split("/")[0] for topic in broker.retained} == {"lab", "ward"}
+
+
+def test_a_second_server_of_a_federation_refuses_and_leaves_the_first_in_peace():
+    """A broker lets in one client per certificate, so each server disconnects the other until one gives way."""
+    broker = FakeBroker()
+    first = serve(broker, run="first", since_s=1.0)
+    broker.pump()
+    first.link.cut()
+    second = serve(broker, run="second", since_s=2.0)
+    broker.pump()
+    second.changes()  # the first may be dead
+    for back, gone in ((first, second), (second, first)):
+        gone.link.cut()
+        back.link.connect()
+        broker.pump()
+    first.changes()
+    with pytest.raises(InputError, match=r"another server runs the federation .*run first"):
+        second.changes()
+    second.__exit__()
+    first.link.connect()
+    broker.pump()
+    first.changes()
+    assert Run.model_validate_json(broker.retained["perfeds2/run"]).run == "first"
+
+
+def test_a_second_server_on_a_broker_that_lets_both_in_refuses_at_once():
+    broker = FakeBroker()
+    first = serve(broker, run="first", since_s=1.0)
+    broker.pump()
+    second = serve(broker, run="second", since_s=2.0)
+    broker.pump()
+    first.changes()
+    with pytest.raises(InputError, match="another server"):
+        second.changes()
+    assert Run.model_validate_json(broker.retained["perfeds2/run"]).run == "first"
+
+
+def test_a_run_that_a_killed_server_left_behind_does_not_stop_the_next():
+    broker = FakeBroker()
+    broker.links.remove(serve(broker, run="first", since_s=1.0).link)
+    second = serve(broker, run="second", since_s=2.0)
+    for _ in range(3):
+        broker.pump()
+        second.changes()
+        second.link.cut()
+        second.link.connect()
+
+
+def test_the_access_lists_of_two_federations_keep_their_devices_apart(tmp_path):
+    (tmp_path / "access.txt").write_text(access_list("lab") + access_list("ward"))
+    rules = read_access(tmp_path / "access.txt")
+
+    def may(name, verb, topic):
+        return any(
+            verb in can and user in (None, name) and matches(what.replace("%u", name), topic)
+            for user, can, what in rules
+        )
+
+    assert may("lab.server", "write", "lab/job/lab.device-1")
+    assert not may("lab.server", "write", "ward/job/ward.device-1")
+    assert not may("server", "read", "lab/here/lab.device-1")
+    assert may("lab.device-1", "write", "lab/reply/lab.device-1/7/head")
+    assert may("lab.device-1", "read", "lab/job/lab.device-1")
+    for other in ("lab/reply/lab.device-2/7/head", "ward/reply/ward.device-1/7/head", "ward/here/ward.device-1"):
+        assert not may("lab.device-1", "write", other)
+    assert not may("lab.device-1", "read", "ward/job/ward.device-1")
+    assert Topics("ward").device_number("lab.device-1") is None  # the one thing that it may write to the other
+    assert Topics("ward").device_number("ward.device-1") == 1

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from perfeds2.deployment.credentials import SERVER, Credentials
+from perfeds2.deployment.credentials import FEDERATION, SERVER, Credentials, federated_name
 from perfeds2.deployment.mqtt.link import Site
 from perfeds2.deployment.processes import Processes
 from perfeds2.errors import InputError
@@ -33,17 +33,6 @@ LOOK_EVERY_S = 0.5
 LOG_BYTES = 32 * 2**20
 INSTALL = "install it (Debian, Ubuntu: sudo apt install mosquitto; macOS: brew install mosquitto)"
 ELSEWHERE = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")  # install folders often missing from PATH
-ACCESS = f"""\
-# What each client may write and read; %u is the name in the certificate. Everything else is forbidden.
-user {SERVER}
-topic readwrite perfeds2/#
-
-pattern read perfeds2/run
-pattern read perfeds2/model/#
-pattern read perfeds2/job/%u
-pattern write perfeds2/here/%u
-pattern write perfeds2/reply/%u/#
-"""
 
 
 @dataclass(frozen=True)
@@ -154,7 +143,10 @@ def running_broker(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
     site = Site(address[0], address[1] or free_port(address[0]), credentials)
-    texts = {"access.txt": ACCESS, "mosquitto.conf": configuration(credentials, (site.host, site.port), folder, limits)}
+    texts = {
+        "access.txt": access_list(site.federation),
+        "mosquitto.conf": configuration(credentials, (site.host, site.port), folder, limits),
+    }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o600)
@@ -174,6 +166,21 @@ def running_broker(
         finally:
             ended.set()
             watch.join()
+
+
+def access_list(federation: str = FEDERATION) -> str:
+    """Return the access list of a federation. Those of several federations on one broker are put together."""
+    return f"""\
+# What each client may write and read; %u is the name in the certificate. Everything else is forbidden.
+user {federated_name(federation, SERVER)}
+topic readwrite {federation}/#
+
+pattern read {federation}/run
+pattern read {federation}/model/#
+pattern read {federation}/job/%u
+pattern write {federation}/here/%u
+pattern write {federation}/reply/%u/#
+"""
 
 
 def configuration(credentials: Credentials, address: tuple[str, int], folder: Path, limits: Limits) -> str:

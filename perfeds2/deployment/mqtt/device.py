@@ -23,7 +23,7 @@ from perfeds2.deployment.fields import SETTINGS
 from perfeds2.deployment.merging import handed_out, unpacked
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Link
-from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run
+from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run, Topics
 from perfeds2.deployment.setup import Setup, settings_in
 from perfeds2.deployment.transport import Arrays, Request
 from perfeds2.errors import InputError
@@ -63,6 +63,7 @@ class DeviceClient:
     link: Link
     work: "Work"
     say: Callable[[str], None] = print
+    topics: Topics = field(default_factory=Topics)
     _session: str = ""  # another one for every connection
     _run: Run | None = None  # the newest announcement
     _ready: Ready | None = None
@@ -84,23 +85,23 @@ class DeviceClient:
     def _here(self, here: bool) -> tuple[str, bytes]:
         run = "" if self._ready is None else self._ready.run
         said = Here(here=here, session=self._session, run=run, error=self._error)
-        return wire.here_topic(self.number), said.to_bytes()
+        return self.topics.here(self.number), said.to_bytes()
 
     def up(self) -> None:
-        self.link.subscribe(wire.job_topic(self.number))
+        self.link.subscribe(self.topics.job(self.number))
         if self._job is not None and self._model is not None:
-            self.link.subscribe(wire.model_topic(self._job.version, "+"))
+            self.link.subscribe(self.topics.model(self._job.version, "+"))
         self._say_here()
-        self.link.subscribe(wire.RUN)
+        self.link.subscribe(self.topics.run)
 
     def _say_here(self) -> None:
         self.link.publish(*self._here(True))
 
     def message(self, topic: str, data: bytes, retained: bool) -> None:  # noqa: ARG002 (the interface)
         parts = topic.split("/")
-        if topic == wire.RUN:
+        if topic == self.topics.run:
             self._take_run(data)
-        elif topic == wire.job_topic(self.number):
+        elif topic == self.topics.job(self.number):
             self._take_job(wire.read(JobMessage, data))
         elif parts[1] == "model" and len(parts) == 4:
             self._take_chunk(wire.number(parts[2]), wire.number(parts[3]), data)
@@ -141,7 +142,7 @@ class DeviceClient:
                 job, Head(run=job.run, version=job.version, error="the model has another size than on this device")
             )
         else:
-            self.link.subscribe(wire.model_topic(job.version, "+"))
+            self.link.subscribe(self.topics.model(job.version, "+"))
 
     def _take_chunk(self, version: int | None, chunk: int | None, data: bytes) -> None:
         job, model = self._job, self._model
@@ -156,7 +157,7 @@ class DeviceClient:
 
     def _forget_model(self) -> None:
         if self._job is not None and self._model is not None:
-            self.link.unsubscribe(wire.model_topic(self._job.version, "+"))
+            self.link.unsubscribe(self.topics.model(self._job.version, "+"))
         self._model = None
 
     # ---- called by the worker's thread
@@ -181,7 +182,7 @@ class DeviceClient:
             return
         parcel = Parcel(b"") if update is None else Parcel.of(update)
         parts = {wire.HEAD: head.model_copy(update=parcel.announced).to_bytes(), **dict(enumerate(parcel.chunks))}
-        published = [(wire.reply_topic(self.number, job.ticket, part), data) for part, data in parts.items()]
+        published = [(self.topics.reply(self.number, job.ticket, part), data) for part, data in parts.items()]
         self._answer = job.ticket, published
         for topic, data in published:
             self.link.publish(topic, data)
@@ -279,12 +280,12 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     return Ready(run.run, setup, task, len(Parcel.of(handed.packed()).data), first)
 
 
-def travelling(setup: Setup, run_id: str) -> Run:
+def travelling(setup: Setup, run_id: str, since_s: float = 0.0) -> Run:
     """Return a run's announcement to devices, without settings that concern only the server, or name its files."""
     told = {name: value for name, value in settings_in(setup.to_toml()).items() if not _is_the_servers(name)}
     if setup.own_model:
         told.pop("model", None)
-    return Run(run=run_id, settings=tomli_w.dumps(told), own_model=setup.own_model)
+    return Run(run=run_id, settings=tomli_w.dumps(told), since_s=since_s, own_model=setup.own_model)
 
 
 def _is_the_servers(name: str) -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 GREETS_WITHIN_S = 10.0  # from the connection to an accepted CONNECT
 CLOSES_WITHIN_S = 0.5  # for a client to read why it was disconnected
-SERVER = "server"  # common name in the server's certificate
+SERVER = "server"  # name in the certificate of a server, after that of its federation
 MOST_FILTERS = 100  # subscriptions per connection
 MOST_LEVELS = 200  # per topic
 UNSENT_BYTES = 8 * 2**20  # to one connection; beyond this, reading from it pauses until it catches up
@@ -221,7 +221,7 @@ class EmbeddedBroker:
         if not self.allows(name, "write", message.topic):
             say(f"{name} may not write {message.topic!r}")
             return
-        if message.retain and name == SERVER:
+        if message.retain and name.rpartition(".")[2] == SERVER:
             self.retained[message.topic] = message
             if not message.payload:
                 del self.retained[message.topic]

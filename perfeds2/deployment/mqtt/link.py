@@ -17,7 +17,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from perfeds2.deployment.credentials import Credentials, name_of
+from perfeds2.deployment.credentials import FEDERATION, Credentials, name_of
 from perfeds2.errors import InputError
 
 KEEPALIVE_S = 20  # the broker misses a silent machine after 1.5 times this; a dead process at once
@@ -41,6 +41,7 @@ class Site:
     host: str
     port: int
     credentials: Credentials
+    federation: str = FEDERATION
 
     @property
     def address(self) -> str:
@@ -146,10 +147,10 @@ class Link:
     def unsubscribe(self, topic: str) -> None:
         self._client.unsubscribe(topic)
 
-    def close(self, last: tuple[str, bytes]) -> None:
+    def close(self, last: tuple[str, bytes] | None = None) -> None:
         """Disconnect after the broker has received a last retained message and everything before it."""
         with contextlib.suppress(ValueError, RuntimeError):  # never connected
-            if self.is_up:
+            if self.is_up and last is not None:
                 self._client.publish(*last, qos=1, retain=True).wait_for_publish(ANSWERS_WITHIN_S)
         self._client.disconnect()
         self._client.loop_stop()

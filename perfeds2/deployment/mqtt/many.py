@@ -17,6 +17,7 @@ from typing import IO
 
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Turn, Worker
 from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.mqtt.wire import Topics
 from perfeds2.deployment.processes import die_with_parent
 from perfeds2.errors import InputError
 
@@ -30,8 +31,8 @@ def run_together(
     from perfeds2.learning.compiled import keep_compiled
 
     keep_compiled()
-    worker = Worker(owner, turn)
-    devices = [DeviceClient(number, Link(site, number), worker.work) for number in numbers]
+    worker, topics = Worker(owner, turn), Topics(site.federation)
+    devices = [DeviceClient(number, Link(site, number), worker.work, topics=topics) for number in numbers]
     try:
         for device in devices:
             device.start()

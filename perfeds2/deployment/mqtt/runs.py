@@ -255,6 +255,7 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False) -> None:
     """Serve a run from its first round, or from its checkpoint, to the report. May be killed at any time."""
     from perfeds2.deployment.mqtt.device import travelling
     from perfeds2.deployment.mqtt.transport import MqttTransport
+    from perfeds2.deployment.mqtt.wire import Topics
     from perfeds2.deployment.serve import serve
 
     def barred() -> dict[int, str]:
@@ -262,16 +263,18 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False) -> None:
         return dict.fromkeys(revoked, "was revoked (perfeds2 federate rotate lets it in again)")
 
     setup = Setup.read(folder)
-    with MqttTransport(Link(site), travelling(setup, _run_id(folder)), setup.ues, barred=barred) as transport:
+    run_id, since_s = _run_id(folder)
+    run = travelling(setup, run_id, since_s)
+    with MqttTransport(Link(site), run, setup.ues, Topics(site.federation), barred=barred) as transport:
         serve(setup, transport, folder, wait_for_all=wait_for_all)
 
 
-def _run_id(folder: Path) -> str:
-    """Return the run's unique ID, which it keeps when it is resumed."""
+def _run_id(folder: Path) -> tuple[str, float]:
+    """Return the run's unique ID, which it keeps when it is resumed, and the Unix time at which it got it."""
     file = folder / "run-id"
     if not file.exists():
         write_text(file, uuid.uuid4().hex)
-    return file.read_text(encoding="utf-8")
+    return file.read_text(encoding="utf-8"), file.stat().st_mtime
 
 
 def main() -> int:

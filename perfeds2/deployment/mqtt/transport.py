@@ -21,9 +21,10 @@ from dataclasses import dataclass, field, replace
 
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Link
-from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run
+from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run, Topics
 from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles
 from perfeds2.deployment.validate import in_words
+from perfeds2.errors import InputError
 
 CONFIRM_WITHIN_S = 10.0  # after a broker outage, devices have this long to report before they count as gone
 AWAY_AFTER_S = 3.0  # shorter outages of the broker are not reported
@@ -60,6 +61,7 @@ class MqttTransport:
     link: Link
     run: Run
     ues: int
+    topics: Topics = field(default_factory=Topics)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _replies: queue.SimpleQueue[Reply] = field(default_factory=queue.SimpleQueue)
     _peers: defaultdict[int, Peer] = field(default_factory=lambda: defaultdict(Peer))  # by UE
@@ -71,6 +73,8 @@ class MqttTransport:
     _models: dict[int, Parcel] = field(default_factory=dict)  # retained at the broker, by version
     _held: Counter[int] = field(default_factory=Counter)  # number of devices at work, by version
     _newest: int = -1
+    _rival: str | None = None  # run of another server of this federation
+    _certain: bool = False  # whether that server is still there
     barred: Callable[[], Mapping[int, str]] = dict  # UEs that the broker refuses, and why; called at every connection
     _troubles: dict[int | None, str | None] = field(default_factory=dict)  # not yet reported
 
@@ -79,10 +83,13 @@ class MqttTransport:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._certain:  # what is retained belongs to the other server
+            self.link.close()
+            return
         with self._lock:
             for version in list(self._models):
                 self._clear(version)
-        self.link.close((wire.RUN, b""))
+        self.link.close((self.topics.run, b""))
 
     # ---- called by the server's thread
 
@@ -120,7 +127,16 @@ class MqttTransport:
         return found
 
     def changes(self) -> Changes:
-        """Return which UEs became ready for this run and which left. While the broker is away, none leave."""
+        """Return which UEs became ready for this run and which left. While the broker is away, none leave.
+
+        Raises:
+            InputError: Another server runs this federation.
+        """
+        if self._certain:
+            raise InputError(
+                f"another server runs the federation {self.topics.federation!r} on this broker (run {self._rival}); stop it, "
+                "or make credentials with another --federation."
+            )
         with self._lock:
             if self.link.is_up and self.now() > self._confirm_by_s:
                 self._confirm_by_s = math.inf
@@ -153,16 +169,16 @@ class MqttTransport:
     def _send_job(self, ue: int) -> None:
         job = self._peers[ue].job
         if job is not None and self.link.is_up:
-            self.link.publish(wire.job_topic(ue), job.text)
+            self.link.publish(self.topics.job(ue), job.text)
 
     def _publish_model(self, version: int) -> None:
         if self.link.is_up:
             for number, chunk in enumerate(self._models[version].chunks):
-                self.link.publish(wire.model_topic(version, number), chunk, retain=True)
+                self.link.publish(self.topics.model(version, number), chunk, retain=True)
 
     def _clear(self, version: int) -> None:
         for number in range(len(self._models.pop(version).chunks)):
-            self.link.publish(wire.model_topic(version, number), b"", retain=True)
+            self.link.publish(self.topics.model(version, number), b"", retain=True)
         del self._held[version]
 
     # ---- called by the connection's thread
@@ -176,16 +192,19 @@ class MqttTransport:
             self._unconfirmed = {ue for ue, peer in self._peers.items() if peer.session is not None}
             self._confirm_by_s = self.now() + CONFIRM_WITHIN_S
             self._troubles |= {ue: why for ue, why in self.barred().items() if ue < self.ues}
-            self.link.subscribe(wire.EVERYBODY_HERE)
-            self.link.subscribe(wire.EVERY_REPLY)
+            for topic in (*self.topics.from_devices, self.topics.run):
+                self.link.subscribe(topic)
             for version in self._models:
                 self._publish_model(version)
-            self.link.publish(wire.RUN, self.run.to_bytes(), retain=True)
+            self.link.publish(self.topics.run, self.run.to_bytes(), retain=True)
 
     def message(self, topic: str, data: bytes, retained: bool) -> None:
+        if topic == self.topics.run:
+            self._take_run(wire.read(Run, data), retained)
+            return
         received_s = self.now()
         parts = topic.split("/")
-        ue = wire.device_number(parts[2]) if len(parts) > 2 else None
+        ue = self.topics.device_number(parts[2]) if len(parts) > 2 else None
         if ue is None or ue >= self.ues or retained:  # retained messages may be outdated; devices report anew
             return
         with self._lock:
@@ -193,6 +212,17 @@ class MqttTransport:
                 self._take_here(ue, wire.read(Here, data))
             elif parts[1] == "reply" and len(parts) == 5 and (ticket := wire.number(parts[3])) is not None:
                 self._take_part(ue, ticket, parts[4], data, received_s)
+
+    def _take_run(self, said: Run | None, retained: bool) -> None:
+        """Notice another server of this federation: it announces its run again after ours. The later run gives way."""
+        if said is None or said.run == self.run.run:
+            return
+        if said.since_s < self.run.since_s:
+            # The first one that is retained may be left over from a server that was killed.
+            self._certain |= not retained or said.run == self._rival
+            self._rival = said.run
+        elif not retained:
+            self.link.publish(self.topics.run, self.run.to_bytes(), retain=True)
 
     def _take_here(self, ue: int, said: Here | None) -> None:
         if said is None:

@@ -1,11 +1,13 @@
 """The messages on the broker: small JSON texts, and arrays as chunks of safetensors bytes. Never code.
 
-    perfeds2/run                          server, retained   Run: the current run and its settings
-    perfeds2/model/VERSION/CHUNK          server, retained   a model, encrypted, while any device works on it
-    perfeds2/job/device-N                 server             JobMessage: a job, and which model it needs, with its key
-    perfeds2/here/device-N                device             Here; also the last will of a device that dies
-    perfeds2/reply/device-N/TICKET/head   device             Head: the reply, and how many chunks follow
-    perfeds2/reply/device-N/TICKET/CHUNK  device             the update
+    NAME/run                          server, retained   Run: the current run and its settings
+    NAME/model/VERSION/CHUNK          server, retained   a model, encrypted, while any device works on it
+    NAME/job/device-N                 server             JobMessage: a job, and which model it needs, with its key
+    NAME/here/device-N                device             Here; also the last will of a device that dies
+    NAME/reply/device-N/TICKET/head   device             Head: the reply, and how many chunks follow
+    NAME/reply/device-N/TICKET/CHUNK  device             the update
+
+NAME is that of the federation, perfeds2 by default; in another federation devices are called NAME.device-N.
 
 A small text announces the size of all arrays before they arrive. Chunks that were not announced, or are too large, are
 dropped before any memory is allocated for them. Every model has a key of its own, which only jobs for it carry.
@@ -24,10 +26,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from safetensors.numpy import load, save
 
+from perfeds2.deployment.credentials import FEDERATION, federated_name
 from perfeds2.deployment.transport import Arrays, Kind
 
-RUN = "perfeds2/run"
-EVERYBODY_HERE, EVERY_REPLY = "perfeds2/here/+", "perfeds2/reply/+/+/+"
 HEAD = "head"
 CHUNK_BYTES = 240 * 1024  # with its topic, below the broker's limit of 256 KiB
 TEXT_BYTES = 64 * 1024  # longest settings of a run
@@ -40,29 +41,43 @@ Number = Annotated[int, Field(ge=0, lt=2**53)]
 Words = Annotated[str, StringConstraints(max_length=500)]
 
 
-def model_topic(version: int, chunk: int | Literal["+"]) -> str:
-    return f"perfeds2/model/{version}/{chunk}"
+@dataclass(frozen=True)
+class Topics:
+    """The topics of a federation. Several federations may share a broker."""
 
+    federation: str = FEDERATION
 
-def job_topic(device: int) -> str:
-    return f"perfeds2/job/device-{device}"
+    def device(self, number: int | str) -> str:
+        return federated_name(self.federation, f"device-{number}")
 
+    @property
+    def run(self) -> str:
+        return f"{self.federation}/run"
 
-def here_topic(device: int) -> str:
-    return f"perfeds2/here/device-{device}"
+    @property
+    def from_devices(self) -> tuple[str, str]:
+        return f"{self.federation}/here/+", f"{self.federation}/reply/+/+/+"
 
+    def model(self, version: int, chunk: int | Literal["+"]) -> str:
+        return f"{self.federation}/model/{version}/{chunk}"
 
-def reply_topic(device: int, ticket: int, part: int | str) -> str:
-    return f"perfeds2/reply/device-{device}/{ticket}/{part}"
+    def job(self, device: int) -> str:
+        return f"{self.federation}/job/{self.device(device)}"
+
+    def here(self, device: int) -> str:
+        return f"{self.federation}/here/{self.device(device)}"
+
+    def reply(self, device: int, ticket: int, part: int | str) -> str:
+        return f"{self.federation}/reply/{self.device(device)}/{ticket}/{part}"
+
+    def device_number(self, name: str) -> int | None:
+        before = self.device("")
+        return number(name.removeprefix(before)) if name.startswith(before) else None
 
 
 def number(text: str) -> int | None:
     """Parse a number in a topic; None unless it is in its canonical form."""
     return int(text) if re.fullmatch("0|[1-9][0-9]{0,15}", text) else None
-
-
-def device_number(name: str) -> int | None:
-    return number(name.removeprefix("device-")) if name.startswith("device-") else None
 
 
 class Text(BaseModel):
@@ -79,6 +94,7 @@ class Run(Text):
 
     run: Name
     settings: Annotated[str, StringConstraints(max_length=TEXT_BYTES)]  # as in federation.toml, without paths
+    since_s: float = 0.0  # Unix time at which it was first served; of two servers, the one with the later run stops
     own_model: bool = False  # the model is in a file on each device
 
 
