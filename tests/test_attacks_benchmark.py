@@ -1,0 +1,40 @@
+"""Does the table of attacks and merges show what it says?"""
+
+import pytest
+
+from benchmarks import attacks
+from benchmarks.attacks import CLEAN, NAMES, Bench, by_attack, by_share, honest_accuracy, main
+from perfeds2.learning.attacks import hostile_ues
+from perfeds2.runs.store import Result, Store
+
+
+def test_only_honest_ues_count():
+    bad = hostile_ues(1 / 3, 6, 4)
+    rows = [{"test_accuracy_personal": 0.0 if one else 0.75} for one in bad]
+    assert honest_accuracy(Result(rows, rows, {}, ""), 1 / 3, 4) == 0.75
+    rows[0] = {"test_accuracy_personal": float("nan")}
+    assert honest_accuracy(Result(rows, rows, {}, ""), 0.0, 4) == pytest.approx((5 - bad[1:].sum()) * 0.75 / 6)
+
+
+def test_the_tables_have_a_row_for_every_merge(monkeypatch, tmp_path):
+    def made_up(_bench, merge, share, *_):
+        least = 0.9 - share if merge == "median" else 0.1
+        return {CLEAN: 0.8, **dict.fromkeys(NAMES, 0.95), NAMES[2]: least}
+
+    monkeypatch.setattr(Bench, "accuracies", made_up)
+    bench = Bench(Store(tmp_path), 1, 1, "synthetic")
+    assert "| mean | 80.0 % | 95.0 % | 95.0 % | 10.0 % | 95.0 % | 95.0 % | 95.0 % | 12.5 % |" in by_attack(
+        bench, ["mean", "median"], 2
+    )
+    shares = "80.0 % | 80.0 % | 70.0 % | 60.0 %"
+    assert f"| median | {shares} | {shares} |" in by_share(bench, ["mean", "median"])
+
+
+def test_one_command_trains_and_writes_the_table(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(attacks, "NAMES", ["sign-flip", "shrink"])
+    given = ["--task", "synthetic", "--seeds", "1", "--rounds", "2", "--merges", "median", "--only", "attacks"]
+    main([*given, "--out", str(tmp_path)])
+    table = (tmp_path / "attacks.md").read_text("utf-8")
+    assert table in capsys.readouterr().out
+    assert table.count("| median |") == 2
+    assert "| merge | none | sign-flip | shrink | kept |" in table
