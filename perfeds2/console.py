@@ -99,9 +99,9 @@ def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
             give_up(1, f"perfeds2 {command}: {error.filename}: {error.strerror}{saved}.")
         where = "set PERFEDS2_DEBUG=1 for a traceback"
         if begun:
-            with suppress(OSError), (place[0] / "events.log").open("a", encoding="utf-8") as log:
+            with suppress(OSError), (place[0] / "traceback.log").open("a", encoding="utf-8") as log:
                 log.write(traceback.format_exc())
-                where = f"the traceback is in {place[0] / 'events.log'}"
+                where = f"the traceback is in {log.name}"
         give_up(1, f"perfeds2 {command}: {type(error).__name__}: {' '.join(str(error).split())} ({where})")
 
 

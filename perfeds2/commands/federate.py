@@ -1,7 +1,8 @@
 """perfeds2 federate: run the protocol on real devices, over MQTT.
 
 ``local`` runs a whole federation on this machine. ``credentials``, ``rotate`` and ``revoke`` manage certificates.
-``server`` and ``device`` run on the machines of a federation. ``submit``, ``resume``, ``watch`` and ``stop`` manage its runs.
+``server`` and ``device`` run on the machines of a federation. ``submit``, ``resume``, ``watch``, ``stop`` and ``verify``
+manage its runs.
 """
 
 import functools
@@ -17,7 +18,7 @@ import typer
 
 from perfeds2.commands.common import QUIET, SettingsCommand, flag, new_folder, setting_flags, with_flags
 from perfeds2.commands.watch import watch
-from perfeds2.console import guarded, say
+from perfeds2.console import give_up, guarded, say
 from perfeds2.deployment.fields import FOLLOWED, RENAMED
 from perfeds2.errors import InputError
 from perfeds2.spec.names import Value, Values
@@ -277,6 +278,16 @@ def stop(folder: Path = RUN, state: Path = STATE, quiet: bool = QUIET) -> None:
     say(quiet, f"Stopped. Continue with: perfeds2 federate resume {folder} --state {state}")
 
 
+def verify(folder: Path = RUN, quiet: bool = QUIET) -> None:
+    """Check that a federation's events.log is complete and unchanged."""
+    from perfeds2.deployment.audit import LogError, verify_log
+
+    try:
+        say(quiet, verify_log(folder))
+    except LogError as error:
+        give_up(1, f"perfeds2 federate verify: {folder / 'events.log'}: {error}")
+
+
 def reporting_errors(command: Callable[..., None]) -> Callable[..., None]:
     """Print an error of a command as one sentence."""
 
@@ -294,7 +305,7 @@ federate_app.command(cls=FederationCommand)(with_flags(local, FLAGS))
 for command in (credentials, rotate, revoke, server, device):
     federate_app.command()(reporting_errors(command))
 federate_app.command(cls=FederationCommand)(reporting_errors(with_flags(submit, FLAGS)))
-for command in (resume, stop):
+for command in (resume, stop, verify):
     federate_app.command()(reporting_errors(command))
 federate_app.command()(watch)
 

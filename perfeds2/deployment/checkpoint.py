@@ -2,39 +2,79 @@
 
 When a round has closed, and before the new model is sent, everything that was merged is written to disk. New rows of
 the record are appended as one line to a journal. The model and the few numbers that change go into a small checkpoint
-file, which is replaced atomically after the journal was written and contains the journal's length and checksum.
-Anything in the journal beyond that length is from an interrupted save, and the next save truncates it.
+file, which is written atomically after the journal and contains the journal's length and checksum. Anything in the
+journal beyond that length is from an interrupted save, and the next save truncates it.
 
-A restarted server resumes there: it gives up the jobs that were outstanding and hands every device the newest model.
-Nothing is merged twice, because no ticket is used twice.
+The last three checkpoints are kept. A restarted server resumes from the newest that is intact: it gives up the jobs that
+were outstanding and hands every device the newest model. Nothing is merged twice, because no ticket is used twice.
+
+Each server numbers its checkpoints from a new million and copies the journal, so whatever a stopped predecessor still
+writes goes into files that are no longer read.
 """
 
 import hashlib
 import json
 import os
-from typing import Any
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.leaves import from_leaves, named_leaves
 from perfeds2.deployment.validate import Norms
 from perfeds2.errors import InputError
-from perfeds2.runs.folder import Folder
+from perfeds2.files import write_atomically
+from perfeds2.runs.folder import LOG, Folder
+from perfeds2.runs.store import Arrays, Facts, load_arrays, save_arrays
 
 NAME = "federation"
+GENERATIONS = 3
+SERVER = 1_000_000  # each server numbers its checkpoints from the next multiple
 TICKETS_AHEAD = 1_000_000  # skips the unknown number of tickets issued between the checkpoint and the crash
+TICKETS_FAR_AHEAD = 10**12  # the same if newer checkpoints may have been lost
+STARTED = re.compile(r"^\S+ (started with|resumed:) ", re.MULTILINE)
+
+
+class Generation(NamedTuple):
+    """A checkpoint that is intact, with its journal."""
+
+    arrays: Arrays
+    facts: Facts
+    journal: bytes
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.journal.splitlines()]
 
 
 class Checkpoints:
-    """The journal and the checkpoint of a federation. The cost of a save does not grow with the run."""
+    """The journal and the checkpoints of a federation. The cost of a save does not grow with the run.
 
-    def __init__(self, folder: Folder) -> None:
+    Args:
+        folder: The run's folder.
+        may_write: Called before every save; raises if this server may no longer write.
+    """
+
+    def __init__(self, folder: Folder, may_write: Callable[[], None] = lambda: None) -> None:
         self.folder = folder
-        self.journal = folder.parts / f"{NAME}.jsonl"
+        self._may_write = may_write
+        self._number = 0  # of the next checkpoint
+        self._copies = GENERATIONS  # of the first checkpoint, so that fewer always mean a loss
+        self._journal = self._path(0, "jsonl")
         self._bytes = 0  # valid length of the journal
         self._digest = hashlib.sha256()  # of these bytes
         self._lengths: dict[str, int] = {}  # of the record's lists at the last save
 
+    def _path(self, number: int, kind: str) -> Path:
+        return self.folder.parts / f"{NAME}-{number:012d}.{kind}"
+
+    def _files(self, kind: str) -> list[Path]:
+        return sorted(self.folder.parts.glob(f"{NAME}-*.{kind}"))
+
     def save(self, federation: Federation, started_unix: float) -> None:
+        self._may_write()
         self._append(federation)
         facts = {
             "round": federation.round,
@@ -43,9 +83,25 @@ class Checkpoints:
             "ues": federation.ues,
             "norms": list(federation.norms.votes.items()),
             "started_unix": started_unix,
+            "head": self.folder.head(),
             "journal": {"bytes": self._bytes, "sha256": self._digest.hexdigest()},
         }
-        self.folder.save_part(NAME, named_leaves(NAME, (federation.params, federation.merging)), facts)
+        arrays = named_leaves(NAME, (federation.params, federation.merging))
+        while self._copies:
+            self._prune()
+            save_arrays(self._path(self._number, "safetensors"), arrays, facts)
+            self._number += 1
+            self._copies -= 1
+        self._copies = 1
+
+    def _prune(self) -> None:
+        """Delete all but the last two checkpoints, and the journals that belong to none of them."""
+        files = self._files("safetensors")
+        for path in files[: 1 - GENERATIONS]:
+            path.unlink(missing_ok=True)
+        for old, journal in pairwise(self._files("jsonl")):
+            if files and journal.stem <= files[1 - GENERATIONS :][0].stem:
+                old.unlink(missing_ok=True)
 
     def _append(self, federation: Federation) -> None:
         """Append a line with the new rows of the record and the devices that changed."""
@@ -53,7 +109,7 @@ class Checkpoints:
         changed = [crew[ue] for ue in sorted(crew.changed)]
         devices = [(one.ue, one.merged_in, one.held, one.refused, one.set_aside_s) for one in changed]
         line = (json.dumps({"record": record.since(self._lengths), "devices": devices}) + "\n").encode()
-        with self.journal.open("r+b" if self._bytes else "wb") as file:
+        with self._journal.open("r+b" if self._bytes else "wb") as file:
             file.seek(self._bytes)
             file.truncate()
             file.write(line)
@@ -64,30 +120,51 @@ class Checkpoints:
         self._lengths = record.lengths()
         crew.changed.clear()
 
+    def intact(self) -> list[Generation]:
+        """Return the checkpoints that can be read and whose journal is complete, oldest first."""
+        found = []
+        for path in self._files("safetensors"):
+            try:
+                arrays, facts = load_arrays(path)
+                journal = max(each for each in self._files("jsonl") if each.stem <= path.stem)
+                text = journal.read_bytes()[: facts["journal"]["bytes"]]
+            except (InputError, ValueError, OSError):  # corrupt, without a journal, or deleted meanwhile
+                continue
+            if hashlib.sha256(text).hexdigest() == facts["journal"]["sha256"]:
+                found.append(Generation(arrays, facts, text))
+        return found
+
     def load(self, federation: Federation) -> float | None:
-        """Restore a new federation from the checkpoint in the folder.
+        """Restore a new federation from the newest intact checkpoint in the folder.
 
         Returns:
-            When the run started, in Unix seconds; None if there is no checkpoint.
+            When the run started, in Unix seconds; None if it has not.
 
         Raises:
-            InputError: The checkpoint is corrupt or does not fit the federation.
+            InputError: The run has started but no checkpoint is intact, or they do not fit the federation.
         """
-        part = self.folder.load_part(NAME)
-        if part is None:
+        found, files, log = self.intact(), self._files("*"), self.folder.path / LOG
+        if not found:
+            if files or (log.exists() and STARTED.search(log.read_text(encoding="utf-8", errors="replace"))):
+                raise InputError(
+                    f"{self.folder.parts} has no intact checkpoint, but this federation has started. Restore that "
+                    f"folder from a backup, or start a new run in another folder."
+                )
             return None
-        arrays, facts = part
+        arrays, facts, text = found[-1]
         saved = from_leaves(NAME, arrays, (federation.params, federation.merging))
         if saved is None or facts["ues"] != federation.ues:
             raise InputError(
-                f"checkpoint {self.folder.parts / NAME}.safetensors belongs to another federation; "
-                f"delete {self.folder.parts} to start again."
+                f"the checkpoint in {self.folder.parts} belongs to another federation; start a new run in another folder."
             )
         federation.round, federation.opened_s = facts["round"], facts["opened_s"]
         federation.become(*saved)
-        federation.next_ticket = facts["next_ticket"] + TICKETS_AHEAD
+        lost = len(found) < GENERATIONS
+        if lost:
+            federation.log(f"warning: {len(found)} of {GENERATIONS} checkpoints are intact; using the newest of them")
+        federation.next_ticket = facts["next_ticket"] + (TICKETS_FAR_AHEAD if lost else TICKETS_AHEAD)
         federation.norms = Norms(federation.ues, ((ue, norm) for ue, norm in facts["norms"]))
-        for line in self._lines(**facts["journal"]):
+        for line in found[-1].lines:
             federation.record.extend(line["record"])
             for ue, merged_in, held, refused, set_aside_s in line["devices"]:
                 device = federation.crew[ue]
@@ -95,16 +172,11 @@ class Checkpoints:
                 device.refused, device.set_aside_s = refused, set_aside_s
         self._lengths = federation.record.lengths()
         federation.recall()
+        self._number = (int(max(path.stem for path in files).rpartition("-")[2]) // SERVER + 1) * SERVER
+        self._journal, self._bytes, self._digest = self._path(self._number, "jsonl"), len(text), hashlib.sha256(text)
+        self._may_write()
+        with write_atomically(self._journal) as file:
+            file.write(text)
         started_unix = float(facts["started_unix"])
         self.save(federation, started_unix)  # otherwise a crash before the next round would reuse tickets
         return started_unix
-
-    def _lines(self, bytes: int, sha256: str) -> list[dict[str, Any]]:  # noqa: A002 (as the file has it)
-        text = self.journal.read_bytes()[:bytes] if self.journal.exists() else b""
-        digest = hashlib.sha256(text)
-        if len(text) != bytes or digest.hexdigest() != sha256:
-            raise InputError(
-                f"{self.journal} is corrupt (wrong checksum); delete {self.folder.parts} to start the run again."
-            )
-        self._bytes, self._digest = bytes, digest
-        return [json.loads(line) for line in text.splitlines()]

@@ -263,6 +263,7 @@ class Federation:
         self.shelf.clear(lambda ue: self.crew[ue].version)
         self.round, self.opened_s = theirs.round, theirs.opened_s
         self.save(self)
+        self.log(self.record.sentence(self.round - 1, self.protocol.quorum))  # once it can no longer be lost
         return True
 
     def _concerned(self) -> Iterable[int]:
@@ -291,8 +292,6 @@ class Federation:
         self.record.merges += merges
         self.record.closed_s.append(time_s)
         self.record.accuracies.append(self.accuracy)
-        who = ", ".join(f"UE {m.ue} (version {m.version}, ticket {m.ticket})" for m in merges)
-        self.log(f"round {self.round} closed at {time_s:.3f} s: merged {who}")
 
     # ---- jobs
 

@@ -75,6 +75,12 @@ class Record:
             kind = KINDS.get(name)
             rows += added[name] if kind is None else [kind(*row) for row in added[name]]
 
+    def sentence(self, number: int, quorum: int) -> str:
+        """Return the line of events.log about a closed round."""
+        merges = self.merges[number * quorum : (number + 1) * quorum]
+        who = ", ".join(f"UE {m.ue} (version {m.version}, ticket {m.ticket})" for m in merges)
+        return f"round {number} closed at {self.closed_s[number]:.3f} s: merged {who}"
+
     def timeline(self, ues: int, quorum: int, open_version: np.ndarray, open_arrival_s: np.ndarray) -> Timeline:
         """Return the timeline that the simulator would have recorded for these rounds.
 

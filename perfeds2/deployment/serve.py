@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from perfeds2.deployment.audit import HEAD, LogError, rounds_in
 from perfeds2.deployment.calibrate import write_laps
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.federation import Federation
@@ -13,7 +15,7 @@ from perfeds2.deployment.status import STOPPED
 from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
 from perfeds2.runs.comparison import Comparison, write_results
-from perfeds2.runs.folder import Folder, claimed
+from perfeds2.runs.folder import LOG, Folder, claimed
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
 
@@ -40,7 +42,8 @@ def serve(setup: Setup, transport: Transport, path: Path, *, wait_for_all: bool 
     Raises:
         InputError: Another process uses the folder, or there were too few devices for too long.
     """
-    with claimed(path, setup.spec, CLAIM_WITHIN_S) as folder:
+    with claimed(path, setup.spec, CLAIM_WITHIN_S) as claim:
+        folder = replace(claim, chained=True)
         if not folder.finished:
             _serve(setup, transport, folder, wait_for_all)
         if not (folder.path / "report.html").exists():
@@ -53,7 +56,8 @@ def serve(setup: Setup, transport: Transport, path: Path, *, wait_for_all: bool 
 def _serve(setup: Setup, transport: Transport, folder: Folder, wait_for_all: bool) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
     federation = Federation(algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own)
-    federation.log = lambda event: folder.log(event, round=federation.round)
+    # A round is logged once it is saved, when the next one is open.
+    federation.log = lambda event: folder.log(event, round=federation.round - event.startswith("round "))
     federation.origin_s = transport.now()
     metrics = Metrics(sum(values.nbytes for values in first.values()))
     tell, checkpoints = _teller(federation, folder, metrics), Checkpoints(folder)
@@ -80,9 +84,11 @@ def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell, wait_for
         _gather(federation, tell, wait_for_all)
         started_unix, elapsed_s = time.time(), 0.0
         checkpoints.save(federation, started_unix)  # otherwise a crash in round 0 would reuse tickets
+        federation.log(f"started with {federation.crew.usable} of {federation.ues} devices")
     else:
         # The run's clock went on while the server was down. It never runs back, even if the system clock does.
         elapsed_s = max(time.time() - started_unix, federation.opened_s)
+        _log_missing(federation, checkpoints.folder)
         closed = f"rounds 0 to {federation.round - 1} are" if federation.round else "no round is"
         federation.log(f"resumed: {closed} in the checkpoint")
     federation.save = lambda state: checkpoints.save(state, started_unix)
@@ -90,6 +96,16 @@ def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell, wait_for
     while federation.round < federation.rounds:
         federation.step()
         tell("training")
+
+
+def _log_missing(federation: Federation, folder: Folder) -> None:
+    """Log the rounds that were saved by a server that was killed before it logged them."""
+    try:
+        logged = len(rounds_in((folder.path / LOG).read_text(encoding="utf-8").split("\n")))
+    except (OSError, ValueError, LogError):  # for perfeds2 federate verify to find
+        return
+    for number in range(logged, federation.round):
+        federation.log(federation.record.sentence(number, federation.protocol.quorum))
 
 
 def _gather(federation: Federation, tell: Tell, wait_for_all: bool) -> None:
@@ -110,7 +126,6 @@ def _gather(federation: Federation, tell: Tell, wait_for_all: bool) -> None:
         tell(f"waiting for devices: {here} of {everybody} are here")
         federation.transport.poll(STATUS_EVERY_S)
         federation.look()
-    federation.log(f"started with {here} of {everybody} devices")
 
 
 def _evaluate(federation: Federation, tell: Tell) -> None:
@@ -136,6 +151,7 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     summary["task"] = setup.name
     summary["took_part"] = len({row["ue"] for row in ue_rows if row["merges"]})
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
+    summary[HEAD] = folder.head()
     write_laps(folder.path, record.laps)
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
 

@@ -4,6 +4,8 @@ A folder contains ``spec.toml`` from the start and the results at the end. In be
 trainings. Every file is written atomically, so a run can be resumed after a kill at any moment.
 """
 
+import errno
+import hashlib
 import json
 import os
 import shutil
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
@@ -40,6 +43,8 @@ RESULTS = {  # the result file, which is written last
 WAIT = "wait until it has ended, or choose another folder"
 DONE = ".parts.done"  # parts about to be deleted
 EVENTS = "events.jsonl"
+LOG = "events.log"
+LINK = 32  # hexadecimal digits of the hash at the end of a chained line
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Folder:
     """A run's folder, ready for writing."""
 
     path: Path
+    chained: bool = False  # each line of events.log ends with a hash over it and the line before
 
     @property
     def parts(self) -> Path:
@@ -58,12 +64,21 @@ class Folder:
 
     def log(self, event: str, **facts: int) -> None:
         """Append an event to events.log, and with its facts to events.jsonl if that file exists."""
-        at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        with (self.path / "events.log").open("a", encoding="utf-8") as file:
-            file.write(f"{at} {in_one_line(event)}\n")
+        at, path = time.strftime("%Y-%m-%dT%H:%M:%S%z"), self.path / LOG
+        path.touch()
+        with alone(path, within_s=10.0), path.open("ab+", buffering=0) as file:
+            head = _whole_lines(file)
+            line = f"{at} {in_one_line(event)}"
+            _append(file, f"{line} {chain(head, line)}\n" if self.chained else f"{line}\n")
         if (self.path / EVENTS).exists():
-            with (self.path / EVENTS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"time": at, **facts, "event": event}, ensure_ascii=False) + "\n")
+            with (self.path / EVENTS).open("ab", buffering=0) as file:
+                _append(file, json.dumps({"time": at, **facts, "event": event}, ensure_ascii=False) + "\n")
+
+    def head(self) -> str:
+        """Return the hash of the last line of a chained events.log, once the log is on disk."""
+        with (self.path / LOG).open("ab+", buffering=0) as file:
+            os.fsync(file.fileno())
+            return _whole_lines(file)
 
     def log_json(self) -> None:
         """Create events.jsonl, so that every later event is also written there."""
@@ -207,6 +222,29 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 # ---- events: sentences in events.log, JSON objects in events.jsonl
+
+
+def chain(head: str, line: str) -> str:
+    """Return the hash that ends a line of a chained log, given the hash that ends the line before."""
+    return hashlib.sha256(f"{head}{line}".encode()).hexdigest()[:LINK]
+
+
+def _whole_lines(file: IO[bytes]) -> str:
+    """Delete a line that an interrupted write left unfinished, and return the last hash of a chained log."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - LINK - 1, 0))
+    tail = file.read()
+    if tail and not tail.endswith(b"\n"):
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        return _whole_lines(file)
+    return tail[:-1].decode(errors="replace")
+
+
+def _append(file: IO[bytes], text: str) -> None:
+    data = text.encode()
+    if file.write(data) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
 
 
 def in_one_line(event: str) -> str:

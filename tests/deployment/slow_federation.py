@@ -55,6 +55,7 @@ class SlowFederation(Federation):
         self.round, self.opened_s = theirs.round, theirs.opened_s
         self.refile()
         self.save(self)
+        self.log(self.record.sentence(self.round - 1, self.protocol.quorum))
         return True
 
     def _readmit(self):

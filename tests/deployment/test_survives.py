@@ -62,12 +62,11 @@ def loaded(folder):
 def test_a_server_killed_at_any_byte_of_a_save_goes_on_from_the_save_before(tmp_path):
     folder, copies = saved_federation(tmp_path)
     (before, record, state, rest), (after, *_) = copies[-2:]
-    old, new = before["federation.jsonl"], after["federation.jsonl"]
+    old, new = before[JOURNAL], after[JOURNAL]
     assert new.startswith(old)
     assert len(new) > len(old)
     for cut in range(len(old), len(new) + 1):  # the line is being written; the model is still the old one
-        (folder.parts / "federation.safetensors").write_bytes(before["federation.safetensors"])
-        (folder.parts / "federation.jsonl").write_bytes(new[:cut])
+        put(folder, before | {JOURNAL: new[:cut]})
         server = loaded(folder)
         assert json.dumps(server.record.since({})) == record, cut
         assert facts(server)[:3] == state
@@ -75,24 +74,89 @@ def test_a_server_killed_at_any_byte_of_a_save_goes_on_from_the_save_before(tmp_
     assert loaded(folder).round == server.round  # what the resume itself wrote is in order too
 
 
-def test_a_journal_that_was_changed_or_cut_is_said_to_be_corrupt(tmp_path):
+JOURNAL = "federation-000000000000.jsonl"
+
+
+def put(folder, files):
+    """Make these the files of a federation's state."""
+    shutil.rmtree(folder.parts)
+    folder.parts.mkdir()
+    for name, data in files.items():
+        (folder.parts / name).write_bytes(data)
+
+
+def models(files):
+    """The names of its checkpoints, newest first."""
+    return sorted((name for name in files if name.endswith(".safetensors")), reverse=True)
+
+
+@pytest.mark.parametrize("lost", [1, 2], ids=["newest", "newest two"])
+@pytest.mark.parametrize(
+    "spoil", [lambda _: None, lambda data: data[: len(data) // 2], lambda _: b""], ids=["gone", "cut", "empty"]
+)
+def test_a_checkpoint_that_is_lost_or_cut_is_replaced_by_an_older_one_and_no_ticket_is_used_again(
+    tmp_path, lost, spoil
+):
     folder, copies = saved_federation(tmp_path)
-    text = copies[-1][0]["federation.jsonl"]
-    for wrong in (text[:-1], text[:10] + b"7" + text[11:], b""):
-        (folder.parts / "federation.jsonl").write_bytes(wrong)
-        with pytest.raises(InputError, match=r"federation\.jsonl is corrupt"):
+    files, spoiled = copies[-1][0], {}
+    assert len(models(files)) == 3
+    for name in models(files)[:lost]:
+        spoiled[name] = spoil(files[name])
+    put(folder, {name: data for name, data in (files | spoiled).items() if data is not None})
+    server = loaded(folder)
+    _, record, state, rest = copies[-1 - lost]
+    assert json.dumps(server.record.since({})) == record
+    assert facts(server)[:3] == state
+    assert facts(server)[4:] == rest
+    assert server.next_ticket > 10**12
+    assert loaded(folder).next_ticket < 2 * 10**12  # three again, so the next resume counts on as usual
+
+
+def test_a_loss_after_several_resumes_uses_no_ticket_of_theirs_again(tmp_path):
+    folder, _ = saved_federation(tmp_path, rounds=2)
+    kept = {path.name: path.read_bytes() for path in folder.parts.iterdir()}
+    used = [loaded(folder).next_ticket for _ in range(4)][-1]
+    put(folder, {name: kept[name] for name in (JOURNAL, models(kept)[-1])})
+    assert loaded(folder).next_ticket > used + 10**6
+
+
+def test_a_journal_that_was_changed_or_cut_takes_the_run_back_or_is_refused(tmp_path):
+    folder, copies = saved_federation(tmp_path)
+    files, _, state, _ = copies[-2]
+    put(folder, copies[-1][0] | {JOURNAL: copies[-1][0][JOURNAL][:-1]})  # only the last line is lost
+    assert facts(loaded(folder))[:3] == state
+    text = files[JOURNAL]
+    for wrong in (text[:10] + b"7" + text[11:], b"", None):
+        put(folder, {name: data for name, data in (files | {JOURNAL: wrong}).items() if data is not None})
+        with pytest.raises(InputError, match="has no intact checkpoint, but this federation has started"):
             loaded(folder)
-    (folder.parts / "federation.jsonl").unlink()
-    with pytest.raises(InputError, match="corrupt"):
-        loaded(folder)
+
+
+def test_what_a_stopped_server_still_writes_is_not_read(tmp_path):
+    """It was stopped in the middle of a save and goes on after another one has taken over."""
+    folder = Folder(tmp_path / "run")
+    folder.parts.mkdir(parents=True)
+    old, checkpoints = federation(InProcess(ones, lambda job: 1.0 + job.ue, 4), Protocol(2), 4), Checkpoints(folder)
+    old.save = lambda state: checkpoints.save(state, 7.0)
+    play(old, 3)
+    new, theirs = federation(InProcess(ones, lambda job: 1.0 + job.ue, 4), Protocol(2), 4), Checkpoints(folder)
+    theirs.load(new)
+    new.save = lambda state: theirs.save(state, 7.0)
+    play(new, 5)
+    with pytest.raises(FileNotFoundError):
+        play(old, 9)  # its journal has been copied and deleted
+    play(new, 6)
+    again = loaded(folder)
+    assert facts(again)[:4] == facts(new)[:4]
 
 
 def test_a_save_writes_what_is_new_and_no_more(tmp_path):
     _, copies = saved_federation(tmp_path, rounds=60, answer=ones)
-    lengths = np.diff([len(files["federation.jsonl"]) for files, *_ in copies])
-    sizes = [len(files["federation.safetensors"]) for files, *_ in copies]
+    lengths = np.diff([len(files[JOURNAL]) for files, *_ in copies])
+    sizes = [len(files[models(files)[0]]) for files, *_ in copies]
     assert lengths[-20:].max() < 1.5 * lengths[5:25].max()
     assert max(sizes[-20:]) - max(sizes[5:25]) < 50  # longer numbers
+    assert max(len(files) for files, *_ in copies) == 4
 
 
 def test_who_was_set_aside_stays_so_after_a_resume_even_if_no_round_closed_since(tmp_path):

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfeds2.deployment.credentials import LOOPBACK, Credentials, credentials_beside, make_credentials
@@ -47,7 +47,7 @@ def claim_run(path: Path, setup: Setup) -> Iterator[Folder]:
         logs = path / "logs"
         logs.mkdir(exist_ok=True)
     with alone(logs, otherwise=already_runs(path)):
-        yield folder
+        yield replace(folder, chained=True)
 
 
 def run_locally(
@@ -237,13 +237,13 @@ def serve_queue(site: Site, queue: Queue, say: Callable[[str], None]) -> None:
                 say(f"run {path}")
                 outcome = "done"
                 try:
-                    if not supervise(site, Folder(path), processes, {}, wanted=file.exists):
+                    if not supervise(site, Folder(path, chained=True), processes, {}, wanted=file.exists):
                         outcome = "stopped"
                 except InputError as error:
                     outcome = f"given up: {error}"
                 file.unlink(missing_ok=True)
                 if outcome != "done":
-                    Folder(path).log(outcome)
+                    Folder(path, chained=True).log(outcome)
                 say(f"run {path}: {outcome}")
             time.sleep(LOOK_EVERY_S)
 

@@ -1,0 +1,176 @@
+"""Is a federation's log complete, in order and protected against changes, also after kills and lost checkpoints?"""
+
+import re
+import shutil
+
+import pytest
+from command_line import perfeds2
+from in_process import InProcess
+from test_federation_by_hand import SETUP, honest
+
+from perfeds2.deployment.audit import LogError, verify_log
+from perfeds2.deployment.checkpoint import Checkpoints
+from perfeds2.deployment.serve import serve
+from perfeds2.errors import InputError
+from perfeds2.runs.folder import LINK, Folder, chain
+
+
+class Killed(BaseException):
+    """The end of a server process, here an exception that nothing may catch."""
+
+
+def run(out, dies_at=None):
+    """Serve a run; ``dies_at`` is a round whose line is not written any more."""
+
+    def log(self, event, **facts):
+        if event.startswith(f"round {dies_at} closed"):
+            raise Killed
+        return wrote(self, event, **facts)
+
+    wrote = Folder.log
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Folder, "log", log)
+        try:
+            serve(SETUP, InProcess(honest, lambda job: 1.0 + job.ue, 4), out)
+        except Killed:
+            assert dies_at is not None
+    SETUP.write(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A federation that was killed between a save and its line, and finished."""
+    out = run(tmp_path_factory.mktemp("done") / "run", dies_at=3)
+    assert "6 rounds" not in verify_log(out)
+    return run(out)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("killed") / "run", dies_at=4)
+
+
+@pytest.fixture
+def copied(tmp_path):
+    def copy(out):
+        return shutil.copytree(out, tmp_path / "run")
+
+    return copy
+
+
+def lines_of(out):
+    return (out / "events.log").read_text().splitlines()
+
+
+def rewrite(out, lines):
+    (out / "events.log").write_text("".join(f"{line}\n" for line in lines))
+
+
+def round_lines(out):
+    return [int(number) for number in re.findall(r"round (\d+) closed at", (out / "events.log").read_text())]
+
+
+def test_after_a_kill_between_save_and_log_every_round_is_logged_once(done, killed):
+    assert round_lines(done) == list(range(6))
+    assert "6 rounds, each merged once" in verify_log(done)
+    assert round_lines(killed) == list(range(4))
+    assert "4 rounds" in verify_log(killed)  # the fifth is saved; its line is written by the next server
+
+
+@pytest.mark.parametrize("which", ["done", "killed"])
+def test_a_changed_removed_inserted_or_cut_line_is_found(which, copied, request):
+    out = copied(request.getfixturevalue(which))
+    good = lines_of(out)
+    for place in range(len(good)):
+        text = good[place][: -LINK - 1]
+        changed = f"{text[:-1]}{'8' if text[-1] != '8' else '9'} {good[place][-LINK:]}"
+        for lines in ([*good[:place], changed, *good[place + 1 :]], [*good[:place], good[0], *good[place:]]):
+            if lines != good and place:
+                rewrite(out, lines)
+                with pytest.raises(LogError, match=f"line {place + 1} "):
+                    verify_log(out)
+        if place + 1 < len(good):
+            rewrite(out, [*good[:place], *good[place + 1 :]])
+            with pytest.raises(LogError, match=f"line {place + 1} "):
+                verify_log(out)
+    for kept in range(len(good)):
+        rewrite(out, good[:kept])
+        if which == "done" or not re.search(r" round 3 ", "".join(good[:kept])):
+            with pytest.raises(LogError, match=f"line {kept + 1} is missing"):
+                verify_log(out)
+    rewrite(out, good)
+    verify_log(out)
+
+
+def forged(out, change):
+    """Change the lines and compute every hash again, as one would who knows how."""
+    lines, head = [], ""
+    for text in change([line[: -LINK - 1] for line in lines_of(out)]):
+        head = chain(head, text)
+        lines.append(f"{text} {head}")
+    rewrite(out, lines)
+
+
+@pytest.mark.parametrize("which", ["done", "killed"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: [line.replace("UE 1 (", "UE 3 (") for line in lines],
+        lambda lines: [line for line in lines if "round 2 closed" not in line],
+        lambda lines: [line for line in lines for _ in range(1 + ("round 2 closed" in line))],
+        lambda lines: lines[:-3],
+    ],
+    ids=["changed", "removed", "doubled", "cut"],
+)
+def test_hashes_that_were_computed_again_do_not_help(which, change, copied, request):
+    out = copied(request.getfixturevalue(which))
+    forged(out, change)
+    with pytest.raises(LogError):
+        verify_log(out)
+
+
+def test_rounds_of_a_lost_checkpoint_are_run_again_and_the_log_says_so(killed, copied):
+    out = copied(killed)
+    parts = out / "parts"
+    sorted(parts.glob("*.safetensors"))[-1].unlink()
+    sorted(parts.glob("*.safetensors"))[-1].write_bytes(b"cut")
+    run(out)
+    assert round_lines(out) == [0, 1, 2, 3, 3, 4, 5]
+    assert "warning: 1 of 3 checkpoints are intact" in (out / "events.log").read_text()
+    assert "resumed: rounds 0 to 2 are in the checkpoint" in (out / "events.log").read_text()
+    assert "6 rounds" in verify_log(out)
+
+
+def test_a_run_whose_checkpoints_are_all_lost_is_refused_and_not_started_again(killed, copied):
+    out = copied(killed)
+    before = lines_of(out)
+    shutil.rmtree(out / "parts")
+    with pytest.raises(InputError, match=r"no intact checkpoint, but .* has started\. Restore that folder"):
+        run(out)
+    assert lines_of(out)[: len(before)] == before
+    assert round_lines(out) == round_lines(killed)
+    with pytest.raises(InputError, match="has no checkpoint"):
+        verify_log(out)
+
+
+def test_an_unfinished_line_is_dropped_before_the_next(tmp_path):
+    folder = Folder(tmp_path, chained=True)
+    folder.log("one")
+    whole = (tmp_path / "events.log").read_bytes()
+    for torn in (b"2026-01-01T00:00:00+0000 tw", b"x" * 5000):
+        (tmp_path / "events.log").write_bytes(whole + torn)
+        folder.log("three")
+        assert (tmp_path / "events.log").read_bytes().startswith(whole)
+        assert [line[: -LINK - 1].split(" ")[1] for line in lines_of(tmp_path)] == ["one", "three"]
+    assert Checkpoints(folder).intact() == []
+
+
+def test_the_command_says_what_it_found_by_its_exit_status(done, copied):
+    out = copied(done)
+    assert perfeds2("federate", "verify", str(out)) == (0, "")
+    rewrite(out, [*lines_of(out)[:4], *lines_of(out)[5:]])
+    status, said = perfeds2("federate", "verify", str(out))
+    assert status == 1
+    assert "line 5 was changed or added, or lines before it were removed" in said
+    assert perfeds2("federate", "verify", str(out / "nothing"))[0] == 2
