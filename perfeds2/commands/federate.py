@@ -207,6 +207,8 @@ def device(
     model: str | None = flag("--model", "Your own PyTorch or JAX model.", "FILE.py:NAME"),
     credentials: Path = CREDENTIALS,
     state: Path = flag("--state", "Folder for the state of devices between jobs.", "DIR", Path("mqtt/devices")),
+    job_s: float = flag("--job-s", "Time limit of a job; 0 is no limit.", "SECONDS", 3600.0, min=0),
+    memory_mb: float = flag("--memory-mb", "Largest model that is accepted.", "MB", 1024.0, min=0),
     together: bool = flag("--together", "Run many devices in one process, for load tests.", default=False),
 ) -> None:
     """Run a device in the foreground, or many in their own processes.
@@ -224,7 +226,8 @@ def device(
     folders = {one: data_folder("--data", data, one) for one in numbers}
 
     def owner(one: int) -> Owner:
-        return Owner(module, absolute(model), folders[one], state.resolve() / name_of(one))
+        own_state = state.resolve() / name_of(one)
+        return Owner(module, absolute(model), folders[one], own_state, job_s, round(memory_mb * 2**20))
 
     (run_together if together or len(numbers) == 1 else run_apart)(site, numbers, owner)
 

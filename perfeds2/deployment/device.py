@@ -7,6 +7,7 @@ job is never named and leaves no trace.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,12 @@ NOTHING = None  # ticket of the state before the first job
 
 
 def do_job(
-    setup: Setup, task: Task, request: Request, handed: Handed, kept: PyTree | None = None
+    setup: Setup,
+    task: Task,
+    request: Request,
+    handed: Handed,
+    kept: PyTree | None = None,
+    pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Reply, PyTree | None]:
     """Execute a job and return the reply, and the device's state if the update is merged.
 
@@ -45,6 +51,7 @@ def do_job(
         request: The job.
         handed: The model to start from, and what the merge sent along.
         kept: The device's state before the job; None if it keeps none.
+        pause: Sleeps for seconds; may raise to abandon the job.
 
     Returns:
         The reply and the new state. The reply holds the update, if the job is to train, and the metrics of the
@@ -54,11 +61,11 @@ def do_job(
     if request.kind == "train":
         started_s = time.monotonic()
         update, left = compute_job(setup, task, handed, request.ue, request.version, kept)
-        time.sleep(setup.own.slow.get(request.ue, 0.0))
+        pause(setup.own.slow.get(request.ue, 0.0))
         compute_s = time.monotonic() - started_s  # calibration needs it
     metrics = evaluate_here(setup, task, handed.params, request.ue, kept)
     if update is not None and request.ue in setup.own.uplink_bps:
-        time.sleep(32 * sum(values.size for values in update.values()) / setup.own.uplink_bps[request.ue])
+        pause(32 * sum(values.size for values in update.values()) / setup.own.uplink_bps[request.ue])
     return Reply(request.ue, request.ticket, request.version, update, metrics, compute_s), left
 
 

@@ -162,6 +162,9 @@ class Federation:
                 device.overdue = -1
             elif reply.error is None:  # otherwise its job was given up already
                 self._refuse(device, f"answers ticket {in_words(reply.ticket)}, which is not outstanding")
+        elif reply.error is not None and job.kind == "train" and not device.wanted:  # cancelled
+            self._drop(device)
+            self.crew.file(device)
         elif reply.error is not None:
             self.log(f"failed: UE {reply.ue} ticket {job.ticket}: {in_words(reply.error)}")
             self._fail(device, time_s)
@@ -258,7 +261,9 @@ class Federation:
         for place in np.union1d(closing.merged, handed.lost).tolist():
             device = devices[place]
             device.version, device.reply = IDLE, None  # until the next model is dispatched
-            device.wanted = device.job is None  # a running job cannot be cancelled
+            device.wanted = device.job is None
+            if not device.wanted:
+                self.transport.cancel(device.ue)
             self.crew.file(device)
         self.shelf.clear(lambda ue: self.crew[ue].version)
         self.round, self.opened_s = theirs.round, theirs.opened_s
@@ -358,10 +363,11 @@ class Federation:
     # ---- after the last round
 
     def want_no_more(self) -> None:
-        """End training: drop waiting updates, and ignore the replies to jobs that are still running."""
+        """End training: drop waiting updates, and cancel the jobs that are still running."""
         self.warning = None
         for device in self.devices:
             device.version, device.reply, device.wanted = IDLE, None, False
+            self.transport.cancel(device.ue)
             self.crew.file(device)
 
     def ask_everybody(self, asked: set[int]) -> bool:

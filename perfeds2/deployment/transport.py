@@ -84,6 +84,10 @@ class Transport(typing.Protocol):
         """Send a request with its model as soon as possible."""
         ...
 
+    def cancel(self, ue: int) -> None:
+        """Ask a UE to abandon its job, if it has one. It answers at once, with an error or with the finished update."""
+        ...
+
     def poll(self, wait_s: float) -> list[Reply]:
         """Return the replies since the last call, after waiting at most ``wait_s`` seconds for the first."""
         ...

@@ -27,6 +27,9 @@ class InProcess:
         reply, delay_s = self.answer(request, params), self.delay_s(request)
         self.deliver(replace(reply, compute_s=min(reply.compute_s, delay_s)), delay_s)  # measured on the real clock
 
+    def cancel(self, ue: int) -> None:
+        """Its devices do not listen while they work."""
+
     def deliver(self, reply: Reply, delay_s: float) -> None:
         """Deliver a reply after a delay, whether or not it was asked for."""
         arrival_s = self.time_s + delay_s

@@ -1,15 +1,21 @@
 """Who can read what on the broker, and which limits does the wire have? In memory."""
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_broker import FakeBroker
+from raw_mqtt import wait_for
+from worlds import world
 
 from perfeds2.deployment.mqtt.broker import access_list
+from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, prepare, travelling
 from perfeds2.deployment.mqtt.embedded import matches, read_access
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.mqtt.wire import Assembly, Here, JobMessage, Parcel, Run, Topics
+from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Request
 from perfeds2.errors import InputError
 
@@ -171,3 +177,49 @@ def test_the_access_lists_of_two_federations_keep_their_devices_apart(tmp_path):
     assert not may("lab.device-1", "read", "ward/job/ward.device-1")
     assert Topics("ward").device_number("lab.device-1") is None  # the one thing that it may write to the other
     assert Topics("ward").device_number("ward.device-1") == 1
+
+
+# ---- limits of a device
+
+
+def slow_world(tmp_path, owner=Owner(), quorum=2):  # noqa: B008 (frozen)
+    """A federation in which device 0, in a thread of its own, would sleep for a day in every job."""
+    made = world(tmp_path, devices=3, quorum=quorum, rounds=6, **{"max-staleness": 1, "slow": "0=100000"})
+    made.devices[0].link.kill()
+    worker = Worker(lambda _: owner)
+    device = made.devices[0] = DeviceClient(0, made.broker.link(), worker.work, say=lambda _: None)
+    device.start()
+    threading.Thread(target=worker.run_for_ever, daemon=True).start()
+    wait_for(lambda: step(made) and made.federation.crew[0].job is not None, 60.0)
+    return made
+
+
+def step(made):
+    made.step()
+    time.sleep(0.01)
+    return True
+
+
+def test_a_job_that_is_not_wanted_any_more_is_cancelled_while_the_device_sleeps(tmp_path):
+    made = slow_world(tmp_path)
+    federation, sent = made.federation, set()
+    wait_for(lambda: step(made) and (sent.add(getattr(federation.crew[0].job, "version", 0)) or len(sent) > 1), 60.0)
+    wait_for(lambda: step(made) and federation.round == made.setup.rounds, 60.0)
+    assert federation.crew[0].failures == 0
+    asked: set[int] = set()
+    federation.want_no_more()
+    wait_for(lambda: step(made) and not federation.ask_everybody(asked) and len(asked) == 3, 60.0)
+    assert federation.crew[0].evaluated == made.setup.rounds
+    assert not [line for line in made.log if "failed" in line or "refused" in line]
+
+
+def test_a_device_gives_up_a_job_after_its_own_time_limit(tmp_path):
+    made = slow_world(tmp_path, Owner(job_s=0.3), quorum=3)  # rounds wait for it
+    wait_for(lambda: step(made) and any("UE 0" in line and "took longer than 0.3 s" in line for line in made.log), 60.0)
+    wait_for(lambda: step(made) and any("set aside: UE 0" in line for line in made.log), 60.0)
+
+
+def test_a_model_larger_than_the_owner_allows_is_refused():
+    run = travelling(Setup.from_texts({"devices": 2, "quorum": 1}), "r")
+    with pytest.raises(InputError, match=r"the model has 0\.0 MB, and this device accepts .* MB \(--memory-mb\)"):
+        prepare(run, Owner(memory_bytes=1000), 0)

@@ -8,11 +8,15 @@ computes. So a device stays connected while it computes, and many devices can sh
 """
 
 import queue
+import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import tomli_w
@@ -30,6 +34,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
 
 UNREADABLE = "the run's announcement cannot be read; is perfeds2 here older than on the server?"
+LOOK_EVERY_S = 0.1  # whether a job is still wanted
 IMPOSED = ("slow", "uplink-bps")  # deployment settings that devices are told
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir")
 
@@ -42,6 +47,8 @@ class Owner:
     model: str | None = None  # FILE.py:NAME
     data_folder: Path | None = None
     state: Path | None = None  # folder for what it keeps between jobs
+    job_s: float = 3600.0  # time limit of a job; 0 is none
+    memory_bytes: int = 2**30  # largest model
 
 
 @dataclass(frozen=True)
@@ -120,19 +127,25 @@ class DeviceClient:
             self._say_here()  # the server asks who is here
         else:
             self._run, self._ready, self._error, self._job, self._model = run, None, None, None, None
+            self._answer = None  # tickets begin again
             self.work.put((self, run, None))
 
     def _take_job(self, job: JobMessage | None) -> None:
         ready = self._ready
         if job is None or ready is None or job.run != ready.run:
             return
-        if self._answer is not None and self._answer[0] == job.ticket:
+        if self._answer is not None and self._answered(job):
             for topic, data in self._answer[1]:  # the server did not get it
                 self.link.publish(topic, data)
             return
-        if self._job is not None and job.ticket <= self._job.ticket:
-            return  # already in progress, or outdated
+        newest = -1 if self._job is None else self._job.ticket
+        if job.ticket < newest or (job.ticket == newest and not job.cancelled):
+            return  # outdated, or already in progress
         self._forget_model()
+        if job.cancelled:
+            self._job = job
+            self.send(job, Head(run=job.run, version=job.version, error="cancelled"))
+            return
         self._job, self._model = job, Assembly.announced(job, ready.model_bytes + wire.SLACK_BYTES)
         if self._model is None:
             self.say(
@@ -163,8 +176,11 @@ class DeviceClient:
     # ---- called by the worker's thread
 
     def wants(self, what: Run | JobMessage) -> bool:
-        """Return whether this is still the newest run or job."""
-        return what is self._run or what is self._job
+        """Return whether this is still the newest run or job, and not answered yet."""
+        return what is self._run or (what is self._job and not self._answered(what))
+
+    def _answered(self, job: Run | JobMessage | None) -> bool:
+        return isinstance(job, JobMessage) and self._answer is not None and self._answer[0] == job.ticket
 
     def ready(self, run: Run, ready: Ready) -> None:
         if self._run is run:
@@ -178,7 +194,7 @@ class DeviceClient:
             self._say_here()
 
     def send(self, job: JobMessage, head: Head, update: Arrays | None = None) -> None:
-        if self._job is not job:  # superseded by a newer job
+        if not self.wants(job):  # superseded by a newer job, or too late
             return
         parcel = Parcel(b"") if update is None else Parcel.of(update)
         parts = {wire.HEAD: head.model_copy(update=parcel.announced).to_bytes(), **dict(enumerate(parcel.chunks))}
@@ -225,7 +241,7 @@ class Worker:
 
     def _prepare(self, number: int, run: Run) -> Ready:
         owner = self.owner(number)
-        shared = owner == Owner(state=owner.state) and not run.own_model
+        shared = owner.data_folder is None and not run.own_model
         key = (run.run, None if shared else number)
         if key not in self._prepared:
             if any(known != run.run for known, _ in self._prepared):
@@ -238,24 +254,41 @@ class Worker:
         if ready is None or ready.run != job.run:
             return
         update, said = None, Head(run=job.run, version=job.version)
+        owner = self.owner(device.number)
+        late = said.model_copy(update={"error": f"took longer than {owner.job_s:g} s (--job-s of this device)"})
+        limit = threading.Timer(owner.job_s or threading.TIMEOUT_MAX, device.send, (job, late))
+        limit.daemon = True
+        limit.start()
         try:
             request = Request(job.ticket, device.number, job.version, job.kind, job.merged)
             handed = unpacked(model.arrays(job.key), ready.setup.algorithm.learner)
-            folder = self.owner(device.number).state
-            memory = None if ready.first is None or folder is None else Memory(folder, ready.run, ready.first)
+            memory = None if ready.first is None or owner.state is None else Memory(owner.state, ready.run, ready.first)
             before = None if memory is None else memory.after(job.merged)
-            reply, left = do_job(ready.setup, ready.task, request, handed, before)
+            reply, left = do_job(ready.setup, ready.task, request, handed, before, partial(_pause, device, job))
             if memory is not None and job.kind == "train":
                 memory.keep(job.merged, before, job.ticket, left)
             told = {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
             update, said = reply.update, said.model_copy(update=told)
+        except CancelledError:
+            return
         except InputError as error:
             device.say(str(error))
             said = said.model_copy(update={"error": "the state of this device cannot be read"})
         except Exception as error:  # the server learns that it failed, but nothing about the data
             traceback.print_exc()
             said = said.model_copy(update={"error": f"the job raised {type(error).__name__}"})
+        finally:
+            limit.cancel()
         device.send(job, said, update)
+
+
+def _pause(device: DeviceClient, job: JobMessage, seconds: float) -> None:
+    """Sleep, but raise CancelledError as soon as the job is not wanted any more."""
+    ends_s = time.monotonic() + seconds
+    while (left_s := ends_s - time.monotonic()) > 0:
+        if not device.wants(job):
+            raise CancelledError
+        time.sleep(min(left_s, LOOK_EVERY_S))
 
 
 def prepare(run: Run, owner: Owner, number: int) -> Ready:
@@ -272,6 +305,9 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
         raise InputError(f"the run has devices 0 to {setup.ues - 1}; this is device {number}")
     task = setup.task(number, owner.data_folder)
     params, learner = setup.first_params(), setup.algorithm.learner
+    if (size := sum(values.nbytes for values in params.values())) > owner.memory_bytes:
+        allowed = f"{owner.memory_bytes / 2**20:g} MB (--memory-mb)"
+        raise InputError(f"the model has {size / 2**20:.1f} MB, and this device accepts {allowed}")
     first = kept_at_first(learner, params)
     if first is not None and owner.state is None:
         raise InputError("devices of this run keep state between jobs; start this device with --state DIR")

@@ -37,7 +37,7 @@ class Outstanding:
     """An outstanding job, and what has arrived of its reply."""
 
     request: Request
-    text: bytes
+    message: JobMessage
     most_bytes: int
     head: Head | None = None
     update: Assembly | None = None
@@ -113,10 +113,17 @@ class MqttTransport:
                 **parcel.announced,
             )
             most_bytes = len(parcel.data) + wire.SLACK_BYTES
-            self._peers[request.ue].job = Outstanding(request, job.to_bytes(), most_bytes)
+            self._peers[request.ue].job = Outstanding(request, job, most_bytes)
             self._send_job(request.ue)
             for version in [each for each in self._models if each != self._newest and not self._held[each]]:
                 self._clear(version)
+
+    def cancel(self, ue: int) -> None:
+        with self._lock:
+            job = self._peers[ue].job
+            if job is not None:
+                job.message = job.message.model_copy(update={"cancelled": True})
+                self._send_job(ue)
 
     def poll(self, wait_s: float) -> list[Reply]:
         found = []
@@ -169,7 +176,7 @@ class MqttTransport:
     def _send_job(self, ue: int) -> None:
         job = self._peers[ue].job
         if job is not None and self.link.is_up:
-            self.link.publish(self.topics.job(ue), job.text)
+            self.link.publish(self.topics.job(ue), job.message.to_bytes())
 
     def _publish_model(self, version: int) -> None:
         if self.link.is_up:

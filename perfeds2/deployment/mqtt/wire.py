@@ -113,6 +113,7 @@ class JobMessage(Announcement):
     ticket: Number
     kind: Kind
     key: Digest  # decrypts the model
+    cancelled: bool | None = None  # True: answer at once, without computing
     merged: Number | None = None  # ticket of this device's last merged job, if devices keep state
 
 
