@@ -2,6 +2,7 @@
 
 import configparser
 import http.server
+import json
 import re
 import shlex
 import shutil
@@ -12,10 +13,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 from test_docs import commands, parse
 
 from perfeds2.deployment.credentials import Credentials, make_credentials
+from perfeds2.deployment.metrics import Metrics
 from perfeds2.deployment.mqtt.broker import Limits, access_list, configuration
+from perfeds2.deployment.record import MergedUpdate, Record
+from perfeds2.deployment.status import STATES, ClosedRound, Status
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -133,8 +138,8 @@ def test_each_service_is_handed_its_own_keys_and_they_are_files_that_are_made(tm
     assert named == COMPOSE["volumes"].keys()
 
 
-@pytest.mark.parametrize(("code", "well"), [(200, True), (503, False), (None, True)])
-def test_the_servers_health_check_fails_below_the_quorum_and_not_between_runs(code, well):
+@pytest.mark.parametrize(("code", "words"), [(200, b""), (503, b"below the quorum"), (None, b"no run answers on port")])
+def test_the_servers_health_check_fails_below_the_quorum_and_if_nothing_listens(code, words):
     """As it stands in the file, but for the port."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
@@ -159,8 +164,113 @@ def test_the_servers_health_check_fails_below_the_quorum_and_not_between_runs(co
         if code is not None:
             listener.shutdown()
             thread.join()
-    assert (done.returncode == 0) is well
-    assert well or b"below the quorum" in done.stderr
+    assert (done.returncode == 0) is (code == 200)
+    assert words in done.stderr
+
+
+# ---- monitoring
+
+ALERTS = DEPLOY / "prometheus" / "alerts.yml"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text(encoding="utf-8"))
+RULES = [rule for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
+EXPRESSIONS = [rule["expr"] for rule in RULES]
+EXPRESSIONS += [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+EXPRESSIONS += [each["query"] for each in DASHBOARD["templating"]["list"]]
+
+
+@pytest.fixture(scope="module")
+def exposed_names():
+    states = dict.fromkeys(STATES, 0)
+    closed = ClosedRound(round=0, time_s=1.0, took_s=1.0, ues=[0])
+    seen = Status(
+        process=1,
+        phase="training",
+        round=1,
+        rounds=2,
+        time_s=2.0,
+        quorum=1,
+        ues=0,
+        states=states,
+        devices=[],
+        recent=[closed],
+        reasons={"wrong job": 1},
+        accuracy=0.5,
+    )
+    metrics = Metrics(model_bytes=1)
+    metrics.tell(seen, Record(merges=[MergedUpdate(0, 0, 0, 0, 1.0)], closed_s=[1.0]))
+    return set(re.findall(r"^(perfeds2_\w+)", generate_latest(metrics.registry).decode(), re.MULTILINE))
+
+
+def test_every_metric_of_the_alerts_and_the_dashboard_is_exposed(exposed_names):
+    named = {name for text in EXPRESSIONS for name in re.findall(r"perfeds2_\w+", text)}
+    assert len(named) >= 19
+    assert named <= exposed_names
+
+
+def test_every_metric_is_documented(exposed_names):
+    text = (ROOT / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8").replace("`…", "`perfeds2_updates")
+    bare = {re.sub("_(bucket|sum|count)$", "", name) for name in exposed_names}
+    assert {name for name in bare if f"`{name}" not in text} == {"perfeds2_build_info"}
+
+
+def test_the_dashboard_is_one_for_grafana():
+    assert [panel["id"] for panel in DASHBOARD["panels"]] == list(range(1, len(DASHBOARD["panels"]) + 1))
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in DASHBOARD["panels"]}
+    assert len(places) == len(DASHBOARD["panels"])
+    for panel in DASHBOARD["panels"]:
+        assert panel["type"] == "timeseries"
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${source}"}
+
+
+def promtool(*words):
+    if shutil.which("promtool") is None:
+        pytest.skip("needs promtool")
+    return subprocess.run(["promtool", *words], capture_output=True, text=True, check=False)
+
+
+def test_prometheus_accepts_the_alerts_and_the_dashboards_expressions(tmp_path):
+    shown = [text.replace('"$instance"', '".*"') for text in EXPRESSIONS if "label_values" not in text]
+    recorded = [
+        {"record": f"panel:{number}", "expr": text} for number, text in enumerate(shown) if text != "prometheus"
+    ]
+    (tmp_path / "all.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
+    for file in (ALERTS, tmp_path / "all.yml"):
+        done = promtool("check", "rules", str(file))
+        assert done.returncode == 0, done.stderr
+
+
+def test_alerts_fire_when_they_should_and_only_then(tmp_path):
+    """Played by promtool: after ten minutes of a federation below its quorum, with a broker that hangs."""
+    on = 'instance="a"'
+    series = {
+        f'perfeds2_devices{{{on},state="idle"}}': "1x20",
+        f'perfeds2_devices{{{on},state="away"}}': "5x20",
+        f"perfeds2_quorum{{{on}}}": "2x20",
+        f"perfeds2_broker_up{{{on}}}": "0x20",
+        f"perfeds2_last_round_age_seconds{{{on}}}": "0+60x20",
+        f"perfeds2_rounds_total{{{on}}}": "3x20",
+        f"perfeds2_rounds_wanted{{{on}}}": "9x20",
+        f"perfeds2_alarm{{{on}}}": "0x20",
+    }
+    fired = {"FederationBrokerDown", "FederationBelowQuorum", "FederationStalled"}
+    expected = [
+        {"exp_labels": {"instance": "a", **rule["labels"]}, "exp_annotations": rule["annotations"]} for rule in RULES
+    ]
+    for each in expected:  # as Prometheus fills them in
+        words = each["exp_annotations"]["summary"].replace("{{ $value }}", "1")
+        each["exp_annotations"] = {"summary": words.replace("{{ $value | humanizeDuration }}", "10m 0s")}
+    tests = [
+        {"alertname": rule["alert"], "eval_time": "10m", "exp_alerts": [alert] if rule["alert"] in fired else []}
+        for rule, alert in zip(RULES, expected, strict=True)
+    ]
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    case = {
+        "rule_files": [str(ALERTS)],
+        "tests": [{"interval": "1m", "input_series": inputs, "alert_rule_test": tests}],
+    }
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(case))
+    done = promtool("test", "rules", str(tmp_path / "test.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # ---- words

@@ -25,7 +25,7 @@ from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.status import SHOWN, STATES, ClosedRound, DeviceStatus, Status
 from perfeds2.deployment.transport import Kind, Reply, Request, Transport
-from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, refusal
+from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, reason_of, refusal
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
@@ -60,6 +60,7 @@ class Federation:
     warning: str | None = None  # what an operator should look at now
     jobs: int = 0  # handed out since this server started
     refused: int = 0  # replies that failed validation
+    reasons: Counter[str] = field(default_factory=Counter)  # of those that were refused since this server started
     crew: Crew = field(init=False)
     norms: Norms = field(init=False)
     form: Form = field(init=False)  # names, shapes and dtypes of an update
@@ -194,6 +195,7 @@ class Federation:
     def _refuse(self, device: Device, why: str) -> None:
         device.refused += 1
         self.refused += 1
+        self.reasons[reason_of(why)] += 1
         self.crew.changed.add(device.ue)
         if _worth_a_line(device.refused):
             self.log(f"refused: UE {device.ue} {why} ({device.refused} so far)")
@@ -421,6 +423,9 @@ class Federation:
             recent=[self._closed_round(number) for number in range(max(self.round - RECENT, 0), self.round)],
             jobs=self.jobs,
             refused=self.refused,
+            reasons=dict(self.reasons),
+            broker=self.troubles.get(None),
+            broker_failures=self._troubled[None],
             accuracy=self.accuracy,
             warning=self.warning,
             troubles=[why if ue is None else f"device {ue}: {why}" for ue, why in islice(self.troubles.items(), SHOWN)],

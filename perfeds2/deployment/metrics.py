@@ -4,9 +4,11 @@ The server passes its status to ``Metrics`` whenever it writes it, at most twice
 are counted. A scrape reads the last status and never touches the federation itself.
 """
 
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 
@@ -21,6 +23,10 @@ from perfeds2.errors import InputError
 BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 UNUSABLE: tuple[DeviceState, ...] = ("away", "set aside")  # a device in one of these states cannot be handed a job
 SILENT_S = 60.0  # a server without a new status for this long is unhealthy
+SHORT_S = 30.0  # so is one with fewer devices than the quorum for this long
+STALENESS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
+MOST_SHOWN = 10  # devices with the largest shares of the merges
+LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
 PATIENCE_S = 10.0  # for a client that connects and sends no request
 
 
@@ -33,13 +39,18 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._status: Status | None = None
         self._told_s = time.monotonic()
-        self._rounds = self._jobs = self._merges = self._losses = 0  # rows of the record counted so far
-        self._round_s = self._histogram("round_seconds", "Duration of rounds.")
-        self._job_s = self._histogram("job_seconds", "From handing out a model to having the update.")
+        self._enough_s = self._told_s  # when there was last a quorum of devices
+        self._rounds = self._jobs = self._losses = 0  # rows of the record counted so far
+        self._merges = Counter[int]()  # by device
+        self._round_s = self._histogram("round_seconds", "Duration of rounds.", BUCKETS_S)
+        self._job_s = self._histogram("job_seconds", "From handing out a model to having the update.", BUCKETS_S)
+        self._staleness = self._histogram(
+            "staleness", "Rounds between a merged update's model and its merge.", STALENESS
+        )
         self.registry.register(self)
 
-    def _histogram(self, name: str, help_: str) -> Histogram:
-        return Histogram(f"perfeds2_{name}", help_, buckets=BUCKETS_S, registry=self.registry)
+    def _histogram(self, name: str, help_: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(f"perfeds2_{name}", help_, buckets=buckets, registry=self.registry)
 
     def tell(self, status: Status, record: Record) -> None:
         """Update the metrics. The cost is proportional to what has happened since the last call."""
@@ -48,9 +59,13 @@ class Metrics:
             self._round_s.observe(closed_s[k] - (closed_s[k - 1] if k else 0.0))
         for lap in record.laps[self._jobs :]:
             self._job_s.observe(lap.took_s)
-        self._rounds, self._jobs = len(closed_s), len(record.laps)
-        self._merges, self._losses = len(record.merges), len(record.losses)
+        for merge in record.merges[self._merges.total() :]:
+            self._staleness.observe(merge.round - merge.version)
+            self._merges[merge.ue] += 1
+        self._rounds, self._jobs, self._losses = len(closed_s), len(record.laps), len(record.losses)
         self._status, self._told_s = status, time.monotonic()
+        if _usable(status) >= status.quorum:
+            self._enough_s = self._told_s
 
     def health(self) -> tuple[int, str]:
         """Return 200 if rounds can close, otherwise 503, and a sentence with the reason or the last round's age."""
@@ -59,9 +74,14 @@ class Metrics:
             return 503, f"the server has not updated its status for {silent_s:.0f} s"
         if status is None:
             return 503, "starting"
-        usable = status.ues - sum(status.states[state] for state in UNUSABLE)
-        if usable < status.quorum:
-            return 503, f"below the quorum: {usable} of {status.ues} devices can be used, {status.quorum} are needed"
+        if status.broker is not None:
+            return 503, status.broker
+        short_s = time.monotonic() - self._enough_s
+        if _usable(status) < status.quorum and short_s > SHORT_S:
+            return 503, (
+                f"below the quorum for {short_s:.0f} s: {_usable(status)} of {status.ues} devices can be used, "
+                f"{status.quorum} are needed"
+            )
         if not status.recent:
             return 200, f"ok: {status.phase}, no round has closed yet"
         age_s = status.time_s - status.recent[-1].time_s + silent_s
@@ -79,6 +99,21 @@ class Metrics:
         for state in STATES:
             devices.add_metric([state], status.states[state])
         yield devices
+        refused = CounterMetricFamily(
+            "perfeds2_refusals", "Replies refused since the server started, by reason.", labels=["reason"]
+        )
+        for reason, count in status.reasons.items():
+            refused.add_metric([reason], count)
+        yield refused
+        shares = GaugeMetricFamily("perfeds2_merge_share", "Largest shares of all merges.", labels=["device"])
+        for ue, merges in self._merges.most_common(MOST_SHOWN):
+            shares.add_metric([str(ue)], merges / self._merges.total())
+        yield shares
+        yield _gauge("broker_up", "1 if the broker delivers messages.", status.broker is None)
+        yield _counter(
+            "broker_failures", "Times that the broker failed since the server started.", status.broker_failures
+        )
+        yield _gauge("alarm", "1 if there is a warning in status.json.", status.warning is not None)
         sent, received = status.jobs * self.model_bytes, self._jobs * self.model_bytes
         yield _gauge("quorum", "Updates that close a round.", status.quorum)
         yield _gauge("rounds_wanted", "Rounds of the whole run.", status.rounds)
@@ -90,11 +125,15 @@ class Metrics:
             yield _gauge("personal_accuracy", "Latest personal test accuracy, mean over devices.", status.accuracy)
         yield _counter("rounds", "Rounds that have closed.", status.round)
         yield _counter("jobs", "Jobs handed out since the server started.", status.jobs)
-        yield _counter("updates_merged", "Updates merged into the model.", self._merges)
+        yield _counter("updates_merged", "Updates merged into the model.", self._merges.total())
         yield _counter("updates_lost", "Jobs that ended without a merge.", self._losses)
         yield _counter("updates_refused", "Replies that were refused.", status.refused)
         yield _counter("sent_bytes", "Bytes of arrays handed out since the server started.", sent)
         yield _counter("received_bytes", "Bytes of arrays received.", received)
+
+
+def _usable(status: Status) -> int:
+    return status.ues - sum(status.states[state] for state in UNUSABLE)
 
 
 def _gauge(name: str, help_: str, value: float) -> Metric:
@@ -116,12 +155,14 @@ def exposed(metrics: Metrics, port: int) -> Iterator[str | None]:
         registry, server_version, sys_version, timeout = metrics.registry, "perfeds2", "", PATIENCE_S
 
         def do_GET(self) -> None:  # noqa: N802 (http.server calls it so)
-            if self.path == "/metrics":
+            status, words = 404, "not found; see /metrics and /healthz"
+            if not LOOPBACK.fullmatch(self.headers["Host"] or ""):  # a web page that gave this machine its own name
+                status, words = 403, "only for requests to 127.0.0.1 or localhost"
+            elif self.path == "/metrics":
                 super().do_GET()
                 return
-            status, words = (
-                metrics.health() if self.path == "/healthz" else (404, "not found; see /metrics and /healthz")
-            )
+            elif self.path == "/healthz":
+                status, words = metrics.health()
             self.send_response(status)
             self.send_header("Content-Type", "text/plain; charset=utf-8")
             self.end_headers()

@@ -71,7 +71,10 @@ class Status(BaseModel):
     recent: list[ClosedRound]
     jobs: int = 0  # handed out since this server started
     refused: int = 0  # replies of all devices that failed validation
+    reasons: dict[str, int] = {}  # refused since this server started, by reason
     accuracy: float | None = None  # mean of the latest personal accuracies
+    broker: str | None = None  # why the broker cannot be used
+    broker_failures: int = 0  # since this server started
     warning: str | None = None  # what an operator should look at
     troubles: list[str] = []  # why some or all devices cannot take part
 

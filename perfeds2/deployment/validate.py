@@ -11,6 +11,7 @@ from perfeds2.learning.metrics import METRICS
 
 Form = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # name: (shape, dtype)
 CLOCKS = (1.01, 1.0)  # a device's clock may run 1 % fast, plus 1 s of tolerance
+REASONS = {"answers": "wrong job", "reports": "wrong report", "lacks": "missing part", "has": "wrong update"}
 WORDS = 200  # longest text of a device that is logged, in characters
 VOTES = 200  # number of most recent voters that count
 STANDS_IN = 1 / 10  # of the model's norm: the usual norm until enough devices have voted
@@ -50,6 +51,11 @@ def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float) -> str
     if reply.update is None:
         return "has no update"
     return wrong_update(reply.update, form)
+
+
+def reason_of(why: str) -> str:
+    """Return the kind of a refusal, by its verb: there are five kinds, whatever a device sends."""
+    return next((REASONS[word] for word in why.split() if word in REASONS), "other")
 
 
 def wrong_metrics(metrics: Mapping[str, float]) -> str | None:

@@ -10,21 +10,26 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from fake_broker import FakeBroker
 from in_process import InProcess
 from prometheus_client import generate_latest
 
 from perfeds2.deployment import metrics as module
 from perfeds2.deployment.metrics import Metrics, exposed
+from perfeds2.deployment.mqtt.device import travelling
+from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.record import Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import ClosedRound, DeviceState, DeviceStatus, Status
 from perfeds2.deployment.transport import Reply
+from perfeds2.deployment.validate import reason_of
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.folder import Folder
 
 STATES = ["working", "working", "arrived", "away", "set aside", "idle"]
+SHARES = {"0": 2 / 3, "1": 1 / 3}
 SAMPLE = re.compile(r'(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<label>\w+)="(?P<value>[^"\\\n]*)"\})? (?P<number>\S+)')
 KINDS = {"counter", "gauge", "histogram"}
 
@@ -61,7 +66,7 @@ def parse(text):
     return found
 
 
-def status(states=STATES, closed=(1.0, 4.0), phase="training", time_s=6.0, quorum=2):
+def status(states=STATES, closed=(1.0, 4.0), phase="training", time_s=6.0, quorum=2, **more):
     rows = [
         {"ue": ue, "state": state, "version": 0, "seen_s": 1.0, "merges": 1, "refused": 1}
         for ue, state in enumerate(states)
@@ -81,12 +86,13 @@ def status(states=STATES, closed=(1.0, 4.0), phase="training", time_s=6.0, quoru
         jobs=4,
         refused=6,
         accuracy=0.4,
+        **more,
     )
 
 
 def record():
     return Record(
-        merges=[MergedUpdate(0, 0, 0, 0, 1.0), MergedUpdate(0, 1, 0, 1, 1.0)],
+        merges=[MergedUpdate(0, 0, 0, 0, 1.0), MergedUpdate(0, 1, 0, 1, 1.0), MergedUpdate(4, 0, 1, 2, 4.0)],
         losses=[Loss(3, 0, 0, math.inf)],
         laps=[Lap(0, 0.05, 0.01, 0), Lap(1, 700.0, 0.01, 0)],
         closed_s=[1.0, 4.0],
@@ -101,7 +107,8 @@ def told(**more):
 
 def test_every_number_is_what_was_told():
     metrics, known = told()
-    metrics.tell(status(), known)  # nothing else happened
+    failing = {"reasons": {"wrong job": 4, "wrong update": 2}, "broker": "it hangs", "broker_failures": 3}
+    metrics.tell(status(**failing, warning="look"), known)  # nothing else happened
     seen = parse(generate_latest(metrics.registry).decode())
     assert seen["perfeds2_devices"] == {
         "working": 2,
@@ -111,13 +118,21 @@ def test_every_number_is_what_was_told():
         "away": 1,
         "set aside": 1,
     }
+    assert seen["perfeds2_refusals_total"] == {"wrong job": 4, "wrong update": 2}
+    assert seen["perfeds2_merge_share"] == pytest.approx(SHARES)
+    assert seen["perfeds2_staleness_bucket"]["0.0"] == 2
     alone = {name: values[None] for name, values in seen.items() if None in values}
     expected = {
         "rounds_total": 2,
         "rounds_wanted": 9,
         "quorum": 2,
         "run_seconds": 6.0,
-        "updates_merged_total": 2,
+        "updates_merged_total": 3,
+        "broker_up": 0,
+        "broker_failures_total": 3,
+        "alarm": 1,
+        "staleness_sum": 3,
+        "staleness_count": 3,
         "updates_lost_total": 1,
         "updates_refused_total": 6,
         "jobs_total": 4,
@@ -164,14 +179,24 @@ def test_prometheus_own_parser_reads_it():
     [
         ({}, True, r"ok: training, round 1 of 9 closed 2\.\d s ago"),
         ({"quorum": 4}, True, "ok"),
-        ({"quorum": 5}, False, "below the quorum: 4 of 6 devices can be used, 5 are needed"),
-        ({"states": ["away"] * 6}, False, "below the quorum: 0 of 6"),
+        ({"quorum": 5}, False, r"below the quorum for 31 s: 4 of 6 devices can be used, 5 are needed"),
+        ({"states": ["away"] * 6}, False, "below the quorum for 31 s: 0 of 6"),
+        ({"broker": "the broker cannot be reached"}, False, "the broker cannot be reached"),
         ({"closed": ()}, True, "ok: training, no round has closed yet"),
     ],
 )
 def test_health_is_whether_a_round_can_close(more, is_well, words):
-    assert told(**more)[0].health()[0] == (200 if is_well else 503)
-    assert re.match(words, told(**more)[0].health()[1])
+    metrics, known = Metrics(model_bytes=100), record()
+    metrics._enough_s -= 31.0
+    metrics.tell(status(**more), known)
+    assert metrics.health()[0] == (200 if is_well else 503)
+    assert re.match(words, metrics.health()[1])
+
+
+def test_a_server_is_not_unwell_because_a_device_left_just_now():
+    metrics, known = told()
+    metrics.tell(status(quorum=5), known)
+    assert metrics.health()[0] == 200
 
 
 def test_a_server_that_does_not_say_anything_any_more_is_not_well(monkeypatch):
@@ -182,9 +207,9 @@ def test_a_server_that_does_not_say_anything_any_more_is_not_well(monkeypatch):
     assert "has not updated its status" in metrics.health()[1]
 
 
-def ask(address, path, method="GET"):
-    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
-    connection.request(method, path)
+def ask(address, path, method="GET", host=None):
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+    connection.request(method, path, headers={} if host is None else {"Host": host})
     answer = connection.getresponse()
     return answer.status, answer.getheader("Content-Type"), answer.read().decode()
 
@@ -197,7 +222,9 @@ def free_port():
 
 def test_it_answers_on_loopback_and_nowhere_else():
     port, others = free_port(), {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
-    with exposed(told(quorum=5)[0], port) as address:
+    unwell = told(quorum=5)[0]
+    unwell._enough_s -= 31.0
+    with exposed(unwell, port) as address:
         assert address == f"http://127.0.0.1:{port}"
         code, kind, text = ask(address, "/metrics")
         assert (code, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -212,6 +239,16 @@ def test_it_answers_on_loopback_and_nowhere_else():
                 assert probe.connect_ex((other, port)) != 0, other
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0  # over with the run
+
+
+def test_only_a_request_for_this_machine_is_answered():
+    """A web page whose name was rebound to 127.0.0.1 sends its own name as the host."""
+    ours = ("localhost:9100", "127.0.0.1", "[::1]:9100")
+    theirs = ("evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "[::1")
+    with exposed(told()[0], free_port()) as address:
+        for path in ("/healthz", "/metrics"):
+            assert [ask(address, path, host=host)[0] for host in ours] == [200] * 3
+            assert [ask(address, path, host=host)[0] for host in theirs] == [403] * 4
 
 
 def test_a_client_that_says_nothing_does_not_keep_others_waiting():
@@ -268,6 +305,7 @@ def test_a_federation_tells_its_monitors_and_its_log(tmp_path, monkeypatch):
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert len(events) == len(lines)
     assert sum("finished" in line and "UE 1" not in line for line in lines) == 1
+    assert last["perfeds2_refusals_total"] == {"wrong report": 1}
     assert "\x1b" not in "".join(lines)
     refused = next(event for event in events if event["event"].startswith("refused: "))
     assert refused["event"].startswith("refused: UE 2 ticket 2 ")
@@ -303,3 +341,59 @@ def test_what_others_sent_cannot_forge_a_line_or_steer_a_terminal(tmp_path):
     (told_,) = (tmp_path / "events.jsonl").read_bytes().splitlines()
     assert json.loads(told_)["event"].startswith("failed: UE 3 ticket 4: x\n2026")
     assert b"\x1b" not in told_
+
+
+# ---- the heartbeat
+
+
+@pytest.fixture
+def beating():
+    broker = FakeBroker()
+    transport = MqttTransport(broker.link(), travelling(Setup.from_texts({"devices": 2, "quorum": 1}), "a-run"), 2)
+    clock = {"s": 100.0}
+    transport.now = lambda: clock["s"]
+
+    def after(seconds, delivers=True):
+        clock["s"] += seconds
+        told = transport.troubles()[None]
+        if delivers:
+            broker.pump()
+        return told
+
+    with transport:
+        yield broker, after
+
+
+def test_a_broker_that_is_connected_and_delivers_nothing_is_noticed_and_forgiven(beating):
+    _, after = beating
+    assert [after(6.0) for _ in range(5)] == [None] * 5
+    assert after(6.0, delivers=False) is None  # a heartbeat leaves
+    assert after(14.0, delivers=False) is None
+    said = after(2.0)
+    assert said == "the broker is connected, but delivers no messages; restart it"
+    assert after(0.5) is None
+    metrics = Metrics(1)
+    metrics.tell(status(broker=said), record())
+    assert metrics.health() == (503, said)
+
+
+def test_a_broker_that_comes_back_owes_no_old_heartbeat(beating):
+    broker, after = beating
+    after(6.0, delivers=False)
+    broker.die()
+    assert after(4.0) == "the broker cannot be reached; see the server's log"
+    broker.live()
+    assert [after(6.0) for _ in range(4)] == [None] * 4
+
+
+def test_a_server_that_was_busy_blames_no_broker(beating):
+    _, after = beating
+    after(6.0)
+    assert after(300.0) is None
+
+
+def test_refusals_have_few_reasons():
+    words = {"answers version 'x has' of a job", "reports a = 1", "lacks arrays ['has']", "ticket 3 has no update", "?"}
+    assert {reason_of(why) for why in words} == {
+        *("wrong job", "wrong report", "missing part", "wrong update", "other"),
+    }

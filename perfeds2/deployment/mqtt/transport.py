@@ -28,6 +28,7 @@ from perfeds2.errors import InputError
 
 CONFIRM_WITHIN_S = 10.0  # after a broker outage, devices have this long to report before they count as gone
 AWAY_AFTER_S = 3.0  # shorter outages of the broker are not reported
+BEAT_EVERY_S, BEAT_WITHIN_S = 5.0, 15.0  # a message of the server to itself, and when it must be back
 AGAIN_AFTER_S = 1.0  # least time between two arrivals of a device, and between two reports of its stray replies
 NEVER_S = -math.inf
 
@@ -69,6 +70,8 @@ class MqttTransport:
     _unconfirmed: set[int] = field(default_factory=set)  # present before an outage, and not yet since
     _confirm_by_s: float = math.inf
     _was_up_s: float = field(default_factory=time.monotonic)  # when the connection was last up
+    _beat_s: float = 0.0  # when the last heartbeat was sent
+    _beat_is_back: bool = True
     _coming: dict[int, float] = field(default_factory=dict)  # UEs that return too often: when they may
     _models: dict[int, Parcel] = field(default_factory=dict)  # retained at the broker, by version
     _held: Counter[int] = field(default_factory=Counter)  # number of devices at work, by version
@@ -159,10 +162,17 @@ class MqttTransport:
     def troubles(self) -> Troubles:
         with self._lock:
             news, self._troubles = self._troubles, {}
+            now_s, why = self.now(), None
             if self.link.is_up:
-                self._was_up_s = self.now()
-            away = self.now() - self._was_up_s > AWAY_AFTER_S
-            return news | {None: "the broker cannot be reached; see the server's log" if away else None}
+                self._was_up_s = now_s
+                if self._beat_is_back and now_s - self._beat_s >= BEAT_EVERY_S:
+                    self._beat_s, self._beat_is_back = now_s, False
+                    self.link.publish(self.topics.heartbeat, b"")
+            if now_s - self._was_up_s > AWAY_AFTER_S:
+                why = "the broker cannot be reached; see the server's log"
+            elif not self._beat_is_back and now_s - self._beat_s > BEAT_WITHIN_S:
+                why = "the broker is connected, but delivers no messages; restart it"
+            return news | {None: why}
 
     def now(self) -> float:
         return time.monotonic()
@@ -196,6 +206,7 @@ class MqttTransport:
     def up(self) -> None:
         """Announce the run, so that devices report, and publish the models again in case the broker lost them."""
         with self._lock:
+            self._beat_s, self._beat_is_back = self.now(), True
             self._unconfirmed = {ue for ue, peer in self._peers.items() if peer.session is not None}
             self._confirm_by_s = self.now() + CONFIRM_WITHIN_S
             self._troubles |= {ue: why for ue, why in self.barred().items() if ue < self.ues}
@@ -208,6 +219,9 @@ class MqttTransport:
     def message(self, topic: str, data: bytes, retained: bool) -> None:
         if topic == self.topics.run:
             self._take_run(wire.read(Run, data), retained)
+            return
+        if topic == self.topics.heartbeat:
+            self._beat_is_back = True
             return
         received_s = self.now()
         parts = topic.split("/")

@@ -55,6 +55,11 @@ class Topics:
         return f"{self.federation}/run"
 
     @property
+    def heartbeat(self) -> str:
+        """The topic of the server's messages to itself, which no device may write."""
+        return f"{self.federation}/here/server"
+
+    @property
     def from_devices(self) -> tuple[str, str]:
         return f"{self.federation}/here/+", f"{self.federation}/reply/+/+/+"
 
