@@ -1,18 +1,36 @@
 """Who can read what on the broker, and which limits does the wire have? In memory."""
 
+import datetime
+import socket
+import ssl
+import tempfile
 import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fake_broker import FakeBroker
-from raw_mqtt import wait_for
+from raw_mqtt import text, wait_for
 from worlds import world
 
-from perfeds2.deployment.mqtt.broker import access_list
+from perfeds2.deployment.mqtt.broker import Limits, access_list, configuration
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, prepare, travelling
-from perfeds2.deployment.mqtt.embedded import matches, read_access
+from perfeds2.deployment.mqtt.embedded import (
+    ClientConnection,
+    EmbeddedBroker,
+    Fields,
+    MalformedError,
+    Type,
+    matches,
+    read_access,
+)
+from perfeds2.deployment.mqtt.link import Site
+from perfeds2.deployment.mqtt.quota import Quota
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.mqtt.wire import Assembly, Here, JobMessage, Parcel, Run, Topics
 from perfeds2.deployment.setup import Setup
@@ -223,3 +241,98 @@ def test_a_model_larger_than_the_owner_allows_is_refused():
     run = travelling(Setup.from_texts({"devices": 2, "quorum": 1}), "r")
     with pytest.raises(InputError, match=r"the model has 0\.0 MB, and this device accepts .* MB \(--memory-mb\)"):
         prepare(run, Owner(memory_bytes=1000), 0)
+
+
+# ---- quotas
+
+
+def test_a_device_that_sends_too_much_is_reported_once_and_ignored_for_a_minute():
+    broker, clock = FakeBroker(), [100.0]
+    transport, device, other = serve(broker), Curious(broker, 0), Curious(broker, 1)
+    transport.now = lambda: clock[0]
+    broker.pump()
+    transport.changes()
+    transport._peers[0].quota = Quota(messages=5, bytes=1000)
+    for _ in range(20):
+        device.link.publish(TOPICS.here(0), Here(here=True, session="s", run="r").to_bytes())
+    other.link.publish(TOPICS.here(1), Here(here=False, session="s").to_bytes())
+    device.link.publish(TOPICS.here(0), Here(here=False, session="s").to_bytes())
+    broker.pump()
+    assert (
+        transport.troubles()[0]
+        == "sends more than 5 messages or 1,000 bytes in a minute; the rest of that minute is ignored"
+    )
+    assert transport.changes().went == {1}
+    clock[0] += 60.0
+    device.link.publish(TOPICS.here(0), Here(here=False, session="s").to_bytes())
+    broker.pump()
+    assert transport.changes().went == {0}
+
+
+def test_bytes_count_as_well_as_messages():
+    quota = Quota(messages=100, bytes=1000)
+    assert [quota.exceeded(400, 0.0) for _ in range(3)] == [False, False, True]
+    assert not quota.exceeded(400, 61.0)
+
+
+def test_the_embedded_broker_disconnects_a_device_over_its_quota_and_never_the_server(made, tmp_path):
+    (tmp_path / "access.txt").write_text(access_list())
+    lines = configuration(made, ("127.0.0.1", 0), tmp_path, Limits()).splitlines()
+    broker = EmbeddedBroker({name: value for name, _, value in (line.partition(" ") for line in lines)})
+    publish = text("perfeds2/here/x") + b"hello"
+
+    def send(name, times):
+        connection = ClientConnection(broker)  # another one each time: it has reconnected
+        connection.name, connection.greeted = name, True
+        for _ in range(times):
+            connection.handle(Type.PUBLISH << 4, Fields(publish))
+
+    for name in ("device-0", "server"):
+        broker.quotas[name].messages = 5
+    send("device-0", 3)
+    with pytest.raises(MalformedError, match="more than 5 messages"):
+        send("device-0", 3)
+    send("device-1", 10)
+    send("server", 10)
+
+
+# ---- clocks
+
+
+@pytest.mark.parametrize(("days", "why"), [((1, 9), "is not yet valid"), ((-9, -1), "has expired")])
+def test_a_machine_with_a_wrong_clock_is_told_about_its_clock(made, monkeypatch, days, why):
+    error = handshake_error(*days)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse(*_, **__):
+            raise error
+
+        monkeypatch.setattr(ssl.SSLContext, "wrap_socket", refuse)
+        said = str(Site("127.0.0.1", listener.getsockname()[1], made).why_refused(0))
+    assert f"this machine's clock says {time.strftime('%Y-%m-%d', time.gmtime())}" in said
+    assert f"certificate {why}; set the clock" in said
+    assert "ca.crt" not in said
+
+
+def handshake_error(first_day, last_day):
+    """What OpenSSL says about a broker's certificate that is valid from one day from now to another."""
+    now, key = datetime.datetime.now(datetime.UTC), ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    valid = [now + datetime.timedelta(days=day) for day in (first_day, last_day)]
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), *valid)
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    listener = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(certificate + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        file.flush()
+        listener.load_cert_chain(file.name)
+    client = ssl.create_default_context(cadata=certificate.decode())
+    inward, outward = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(inward, outward, server_hostname="localhost")
+    for side in (ours, listener.wrap_bio(outward, inward, server_side=True)):
+        with pytest.raises(ssl.SSLWantReadError):
+            side.do_handshake()
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        ours.do_handshake()
+    return caught.value

@@ -15,11 +15,14 @@ import asyncio
 import ssl
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+
+from perfeds2.deployment.mqtt.quota import Quota
 
 GREETS_WITHIN_S = 10.0  # from the connection to an accepted CONNECT
 CLOSES_WITHIN_S = 0.5  # for a client to read why it was disconnected
@@ -208,6 +211,7 @@ class EmbeddedBroker:
         self.context = make_context(settings)
         self.connections: set[ClientConnection] = set()
         self.named: dict[str, ClientConnection] = {}  # clients that sent CONNECT
+        self.quotas: defaultdict[str, Quota] = defaultdict(Quota)  # by name, so that reconnecting does not help
         self.retained: dict[str, Message] = {}  # of the server, by topic; a device could fill the memory
 
     def allows(self, name: str, verb: str, topic: str) -> bool:
@@ -221,7 +225,7 @@ class EmbeddedBroker:
         if not self.allows(name, "write", message.topic):
             say(f"{name} may not write {message.topic!r}")
             return
-        if message.retain and name.rpartition(".")[2] == SERVER:
+        if message.retain and is_server(name):
             self.retained[message.topic] = message
             if not message.payload:
                 del self.retained[message.topic]
@@ -325,6 +329,9 @@ class ClientConnection(asyncio.Protocol):
             self.connect(fields)
         elif kind == Type.PUBLISH:
             message, number = read_publish(flags, fields)
+            quota = self.broker.quotas[self.name]
+            if not is_server(self.name) and quota.exceeded(len(message.payload), time.monotonic()):
+                raise MalformedError(str(quota))
             self.broker.publish(self.name, message)
             if number:
                 self.send(packet(Type.PUBACK, number))
@@ -429,6 +436,10 @@ def make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
     for name in ("cafile", "crlfile"):
         context.load_verify_locations(settings[name])
     return context
+
+
+def is_server(name: str) -> bool:
+    return name.rpartition(".")[2] == SERVER
 
 
 def name_in(tls: ssl.SSLObject) -> str:

@@ -28,10 +28,18 @@ ANSWERS_WITHIN_S = 5.0
 REFUSALS = {  # by OpenSSL's name of the broker's alert
     "CERTIFICATE_REVOKED": "{name} was revoked; ask for new credentials (perfeds2 federate rotate)",
     "UNKNOWN_CA": "{name}'s certificate is from another authority than the broker's; copy it again from where perfeds2 federate credentials was run",
-    "CERTIFICATE_EXPIRED": "{name}'s certificate has expired; ask for new credentials (perfeds2 federate rotate)",
+    "CERTIFICATE_EXPIRED": "{name}'s certificate has expired by the broker's clock; ask for new credentials (perfeds2 federate rotate)",
     "CERTIFICATE_REQUIRED": "the broker requires a certificate, but {name} sent none",
-    "BAD_CERTIFICATE": "{name}'s certificate is damaged; copy it again",
+    "BAD_CERTIFICATE": "{name}'s certificate is damaged, or not valid yet by the broker's clock; copy it again, or set that clock",
 }
+
+
+CLOCK_ERRORS = (
+    9,
+    10,
+    11,
+    12,
+)  # OpenSSL's codes: a certificate or a list of revocations is not valid yet, or has expired
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,9 @@ class Site:
         except InputError as error:
             return str(error)
         except ssl.SSLCertVerificationError as error:
+            if error.verify_code in CLOCK_ERRORS:
+                clock = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+                return f"this machine's clock says {clock}, and by that the {error.verify_message}; set the clock, or ask for new credentials if it is right"
             return f"the broker at {self.address} cannot be verified ({error.verify_message}); does {self.credentials.authority} belong to this federation?"
         except ssl.SSLError as error:
             said = next((text for word, text in REFUSALS.items() if word in (error.reason or "")), None)

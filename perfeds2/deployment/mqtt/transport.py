@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Link
+from perfeds2.deployment.mqtt.quota import Quota
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run, Topics
 from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles
 from perfeds2.deployment.validate import in_words
@@ -53,6 +54,7 @@ class Peer:
     stray_s: float = NEVER_S  # when its last stray reply was reported
     session: str | None = None  # while it is present
     came_s: float = NEVER_S
+    quota: Quota = field(default_factory=Quota)
 
 
 @dataclass
@@ -229,7 +231,10 @@ class MqttTransport:
         if ue is None or ue >= self.ues or retained:  # retained messages may be outdated; devices report anew
             return
         with self._lock:
-            if parts[1] == "here":
+            quota = self._peers[ue].quota
+            if quota.exceeded(len(data), received_s):
+                self._troubles[ue] = f"sends {quota}; the rest of that minute is ignored"
+            elif parts[1] == "here":
                 self._take_here(ue, wire.read(Here, data))
             elif parts[1] == "reply" and len(parts) == 5 and (ticket := wire.number(parts[3])) is not None:
                 self._take_part(ue, ticket, parts[4], data, received_s)
