@@ -86,6 +86,8 @@ def connect(me, server, folder, inbox):
     """Connect, and reconnect automatically. Each connection has its own session, so an old will does not count."""
     client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=me, userdata={})
     context = ssl.create_default_context(cafile=folder / "ca.crt")
+    context.load_verify_locations(folder / "ca.crl")  # brokers whose key was stolen
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     context.load_cert_chain(folder / "devices" / f"{me}.crt", folder / "devices" / f"{me}.key")
     client.tls_set_context(context)
 

@@ -125,8 +125,10 @@ def test_no_service_may_more_than_it_needs():
 
 def test_each_service_is_handed_its_own_keys_and_they_are_files_that_are_made(tmp_path):
     make_credentials(tmp_path / "credentials", 2, ["broker"])
-    server, device = {"ca.crt", "server.crt", "server.key"}, lambda n: {"ca.crt", f"device-{n}.crt", f"device-{n}.key"}
-    expected = {"broker": server | {"revoked.crl"}, "server": server, "device-0": device(0), "device-1": device(1)}
+    broker = {"clients.crt", "clients.crl", "broker.crt", "broker.key"}
+    expected = {
+        name: {"ca.crt", "ca.crl", f"{name}.crt", f"{name}.key"} for name in ("server", "device-0", "device-1")
+    } | {"broker": broker}
     for name, service in COMPOSE["services"].items():
         mounts = [volume.split(":") for volume in service["volumes"] if volume.startswith("./")]
         files = {Path(there).name: (here, there, mode) for here, there, mode in mounts if "credentials" in here}

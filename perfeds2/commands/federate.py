@@ -1,6 +1,6 @@
 """perfeds2 federate: run the protocol on real devices, over MQTT.
 
-``local`` runs a whole federation on this machine. ``credentials``, ``rotate`` and ``revoke`` manage certificates.
+``local`` runs a whole federation on this machine. The commands in ``certificates.py`` manage certificates.
 ``server`` and ``device`` run on the machines of a federation. ``submit``, ``resume``, ``watch``, ``stop`` and ``verify``
 manage its runs.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from perfeds2.commands.certificates import CERTIFICATE_COMMANDS, CREDENTIALS, open_credentials
 from perfeds2.commands.common import QUIET, SettingsCommand, flag, new_folder, setting_flags, with_flags
 from perfeds2.commands.watch import watch
 from perfeds2.console import give_up, guarded, say
@@ -24,19 +25,12 @@ from perfeds2.errors import InputError
 from perfeds2.spec.names import Value, Values
 
 if TYPE_CHECKING:
-    from perfeds2.deployment.credentials import Credentials
     from perfeds2.deployment.mqtt.link import Site
     from perfeds2.deployment.mqtt.runs import Queue
     from perfeds2.deployment.setup import Setup
 
 EXTRA = ("paho", "cryptography", "prometheus_client")  # modules of the extra [mqtt]
-COPY_LIST = (
-    "If this is not the server's own folder, copy revoked.crl there. The server applies it at once; "
-    "restart a broker that you started yourself."
-)
 RUN = typer.Argument(help="Run folder on the server.", metavar="DIR")
-NUMBER = flag("--number", "Device number.", "N", ..., min=0)
-CREDENTIALS = flag("--credentials", "Folder with ca.crt and this machine's keys.", "DIR", Path("credentials"))
 STATE = flag("--state", "Folder with the server's own files.", "DIR", Path("mqtt"))
 FLAGS = setting_flags(FOLLOWED)
 FLAGS["set_"] = (list[str] | None, flag("--set", "A method's setting: Method.key=value. Repeatable.", "KEY=VALUE"))
@@ -80,14 +74,6 @@ def need_extra() -> None:
         raise InputError(
             f"a federation needs packages that are not installed: {python} -m pip install 'perfeds2[mqtt]'."
         )
-
-
-def open_credentials(folder: Path) -> "Credentials":
-    from perfeds2.deployment.credentials import Credentials
-
-    if not (folder / "ca.crt").exists():
-        raise InputError(f"--credentials {folder} has no ca.crt; make it with perfeds2 federate credentials.")
-    return Credentials(folder.resolve())
 
 
 def open_site(address: str, flag_name: str, credentials: Path) -> "Site":
@@ -137,41 +123,6 @@ def local(
             print_summary(path)
 
 
-# ---- certificates
-
-
-def credentials(
-    folder: Path = typer.Argument(help="Folder for the files.", metavar="DIR"),
-    devices: int = flag("--devices", "Number of devices; existing files stay.", "N", ..., min=0),
-    host: list[str] = flag("--host", "Server name or address. Repeatable.", "HOST", ...),
-    quiet: bool = QUIET,
-) -> None:
-    """Make a certificate authority, and a certificate for server and devices."""
-    from perfeds2.deployment.credentials import LOOPBACK, make_credentials
-
-    made = make_credentials(folder, devices, [*host, *LOOPBACK])
-    server_files = (made.authority, made.certificate, made.certificate_key, made.revocations)
-    say(quiet, f"For the server: {', '.join(map(str, server_files))}")
-    say(quiet, f"For device N: {made.authority}, devices/device-N.crt and devices/device-N.key, and nothing else")
-    say(quiet, f"Keep offline: {made.authority_key}")
-
-
-def rotate(
-    number: int | None = flag("--number", "Device number. (default: the server)", "N", min=0),
-    credentials: Path = CREDENTIALS,
-    quiet: bool = QUIET,
-) -> None:
-    """Replace and revoke the certificate of a device or the server."""
-    open_credentials(credentials).rotate(number)
-    say(quiet, f"A new key and certificate for {'the server' if number is None else f'device {number}'}. {COPY_LIST}")
-
-
-def revoke(number: int = NUMBER, credentials: Path = CREDENTIALS, quiet: bool = QUIET) -> None:
-    """Revoke a device's certificate. The command rotate lets it in again."""
-    open_credentials(credentials).revoke(number)
-    say(quiet, f"device {number} is revoked. {COPY_LIST}")
-
-
 # ---- machines
 
 
@@ -187,13 +138,14 @@ def server(
     site = open_site(broker or listen or "127.0.0.1:8883", "--broker" if broker else "--listen", credentials)
     from perfeds2.deployment.mqtt.broker import running_broker
     from perfeds2.deployment.mqtt.runs import serve_queue
+    from perfeds2.deployment.processes import repeating
 
     queue = open_queue(state)
     queue.open()
     started = nullcontext()
     if broker is None:  # the embedded broker is for one machine; only Mosquitto may face a network
         started = running_broker(site.credentials, (site.host, site.port), queue.state / "broker", "mosquitto")
-    with started:
+    with started, repeating(lambda: list(map(typer.echo, site.credentials.warnings()))):
         inside = replace(site, host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(site.host, site.host))  # noqa: S104 (not bound here)
         typer.echo(f"{'Joining' if broker else 'Listening on'} {site.address}; runs are taken from {queue.state}")
         serve_queue(inside, queue, typer.echo)
@@ -230,6 +182,19 @@ def device(
         return Owner(module, absolute(model), folders[one], own_state, job_s, round(memory_mb * 2**20))
 
     (run_together if together or len(numbers) == 1 else run_apart)(site, numbers, owner)
+
+
+def status(credentials: Path = CREDENTIALS, state: Path = STATE) -> None:
+    """Show the server's runs, and which certificates expire soon."""
+    from perfeds2.deployment.status import read_status
+
+    held, queue = open_credentials(credentials), open_queue(state)
+    typer.echo(f"{'A' if queue.is_served() else 'No'} server uses {queue.state}.")
+    for run in queue.runs().values():
+        now = read_status(run)
+        typer.echo(f"{run}: {'waiting' if now is None else f'{now.phase}, round {now.round} of {now.rounds}'}")
+    for warning in held.warnings():
+        typer.echo(f"warning: {warning}")
 
 
 # ---- runs
@@ -305,7 +270,7 @@ def reporting_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 federate_app = typer.Typer(help="Run the protocol on real devices over MQTT.\n\nStart with: perfeds2 federate local")
 federate_app.command(cls=FederationCommand)(with_flags(local, FLAGS))
-for command in (credentials, rotate, revoke, server, device):
+for command in (*CERTIFICATE_COMMANDS, server, device, status):
     federate_app.command()(reporting_errors(command))
 federate_app.command(cls=FederationCommand)(reporting_errors(with_flags(submit, FLAGS)))
 for command in (resume, stop, verify):

@@ -10,13 +10,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
+DAY_S = 86_400.0
 
 
 class Processes:
@@ -85,3 +88,24 @@ def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def repeating(action: Callable[[], object], every_s: float = DAY_S) -> Iterator[None]:
+    """Call a function now and every day in a thread, within the context."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while True:
+            try:
+                action()
+            except Exception:  # such as a damaged file, which may be repaired by tomorrow
+                traceback.print_exc()
+            if ended.wait(every_s):
+                return
+
+    threading.Thread(target=repeat, name="repeating", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()

@@ -16,11 +16,11 @@ pytest.importorskip("cryptography")
 
 from raw_mqtt import Client, connect_packet, files_of, is_alive, tls_to, wait_for
 
-from perfeds2.deployment.credentials import Credentials, make_credentials
+from perfeds2.deployment.credentials import BROKER, Credentials, make_credentials
 from perfeds2.deployment.mqtt import broker as brokers
 from perfeds2.deployment.mqtt.broker import Kind, find_mosquitto, free_port, running_broker
 from perfeds2.deployment.mqtt.embedded import Message
-from perfeds2.deployment.mqtt.link import Site
+from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -40,6 +40,7 @@ WRITES = [  # by device 1
     ("perfeds2/reply/device-2/7/0", False),
     ("perfeds2/reply/device-10/7/0", False),
     ("perfeds2/run", False),
+    ("perfeds2/trust", False),
     ("perfeds2/model/0/0", False),
     ("perfeds2/job/device-1", False),
     ("perfeds2/job/device-2", False),
@@ -48,6 +49,7 @@ WRITES = [  # by device 1
 ]
 READS = [  # by device 1
     ("perfeds2/run", True),
+    ("perfeds2/trust", True),
     ("perfeds2/model/0/0", True),
     ("perfeds2/model/17/3", True),
     ("perfeds2/job/device-1", True),
@@ -146,6 +148,7 @@ def test_strangers_are_refused(broker, made, tmp_path):
     mixed = Credentials(tmp_path / "mixed")
     shutil.copytree(foreign.folder, mixed.folder)
     shutil.copy(made.authority, mixed.authority)
+    shutil.copy(made.brokers.revocations, mixed.brokers.revocations)
     for credentials, name in ((made, None), (mixed, 0), (mixed, "server")):
         assert "LET IN" not in refusal(address, credentials, name)
     assert "LET IN" in refusal(address, made, 0)
@@ -157,18 +160,31 @@ def test_strangers_are_refused(broker, made, tmp_path):
         witness.ping()
 
 
-def test_a_device_cannot_pass_for_the_broker(made):
+@pytest.mark.parametrize(
+    ("name", "trusted", "why"), [(0, "ca.crt", "issuer"), ("server", "ca.crt", "issuer"), (0, "clients.crt", "purpose")]
+)
+def test_a_client_cannot_pass_for_the_broker(made, name, trusted, why):
+    """Not even to one who trusts the clients' authority by mistake."""
     listener = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    listener.load_cert_chain(*files_of(made, 0))
-    client = ssl.create_default_context(cafile=str(made.authority))
+    listener.load_cert_chain(*files_of(made, name))
+    client = ssl.create_default_context(cafile=str(made.folder / trusted))
     client.check_hostname = False
     inward, outward = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours, theirs = client.wrap_bio(inward, outward), listener.wrap_bio(outward, inward, server_side=True)
     for side in (ours, theirs):
         with pytest.raises(ssl.SSLWantReadError):
             side.do_handshake()
-    with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
+    with pytest.raises(ssl.SSLCertVerificationError, match=why):
         ours.do_handshake()
+
+
+def test_the_brokers_own_certificate_lets_nobody_in(broker, made, tmp_path):
+    thief = Credentials(tmp_path / "thief")
+    shutil.copytree(made.folder, thief.folder)
+    assert "LET IN" in refusal((broker.host, broker.port), thief, "server")
+    for mine, stolen in zip(thief.own_files(None), made.own_files(BROKER), strict=True):
+        shutil.copy(stolen, mine)
+    assert "LET IN" not in refusal((broker.host, broker.port), thief, "server")
 
 
 def test_old_tls_is_refused(broker, made):
@@ -202,6 +218,7 @@ def test_a_revoked_device_is_let_go_and_told_so_until_it_has_a_new_key(kind, tmp
         assert why_refused(made, address, 0) is None
         foreign = make_credentials(tmp_path / "foreign", 2)
         shutil.copy(made.authority, foreign.authority)
+        shutil.copy(made.brokers.revocations, foreign.brokers.revocations)
         assert "another authority" in (why_refused(foreign, address, 1) or "")
         made.rotate(1)
         made.rotate(2)
@@ -210,6 +227,40 @@ def test_a_revoked_device_is_let_go_and_told_so_until_it_has_a_new_key(kind, tmp
         assert "revoked" in (why_refused(old, address, 2) or "")
         with Client(broker, made, 1) as back:
             back.ping()
+
+
+class Silent:
+    """A listener that does nothing."""
+
+    def up(self) -> None: ...
+
+    def message(self, topic: str, data: bytes, retained: bool) -> None: ...
+
+    def last_will(self) -> None:
+        return None
+
+
+def test_a_stolen_broker_key_is_refused_once_the_list_is_heard(kind, tmp_path):
+    made = make_credentials(tmp_path / "credentials", 1)
+    stolen, device = Credentials(tmp_path / "stolen"), Credentials(tmp_path / "device")
+    for copy in (stolen, device):
+        shutil.copytree(made.folder, copy.folder)
+    with (
+        running_broker(stolen, ("127.0.0.1", 0), tmp_path / "thief", kind) as thief,
+        running_broker(made, ("127.0.0.1", 0), tmp_path / "broker", kind) as broker,
+    ):
+        made.rotate(BROKER)
+        wait_for(lambda: broker.restarts > 0, 60)
+        assert why_refused(device, (thief.host, thief.port), 0) is None
+        links = [Link(Site(broker.host, broker.port, made)), Link(Site(broker.host, broker.port, device), 0)]
+        for link in links:
+            link.start(Silent())
+        wait_for(lambda: device.brokers.revoked() == made.brokers.revoked() != frozenset(), 60)
+        wait_for(lambda: links[1].is_up and links[1]._client.socket() is not None, 60)
+        assert "revoked" in (why_refused(device, (thief.host, thief.port), 0) or "")
+        assert why_refused(device, (broker.host, broker.port), 0) is None
+        for link in links:
+            link.close(("perfeds2/here/device-0", b""))
 
 
 def test_why_a_broker_does_not_answer_is_a_sentence(made, tmp_path):

@@ -11,10 +11,14 @@ pytest.importorskip("cryptography")
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from perfeds2.deployment import authority as authorities
 from perfeds2.deployment.credentials import (
+    BROKER,
+    ENROLMENT,
+    Credentials,
     check_host,
     credentials_beside,
     keep_apart,
@@ -42,7 +46,7 @@ def usages(path) -> set[x509.ObjectIdentifier]:
 
 
 def hosts(made) -> set[str]:
-    names = read(made.certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = read(made.file(BROKER, "crt")).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))}
 
 
@@ -51,20 +55,21 @@ def contents(folder) -> dict[str, bytes]:
 
 
 def test_certificates_say_who_is_who_and_a_device_is_never_a_server(made):
-    assert name_in(made.certificate) == ["server"]
-    assert usages(made.certificate) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
-    for device in range(3):
-        certificate = made.file(device, "crt")
-        assert name_in(certificate) == [f"device-{device}"]
-        assert usages(certificate) == {ExtendedKeyUsageOID.CLIENT_AUTH}
-        read(certificate).verify_directly_issued_by(read(made.authority))
+    expected = dict.fromkeys((BROKER, ENROLMENT), (ExtendedKeyUsageOID.SERVER_AUTH, made.brokers))
+    expected |= dict.fromkeys((None, 0, 1, 2), (ExtendedKeyUsageOID.CLIENT_AUTH, made.clients))
+    for party, (usage, authority) in expected.items():
+        certificate = made.file(party, "crt")
+        assert name_in(certificate) == [name_of(party)]
+        assert usages(certificate) == {usage}
+        read(certificate).verify_directly_issued_by(read(authority.certificate))
         assert not read(certificate).extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert read(made.brokers.certificate).public_key() != read(made.clients.certificate).public_key()
+    assert len({made.file(party, "key").read_bytes() for party in expected}) == 6
 
 
 def test_a_devices_certificate_is_for_its_key(made):
     key = serialization.load_pem_private_key(made.file(1, "key").read_bytes(), None)
     assert read(made.file(1, "crt")).public_key() == key.public_key()
-    assert not made.file(1, "pub").exists()
 
 
 def test_private_files_are_their_owners_only(made, tmp_path):
@@ -77,7 +82,13 @@ def test_private_files_are_their_owners_only(made, tmp_path):
     for each in (made, open_to_all):
         for path in (each.folder, each.folder / "devices"):
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
-        for path in (each.authority_key, each.certificate_key, each.file(0, "key")):
+        for path in (
+            each.brokers.key,
+            each.clients.key,
+            each.file(BROKER, "key"),
+            each.certificate_key,
+            each.file(0, "key"),
+        ):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not list(made.folder.rglob(".*"))
 
@@ -92,11 +103,11 @@ def test_what_exists_stays_and_what_is_new_is_added(made):
     assert made.devices() == [0, 1, 2, 3, 4]
 
 
-def test_a_new_host_makes_a_new_server_certificate_with_the_old_hosts_too(made):
+def test_a_new_host_makes_a_new_broker_certificate_with_the_old_hosts_too(made):
     before = contents(made.folder)
     make_credentials(made.folder, 3, ["new.example.org"])
     changed = {name for name, text in contents(made.folder).items() if before[name] != text}
-    assert changed == {"server.crt"}  # no one else has come to know its key
+    assert changed == {"broker.crt", "enrolment.crt"}  # no one else has come to know its key
     assert hosts(made) == {"fl.example.org", "10.0.0.7", "new.example.org"}
 
 
@@ -104,7 +115,7 @@ def test_a_revoked_device_stays_out_until_it_is_given_a_new_key(made):
     serial = read(made.file(1, "crt")).serial_number
     made.revoke(1)
     made.revoke(1)  # once is enough
-    assert made.revoked() == {serial}
+    assert made.clients.revoked() == {serial}
     assert made.devices() == [0, 2]
     make_credentials(made.folder, 3, ["10.0.0.7"])
     assert made.devices() == [0, 2]
@@ -112,7 +123,7 @@ def test_a_revoked_device_stays_out_until_it_is_given_a_new_key(made):
     made.rotate(1)
     assert made.devices() == [0, 1, 2]
     assert made.file(1, "key").read_bytes() != key
-    assert made.revoked() == {serial}
+    assert made.clients.revoked() == {serial}
 
 
 def test_after_rotate_the_old_certificate_is_on_the_list_and_the_new_one_is_not(made):
@@ -120,45 +131,46 @@ def test_after_rotate_the_old_certificate_is_on_the_list_and_the_new_one_is_not(
     key = made.certificate_key.read_bytes()
     made.rotate(2)
     made.rotate(None)
-    assert made.revoked() == {device, server}
+    assert made.clients.revoked() == {device, server}
     assert made.certificate_key.read_bytes() != key
     assert hosts(made) == {"fl.example.org", "10.0.0.7"}
-    assert read(made.file(2, "crt")).serial_number not in made.revoked()
-    revocations = x509.load_pem_x509_crl(made.revocations.read_bytes())
-    key = read(made.authority).public_key()
+    assert read(made.file(2, "crt")).serial_number not in made.clients.revoked()
+    revocations = x509.load_pem_x509_crl(made.clients.revocations.read_bytes())
+    key = read(made.clients.certificate).public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     assert revocations.is_signature_valid(key)
-    assert revocations.next_update_utc == read(made.authority).not_valid_after_utc
+    assert revocations.next_update_utc == read(made.clients.certificate).not_valid_after_utc
+
+
+def test_rotating_the_broker_revokes_all_its_certificates_and_keeps_its_hosts(made):
+    make_credentials(made.folder, 3, ["new.example.org"])  # a second certificate for the same key
+    old, key = made.serials(BROKER), made.file(BROKER, "key").read_bytes()
+    assert len(old) == 2
+    made.rotate(BROKER)
+    assert made.brokers.revoked() == old
+    assert made.clients.revoked() == frozenset()
+    assert made.file(BROKER, "key").read_bytes() != key
+    assert hosts(made) == {"fl.example.org", "10.0.0.7", "new.example.org"}
 
 
 def test_without_the_authoritys_key_what_needs_it_says_so_and_changes_nothing(made):
-    made.authority_key.unlink()
+    made.clients.key.unlink()
+    made.brokers.key.unlink()
     before = contents(made.folder)
     make_credentials(made.folder, 3, ["10.0.0.7"])  # nothing to sign
     for attempt in (
         lambda: made.rotate(1),
         lambda: made.rotate(None),
+        lambda: made.rotate(BROKER),
+        lambda: made.roll(),
         lambda: made.revoke(1),
         lambda: make_credentials(made.folder, 4, ["10.0.0.7"]),
         lambda: make_credentials(made.folder, 3, ["elsewhere"]),
     ):
-        with pytest.raises(InputError, match=r"ca\.key is missing"):
+        with pytest.raises(InputError, match=r"(ca|clients)\.key is missing"):
             attempt()
         assert {**contents(made.folder), **before} == contents(made.folder)
-    assert made.revoked() == frozenset()
-
-
-def test_a_device_may_bring_its_own_public_key(made):
-    key = ec.generate_private_key(ec.SECP256R1())
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    made.file(7, "pub").write_bytes(public)
-    make_credentials(made.folder, 3, ["10.0.0.7"])
-    assert made.devices() == [0, 1, 2, 7]
-    assert not made.file(7, "key").exists()
-    assert read(made.file(7, "crt")).public_key() == key.public_key()
-    made.file(8, "pub").write_bytes(b"nonsense")
-    with pytest.raises(InputError, match=r"device-8\.pub is not a public key"):
-        make_credentials(made.folder, 3, ["10.0.0.7"])
+    assert made.clients.revoked() == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +200,7 @@ def test_numbers_are_checked(made):
         made.rotate(9)
     with pytest.raises(InputError, match="has no certificate of device-9"):
         made.revoke(9)
-    for stray in ("device-x.pub", "device-01.crt", "device--1.crt", "device-.pub"):
+    for stray in ("device-x.crt", "device-01.crt", "device--1.crt", "device-.crt"):
         (made.folder / "devices" / stray).write_bytes(b"")
     assert made.devices() == [0, 1, 2]
 
@@ -219,14 +231,129 @@ def test_other_peoples_folders_are_left_alone(tmp_path):
 
 
 def test_what_is_damaged_is_named(made):
-    made.certificate.write_bytes(b"nonsense")
-    with pytest.raises(InputError, match=r"server\.crt is not a readable certificate"):
+    made.file(BROKER, "crt").write_bytes(b"nonsense")
+    with pytest.raises(InputError, match=r"broker\.crt is not a readable certificate"):
         make_credentials(made.folder, 1)
-    key = made.authority_key.read_bytes()
-    made.authority_key.write_bytes(b"nonsense")
-    with pytest.raises(InputError, match=r"ca\.key is not a readable private key"):
+    key = made.clients.key.read_bytes()
+    made.clients.key.write_bytes(b"nonsense")
+    with pytest.raises(InputError, match=r"clients\.key is not a readable private key"):
         made.rotate(1)
-    made.authority_key.write_bytes(key)
-    made.revocations.write_bytes(b"nonsense")
-    with pytest.raises(InputError, match=r"revoked\.crl is not a readable list"):
+    made.clients.key.write_bytes(key)
+    made.clients.revocations.write_bytes(b"nonsense")
+    with pytest.raises(InputError, match=r"clients\.crl is not a readable list"):
         made.devices()
+
+
+# ---- lists and authorities from the network
+
+
+@pytest.fixture
+def heard(made, tmp_path):
+    """A device's folder, and a function that brings it what the authority publishes now."""
+    device = Credentials(tmp_path / "device")
+    device.folder.mkdir()
+    for path in (made.brokers.certificate, made.brokers.revocations):
+        (device.folder / path.name).write_bytes(path.read_bytes())
+    return device
+
+
+def test_a_newer_list_is_stored_and_an_older_one_refused(made, heard):
+    before = made.brokers.trust()
+    made.rotate(BROKER)
+    newest = made.brokers.trust()
+    assert heard.brokers.take(newest)
+    assert not heard.brokers.take(newest)
+    with pytest.raises(InputError, match="older than those here"):
+        heard.brokers.take(before)
+    assert heard.brokers.revoked() == made.brokers.revoked() != frozenset()
+
+
+def test_a_read_only_folder_keeps_the_list_in_this_process(made, heard, monkeypatch):
+    made.rotate(BROKER)
+    before, written = contents(heard.folder), authorities.write
+
+    def write(path, text, mode=0o644):
+        if path.parent == heard.folder:
+            raise PermissionError
+        written(path, text, mode)
+
+    monkeypatch.setattr(authorities, "write", write)
+    heard.take_trust(made.brokers.trust())
+    assert heard.brokers.revoked() == made.brokers.revoked() != frozenset()
+    assert contents(heard.folder) == before
+
+
+def test_what_the_authority_did_not_sign_is_refused(made, heard, tmp_path):
+    foreign = make_credentials(tmp_path / "foreign", 0)
+    for text in (
+        b"",
+        b"nonsense",
+        made.brokers.certificate.read_bytes(),
+        foreign.brokers.trust(),
+        made.clients.trust(),
+        made.brokers.certificate.read_bytes() + foreign.brokers.revocations.read_bytes(),
+        foreign.brokers.certificate.read_bytes() + made.brokers.trust(),
+        made.brokers.trust() + foreign.brokers.certificate.read_bytes(),
+    ):
+        with pytest.raises(InputError, match="are refused"):
+            heard.brokers.take(text)
+    assert heard.brokers.trust() == made.brokers.trust()
+
+
+def test_a_stolen_broker_key_makes_no_authority(made, heard):
+    """The broker's certificate is signed by the authority, but is not one."""
+    stolen = authorities.read_privates(made.file(BROKER, "key"))[0]
+    broker = read(made.file(BROKER, "crt"))
+    mine = authorities.new_key()
+    forged = authorities._sign(
+        authorities._unsigned(authorities._name("mine"), broker.subject, mine.public_key(), 100).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        ),
+        mine.public_key(),
+        stolen,
+    )
+    text = forged.public_bytes(Encoding.PEM) + broker.public_bytes(Encoding.PEM) + made.brokers.trust()
+    with pytest.raises(InputError, match="no authority known here signed them"):
+        heard.brokers.take(text)
+
+
+def test_a_new_authority_is_learned_through_the_old_one_which_is_then_dropped(made, heard):
+    first = made.brokers.trust()
+    made.rotate(1)
+    revoked = made.clients.revoked()
+    made.roll()
+    assert made.clients.revoked() == revoked
+    overlap = made.brokers.trust()
+    assert heard.brokers.take(overlap)
+    with pytest.raises(InputError, match="two authorities already"):
+        made.roll()
+    made.roll(finish=True)
+    assert heard.brokers.take(made.brokers.trust())
+    assert len(authorities.read_certificates(heard.brokers.certificate)) == 1
+    for older in (first, overlap):
+        with pytest.raises(InputError, match="are refused"):
+            heard.brokers.take(older)
+    for party in (BROKER, ENROLMENT, None):
+        read(made.file(party, "crt")).verify_directly_issued_by(read(made.authority_of(party).certificate))
+    with pytest.raises(InputError, match="one authority only"):
+        made.roll(finish=True)
+
+
+# ---- expiry
+
+
+def test_what_expires_within_thirty_days_is_named(made):
+    left = made.days_left()
+    assert {name: round(days) for name, days in left.items() if "/" not in name} == {
+        **dict.fromkeys(("broker.crt", "enrolment.crt", "server.crt"), 825),
+        **dict.fromkeys(("ca.crt", "ca.crl", "clients.crt", "clients.crl"), 3650),
+    }
+    assert made.warnings() == []
+    for device, days in ((0, 29.4), (1, 31.0), (2, -0.5)):
+        public = authorities.own_key(made.file(device, "key")).public_key()
+        made.file(device, "crt").unlink()
+        made.certify(device, public, days=days)
+    assert made.warnings() == [
+        "devices/device-0.crt expires in 29 days (docs/how-to/certificates.md)",
+        "devices/device-2.crt has expired (docs/how-to/certificates.md)",
+    ]

@@ -75,3 +75,32 @@ def test_devices_are_numbers_and_ranges_of_them():
     for wrong in ("", "a", "-1", "1;2"):
         with pytest.raises(InputError, match="0,2,4-6"):
             read_numbers(wrong)
+
+
+def test_status_names_the_runs_and_what_expires_soon(here):
+    from perfeds2.deployment.authority import own_key
+    from perfeds2.deployment.credentials import Credentials
+
+    made = Credentials(here / "credentials")
+    made.certify(1, own_key(made.file(1, "key")).public_key(), days=10.4)
+    assert command_line.perfeds2("federate", "submit", "runs/first", "--devices", 2, "--quorum", 1)[0] == 0
+    status, said, _ = command_line.told("federate", "status")
+    assert status == 0
+    assert "No server uses" in said
+    assert "runs/first: waiting" in said
+    assert "warning: devices/device-1.crt expires in 10 days" in said
+    assert said.count("warning") == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_rotate_says_what_to_install_and_until_when_the_old_key_works():
+    said = {}
+    for flags in ((), ("--number", 1), ("--broker",)):
+        status, said[flags], _ = command_line.told("federate", "rotate", *flags)
+        assert status == 0
+    assert "copy clients.crl there" in said[()]
+    assert "for device-1; install" in said["--number", 1]
+    assert "copy ca.crl there" in said["--broker",]
+    assert "refuses the old key once it has received the list" in " ".join(said["--broker",].split())
+    status, wrong = command_line.perfeds2("federate", "rotate", "--number", 1, "--broker")
+    assert (status, "give one of them" in wrong) == (2, True)

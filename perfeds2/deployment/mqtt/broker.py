@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from perfeds2.deployment.credentials import FEDERATION, SERVER, Credentials, federated_name
+from perfeds2.deployment.credentials import BROKER, FEDERATION, SERVER, Credentials, federated_name
 from perfeds2.deployment.mqtt.link import Site
 from perfeds2.deployment.processes import Processes
 from perfeds2.errors import InputError
@@ -99,7 +99,8 @@ class Broker:
         return news
 
     def _files(self) -> list[int]:
-        files = (self._site.credentials.revocations, self._site.credentials.certificate)
+        held = self._site.credentials
+        files = (held.clients.revocations, held.clients.certificate, held.brokers.revocations, held.file(BROKER, "crt"))
         return [path.stat().st_mtime_ns if path.exists() else 0 for path in files]
 
     def _answers(self) -> bool:
@@ -138,8 +139,9 @@ def running_broker(
     if kind == "mosquitto" and program is None:
         raise InputError(f"Mosquitto is not installed; {INSTALL}, or use a broker that is running: --broker HOST:PORT.")
     kind = kind or ("embedded" if program is None else "mosquitto")
-    if not credentials.revocations.exists():
-        raise InputError(f"{credentials.revocations} does not exist; make it with perfeds2 federate credentials.")
+    listed = credentials.clients.revocations
+    if not listed.exists():
+        raise InputError(f"{listed} does not exist; make it with perfeds2 federate credentials.")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
     site = Site(address[0], address[1] or free_port(address[0]), credentials)
@@ -176,6 +178,7 @@ user {federated_name(federation, SERVER)}
 topic readwrite {federation}/#
 
 pattern read {federation}/run
+pattern read {federation}/trust
 pattern read {federation}/model/#
 pattern read {federation}/job/%u
 pattern write {federation}/here/%u
@@ -191,14 +194,15 @@ def configuration(credentials: Credentials, address: tuple[str, int], folder: Pa
     for path in (credentials.folder, folder):
         if re.search(r"[\r\n]", str(path.resolve())):
             raise InputError(f"{str(path)!r} has a line break in it; choose another folder.")
+    certificate, key = credentials.own_files(BROKER)
     user = "user root" if os.geteuid() == 0 else ""  # otherwise it drops to a user that cannot read the key
     return f"""\
 listener {address[1]} {address[0]}
 tls_version tlsv1.2
-cafile {credentials.authority.resolve()}
-certfile {credentials.certificate.resolve()}
-keyfile {credentials.certificate_key.resolve()}
-crlfile {credentials.revocations.resolve()}
+cafile {credentials.clients.certificate.resolve()}
+certfile {certificate.resolve()}
+keyfile {key.resolve()}
+crlfile {credentials.clients.revocations.resolve()}
 require_certificate true
 use_identity_as_username true
 use_username_as_clientid true

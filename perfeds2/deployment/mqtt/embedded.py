@@ -425,7 +425,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 def make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
-    """Return a TLS context that accepts only certificates of one authority that are not revoked."""
+    """Return a TLS context that accepts only certificates of the clients' authority that are not revoked."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED

@@ -67,29 +67,10 @@ class Site:
             raise InputError(f"{flag} takes HOST:PORT, got {address!r}.")
         return cls(host.strip("[]"), int(port), credentials)
 
-    def tls(self, number: int | None) -> ssl.SSLContext:
-        """Return a TLS context with the certificate of a device, or of the server (None), that verifies the broker.
-
-        Raises:
-            InputError: A file is missing or unusable.
-        """
-        files = self.credentials.own_files(number)
-        for path in (self.credentials.authority, *files):
-            if not path.exists():
-                raise InputError(f"{path} does not exist; copy it from where perfeds2 federate credentials was run.")
-        try:
-            context = ssl.create_default_context(cafile=str(self.credentials.authority))
-            context.load_cert_chain(*files)
-        except OSError as error:
-            names = f"{self.credentials.authority}, {files[0]} and {files[1]}"
-            raise InputError(f"{names} are not a usable certificate and key: {error}.") from None
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        return context
-
     def why_refused(self, number: int | None) -> str | None:
         """Return why the broker refuses a device, or the server (None); None if TLS accepts it."""
         try:
-            context = self.tls(number)
+            context = self.credentials.tls(number)
             with (
                 socket.create_connection((self.host, self.port), timeout=ANSWERS_WITHIN_S) as connection,
                 context.wrap_socket(connection, server_hostname=self.host) as secure,
@@ -135,8 +116,11 @@ class Link:
         self._site, self._number, self._name = site, number, name_of(number)
         self._said, self._failure, self._short, self._since_s = "", "", 0, 0.0
         self.is_up = False
+        self._tls = site.credentials.tls(number)
+        self._trust_topic = f"{site.federation}/trust"  # retained: the broker's authorities and revocations
+        self._trusted = site.credentials.brokers.trust()
         client = self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=self._name, clean_session=True)
-        client.tls_set_context(site.tls(number))
+        client.tls_set_context(self._tls)
         client.max_inflight_messages_set(INFLIGHT)
         client.reconnect_delay_set(*RETRY_S)
         client.on_pre_connect = self._before
@@ -178,6 +162,10 @@ class Link:
         self._failure = ""
         self._tell(f"connected to {self._site.address}")
         with _going_on():
+            if self._number is None:
+                self.publish(self._trust_topic, self._site.credentials.brokers.trust(), retain=True)
+            else:
+                self.subscribe(self._trust_topic)
             self._listener.up()
 
     def _disconnected(self, client: paho.Client, _d: object, _f: object, reason: ReasonCode, _p: object) -> None:
@@ -205,7 +193,28 @@ class Link:
 
     def _message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         with _going_on():
+            if message.topic == self._trust_topic:
+                self._take_trust(bytes(message.payload))
+                return
             self._listener.message(message.topic, bytes(message.payload), message.retain)
+
+    def reload(self) -> None:
+        """Use the present certificates from the next connection on."""
+        self._site.credentials.load(self._tls, self._number)
+
+    def _take_trust(self, text: bytes) -> None:
+        """Store a newer list of revocations, and connect again: this broker may be on it."""
+        credentials = self._site.credentials
+        try:
+            credentials.take_trust(text)
+        except InputError as error:
+            self._tell(str(error))
+        trusted = credentials.brokers.trust()
+        if trusted != self._trusted:
+            self._trusted = trusted
+            self.reload()
+            if isinstance(connection := self._client.socket(), socket.socket):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _tell(self, text: str) -> None:
         """Print a message, unless it repeats the previous one."""

@@ -47,7 +47,7 @@ def run_apart(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner])
     import sklearn.datasets  # noqa: F401 (the digits)
 
     for number in numbers:
-        site.tls(number)  # report a missing file before anything is started
+        site.credentials.tls(number)  # report a missing file before anything is started
     locks = [tempfile.TemporaryFile() for _ in range(os.cpu_count() or 1)]  # noqa: SIM115 (kept open)
 
     def start(number: int) -> int:

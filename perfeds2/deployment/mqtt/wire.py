@@ -1,6 +1,7 @@
 """The messages on the broker: small JSON texts, and arrays as chunks of safetensors bytes. Never code.
 
     NAME/run                          server, retained   Run: the current run and its settings
+    NAME/trust                        server, retained   the broker's authorities and revocations (link.py)
     NAME/model/VERSION/CHUNK          server, retained   a model, encrypted, while any device works on it
     NAME/job/device-N                 server             JobMessage: a job, and which model it needs, with its key
     NAME/here/device-N                device             Here; also the last will of a device that dies

@@ -1,0 +1,74 @@
+"""perfeds2 federate credentials, rotate, revoke: who may take part in a federation."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from perfeds2.commands.common import QUIET, flag
+from perfeds2.console import say
+from perfeds2.errors import InputError
+
+if TYPE_CHECKING:
+    from perfeds2.deployment.credentials import Credentials
+
+COPY_LIST = (
+    "If this is not the server's own folder, copy {} there. The server restarts its broker at once; "
+    "restart a broker that you started yourself."
+)
+NUMBER = flag("--number", "Device number.", "N", ..., min=0)
+CREDENTIALS = flag("--credentials", "Folder with ca.crt and this machine's keys.", "DIR", Path("credentials"))
+
+
+def open_credentials(folder: Path) -> "Credentials":
+    from perfeds2.deployment.credentials import Credentials
+
+    if not (folder / "ca.crt").exists():
+        raise InputError(f"--credentials {folder} has no ca.crt; make it with perfeds2 federate credentials.")
+    return Credentials(folder.resolve())
+
+
+def credentials(
+    folder: Path = typer.Argument(help="Folder for the files.", metavar="DIR"),
+    devices: int = flag("--devices", "Number of devices; existing files stay.", "N", 0, min=0),
+    host: list[str] = flag("--host", "Broker name or address. Repeatable.", "HOST", ...),
+    quiet: bool = QUIET,
+) -> None:
+    """Make two certificate authorities, and certificates for broker, server and devices."""
+    from perfeds2.deployment.credentials import LOOPBACK, make_credentials
+
+    made = make_credentials(folder, devices, [*host, *LOOPBACK])
+    say(quiet, f"In {made.folder}, for every machine: ca.crt, ca.crl")
+    say(quiet, "For the broker: broker.crt, broker.key, clients.crt, clients.crl")
+    say(quiet, "For the server: server.crt, server.key; to enrol devices also clients.* and enrolment.*")
+    say(quiet, "For device N: devices/device-N.crt and devices/device-N.key, and nothing else")
+    say(quiet, "Keep offline: ca.key; without enrolment also clients.key")
+
+
+def rotate(
+    number: int | None = flag("--number", "Device number. (default: the server)", "N", min=0),
+    broker: bool = flag("--broker", "Rotate the broker's key instead.", default=False),
+    credentials: Path = CREDENTIALS,
+    quiet: bool = QUIET,
+) -> None:
+    """Replace and revoke the certificate of a device, the server or the broker."""
+    from perfeds2.deployment.credentials import BROKER, name_of
+
+    if broker and number is not None:
+        raise InputError("--number and --broker were both given; give one of them.")
+    party = BROKER if broker else number
+    held = open_credentials(credentials)
+    held.rotate(party)
+    say(quiet, f"A new key and certificate for {name_of(party)}; install them on its machine.")
+    say(quiet, COPY_LIST.format(held.authority_of(party).revocations.name))
+    if broker:
+        say(quiet, "A device refuses the old key once it has received the list, and accepts it until then.")
+
+
+def revoke(number: int = NUMBER, credentials: Path = CREDENTIALS, quiet: bool = QUIET) -> None:
+    """Revoke a device's certificate. The command rotate lets it in again."""
+    open_credentials(credentials).revoke(number)
+    say(quiet, f"device {number} is revoked. {COPY_LIST.format('clients.crl')}")
+
+
+CERTIFICATE_COMMANDS = (credentials, rotate, revoke)
