@@ -37,6 +37,7 @@ BASIC = {  # settings that --help shows, by panel; those with a value are its ex
     "Energy": {},
     "Rounds": {"quorum": "5", "max_staleness": "10", "schedule": "", "bandwidth": ""},
     "Learning": {"alpha": "", "beta": "0.05", "batch": "", "local_steps": "4"},
+    "Privacy": {},
     "Run": {
         "algorithms": "PerFedS2,FedAvg-SYN",
         "algorithm": "FedAvgS2",

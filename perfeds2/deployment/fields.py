@@ -88,6 +88,7 @@ FOLLOWED_FIELDS = {  # sections not listed apply in full; devices have real radi
     "cell": ("ues",),
     "radio": ("bits",),
     "energy": (),
+    "privacy": (),
     "protocol": ("quorum", "max_staleness", "stale"),
     "run": ("algorithms", "seeds", "rounds", "target_accuracy"),
 }

@@ -70,6 +70,13 @@ class OfMean(typing.Protocol):
 
 
 @typing.runtime_checkable
+class Weighted(Merge, typing.Protocol):
+    """A merge that uses uploads only through their weighted sum. With noise, no weight may exceed 1."""
+
+    def weights(self, staleness: Rows) -> Float[Array, "..."]: ...
+
+
+@typing.runtime_checkable
 class Telling(Merge, typing.Protocol):
     """A merge that sends something along with every model."""
 
@@ -148,7 +155,7 @@ class Optax:
 
 def discounted(
     kind: Discount, staleness: Rows, a: float | Array | None = None, b: float | Array = 4.0
-) -> Float[Array, " a"]:
+) -> Float[Array, "..."]:
     """Return FedAsync's discount s(τ): 1, or (1 + τ)^−a, or 1 up to b and then 1/(a(τ − b) + 1)."""
     tau = jnp.asarray(staleness, jnp.float32)
     a = (10.0 if kind == "hinge" else 0.5) if a is None else a

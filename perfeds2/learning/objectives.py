@@ -319,10 +319,15 @@ def norm(tree: Params) -> Number:
     return jnp.sqrt(sum(jnp.vdot(v, v) for v in jax.tree.leaves(tree)))
 
 
-def clip(gradient: Params, most: float | Array) -> Params:
-    """Return g·min(1, C/‖g‖), the gradient shortened to norm ``most``. A shorter one is unchanged."""
+def clip(gradient: Params, most: float | Array, *, must_be_finite: bool = False) -> Params:
+    """Return g·min(1, C/‖g‖), the gradient shortened to norm ``most``. A shorter one is unchanged.
+
+    With ``must_be_finite``, a gradient whose norm is not finite becomes 0.
+    """
     length = norm(gradient)
     scale = jnp.where(length > most, most / length, 1.0)
+    if must_be_finite:
+        return jax.tree.map(lambda g: jnp.where(jnp.isfinite(length), scale * g, 0.0), gradient)
     return jax.tree.map(lambda g: scale * g, gradient)
 
 

@@ -17,10 +17,11 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from perfeds2.learning import factored, on_gpu
 from perfeds2.learning.attacks import Attack, Hostile
-from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, Telling, Undrafted, mean_of
+from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, Telling, Undrafted, Weighted, mean_of
 from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, mean_loss
+from perfeds2.learning.noise import noise_of
 from perfeds2.learning.objectives import (
     Adapting,
     Annealed,
@@ -61,6 +62,8 @@ class Learner:
     clip: float | None = None  # largest norm of an upload; None: no clipping
     bits: int | None = None  # bits per number of an upload; None: no quantisation
     top_k: float | None = None  # share of the numbers that is uploaded; the rest waits for later uploads; None: all
+    noise: float | None = None  # σ: noise on the sum of a round, divided by ``clip``; None: no noise
+    bands: int = 1  # rounds that share noise; 1: independent noise
     personal_steps: int = 1  # personal steps in an evaluation, unless UEs keep models of their own
     attack: Attack | None = None  # what hostile UEs upload; None: there are none
 
@@ -137,6 +140,7 @@ class Program:
     bits: int | None = None  # bits per number of an upload
     top_k: float | None = None  # share of the numbers that is uploaded
     block: int = 1  # rounds between two checks whether to stop
+    bands: int = 1  # rounds that share noise
     written_out: int | None = None  # uploads per round in an unrolled loop; None: a loop for any number
 
     @classmethod
@@ -161,6 +165,7 @@ class Program:
             at_once=None if one_by_one else quorum,
             bits=learner.bits,
             top_k=learner.top_k,
+            bands=learner.bands,
             written_out=quorum if one_by_one and not looks and _adding_up_counts(model, learner, quorum) else None,
         )
 
@@ -186,6 +191,7 @@ class Known:
     alpha: Float[Array, "*lanes"]
     key: Key[Array, "*lanes"]  # source of the batches of all jobs
     clip: Float[Array, "*lanes"] | None = None  # None: clipping is not compiled
+    noise: Float[Array, "*lanes"] | None = None  # deviation of the noise on a round's sum; None: noise is not compiled
     hostile: Hostile | None = None  # None: attacks are not compiled
 
     @classmethod
@@ -194,8 +200,11 @@ class Known:
         beta, alpha = (jnp.asarray(number, jnp.float32) for number in (learner.beta, learner.personal_step))
         most = None if learner.clip is None else jnp.asarray(learner.clip, jnp.float32)
         key = jax.random.fold_in(jax.random.key(as_int32(seed)), 1)
+        if learner.noise is not None and most is None:
+            raise ValueError("noise is relative to clip, which is None; set clip, such as clip=1.0.")
+        noise = None if most is None or learner.noise is None else learner.noise * most
         hostile = Hostile.of(learner.attack, ues or task.ues, seed)
-        return cls(task.data, learner.parts[0], beta, alpha, key, most, hostile)
+        return cls(task.data, learner.parts[0], beta, alpha, key, most, noise, hostile)
 
 
 @dataclass(frozen=True)
@@ -347,7 +356,8 @@ def local_update(
     stays = objective.withheld(params) if isinstance(objective, Withholding) else {}
     if known.hostile is not None:
         total = known.hostile.sent(ue, total, params, key, known.clip) | {name: total[name] for name in stays}
-    total = total if known.clip is None else clip(total, known.clip)
+    if known.clip is not None:  # noise hides an upload of this norm, but no NaN
+        total = clip(total, known.clip, must_be_finite=known.noise is not None)
     sent = owed = total if program.top_k is None else jax.tree.map(jnp.add, total, unsent)
     if program.top_k is not None:
         numbers = sum(w.size for w in jax.tree.leaves(params)) - sum(w.size for w in jax.tree.leaves(stays))
@@ -379,12 +389,18 @@ def play_round(
     """Play round k: merge its participants' uploads and put the model on the shelf. Do nothing unless ``alive``."""
     merge: Any = program.structures[1].unflatten(known.numbers[1])
     rows, kept, memory = None, None, (state.memory, state.unsent)
+    noise = None if known.noise is None else noise_of(known.key, k, state.params, known.noise, program.bands)
     if program.each is None:
-        mean = jax.tree.map(lambda g: g / script.quorum, _total_upload(program, known, script, state, k))
+        total = _total_upload(program, known, script, state, k)
+        total = total if noise is None else jax.tree.map(jnp.add, total, noise)
+        mean = jax.tree.map(lambda g: g / script.quorum, total)
         found = merge.step(state.params, mean, known.beta, state.merge)
     else:
         arrived, kept = _arrived(program, known, script, state, k)
         rows = arrived.ues
+        if noise is not None:
+            whole = merge.weights(arrived.staleness).sum() if isinstance(merge, Weighted) else rows.size
+            arrived = replace(arrived, uploads=jax.tree.map(lambda u, z: u + z / whole, arrived.uploads, noise))
         if isinstance(merge, OfMean):
             found = merge.step(state.params, mean_of(arrived.uploads), known.beta, state.merge)
         else:

@@ -9,6 +9,7 @@ round t adds Σ_j d_j·z_{t−j} with the first coefficients of (1 − x)^½, so
 """
 
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -87,14 +88,32 @@ def sensitivity(timeline: Timeline, bands: int = 1) -> Float[np.ndarray, " n"]:
         raise ValueError(f"bands must be at least 1, got {bands}.")
     if bands == 1:
         return np.sqrt(timeline.merges)
+    *_, squares = np.zeros(timeline.population), *_squares(timeline, bands)
+    return np.sqrt(squares)
+
+
+def _squares(timeline: Timeline, bands: int) -> Iterator[Float[np.ndarray, " n"]]:
+    """Yield the square of every UE's sensitivity up to each round."""
     earlier = -noise_filter(bands)[1:]
     columns, squares = np.zeros((bands - 1, timeline.population)), np.zeros(timeline.population)
     for merged in timeline.ues:
         column = earlier @ columns
         np.add.at(column, merged, 1.0)
-        squares += column**2
+        squares = squares + column**2
         columns = np.concatenate([column[None], columns[:-1]])
-    return np.sqrt(squares)
+        yield squares
+
+
+def worst_losses(
+    timeline: Timeline, rounds: Sequence[int], sigma: float, delta: float = DELTA, bands: int = 1
+) -> Float[np.ndarray, " p"]:
+    """Return the largest ε of a UE after each of some numbers of rounds."""
+    if bands == 1:
+        largest = [np.bincount(timeline.ues[:k].ravel(), minlength=1).max() for k in rounds]
+    else:
+        by_round = [0.0, *(squares.max() for squares in _squares(timeline, bands))]
+        largest = [by_round[k] for k in rounds]
+    return epsilon_of(np.sqrt(np.array(largest, float)) / sigma, delta)
 
 
 def noise_filter(bands: int) -> Float[np.ndarray, " bands"]:

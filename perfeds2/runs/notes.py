@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from perfeds2.privacy.accounting import ASSUMPTIONS, DELTA
 from perfeds2.runs.store import Facts, Row
 from perfeds2.spec.fields import Spec
 
@@ -29,6 +30,8 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
     ):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
     notes += [note for name, own in facts.items() if (note := robustness(spec, name, own[0]["quorum"])) is not None]
+    if any("noise" in own[0] for own in facts.values()):
+        notes.append(f"Privacy at δ = {spec.privacy.delta or DELTA:g}: {ASSUMPTIONS}")
     for name, own in facts.items():
         if any(each["rounds"] == 0 for each in own):
             notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")

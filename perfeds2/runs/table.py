@@ -22,6 +22,7 @@ OF_TIMELINE = (
     *("rounds", "merges", "staleness_mean", "staleness_max", "seconds_per_round", "waiting_share", "wasted_share"),
     "starved",
 )
+OF_PRIVACY = ("noise", "epsilon_worst", "epsilon_median")  # with noise
 MEANS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")
 TO_TARGET = {  # column of the result, by what reaching the target cost
     "time_to_target_s": "time_s",
@@ -91,9 +92,9 @@ def radio_name(spec: Spec) -> str:
 
 
 def _timeline_part(of_seeds: Sequence[Facts]) -> Json:
-    energy = ("joules", "joules_per_merge") if "joules" in of_seeds[0] else ()
+    more = [name for name in ("joules", "joules_per_merge", *OF_PRIVACY) if name in of_seeds[0]]
     same = {name: of_seeds[0][name] for name in SAME_IN_SEEDS}
-    return same | {name: statistic([each[name] for each in of_seeds]) for name in (*OF_TIMELINE, *energy)}
+    return same | {name: statistic([each[name] for each in of_seeds]) for name in (*OF_TIMELINE, *more)}
 
 
 def learning_part(target: float, of_seeds: Sequence[Sequence[Row]]) -> Json:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import jax
@@ -24,6 +24,7 @@ from perfeds2.spec.build import Algorithm, Stage, clock_key, make_algorithms, ma
 from perfeds2.spec.cells import make_energy, upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import user_errors
+from perfeds2.spec.privacy import losses_at, losses_of, with_noise
 from perfeds2.spec.tasks import make_task
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.record import Timeline
@@ -48,7 +49,7 @@ class PreparedTraining:
     algorithm: Algorithm
     timeline: Timeline
     points: Sequence[EvaluationPoint]
-    costs: list[Row]  # at each evaluation: joules of all UEs and merged bits
+    costs: list[Row]  # at each evaluation: joules of all UEs, merged bits, and with noise ε
 
     @property
     def lane(self) -> Lane:
@@ -80,6 +81,7 @@ class Workbench:
         task = self._kept(self._tasks, (spec.task, spec.cell.ues, seed), lambda: make_task(spec, seed))
         (algorithm,) = make_algorithms(spec, stage)
         (timeline,) = make_timelines(spec, stage, [algorithm], told)
+        algorithm = replace(algorithm, learner=with_noise(spec.privacy, algorithm.learner, timeline))
         points = evaluation_points(timeline, horizon_s=spec.run.horizon_s, every_s=spec.run.eval_every_s)
         costs = costs_at(spec, stage.cell, algorithm, timeline, points)
         return PreparedTraining(training, task, stage, algorithm, timeline, points, costs)
@@ -217,10 +219,12 @@ def _per_ue(one: PreparedTraining, weights: PyTree, memory: PyTree) -> list[Row]
     table = evaluate(task, weights, learner.personal_step, memory, own, steps)
     metrics = {key: np.asarray(values) for key, values in table.items()}
     samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data are unlimited
+    losses = losses_of(one.training.spec.privacy, learner, one.timeline)
     merges, which = one.timeline.merges, {"algorithm": one.algorithm.name, "seed": one.training.seed}
     return [
         {**which, "ue": ue, "samples": int(samples[ue]), "merges": int(merges[ue])}
         | {key: float(metrics[key][ue]) for key in METRICS}
+        | ({} if losses is None else {"epsilon": float(losses[ue])})
         for ue in range(metrics[METRICS[0]].size)
     ]
 
@@ -258,6 +262,10 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         # With availability (there is a log), a UE without a job may only be away.
         "is_out_of_energy": timeline.log is None and too_few(timeline.open_version, rounds, protocol),
     }
+    losses = losses_of(spec.privacy, learner, timeline)
+    if losses is not None:
+        ends = {"epsilon_worst": float(losses.max()), "epsilon_median": float(np.median(losses))}
+        known |= {"noise": learner.noise, **ends}
     if cell is None:
         return known
     joules = float(energy_of(timeline, cell, make_energy(spec), bits, np.zeros(0)).total_j)
@@ -267,11 +275,12 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
 def costs_at(
     spec: Spec, cell: Cell, algorithm: Algorithm, timeline: Timeline, points: Sequence[EvaluationPoint]
 ) -> list[dict[str, float]]:
-    """Return the costs up to each evaluation: joules of all UEs, and bits of the merged uploads."""
+    """Return the costs up to each evaluation: joules of all UEs, bits of the merged uploads, and with noise ε."""
     bits = upload_bits(spec, algorithm.learner.objective)
     times_s = np.array([point.time_s for point in points], float)
     by_time_j = energy_of(timeline, cell, make_energy(spec), bits, times_s).by_time_j
+    losses = losses_at(spec.privacy, algorithm.learner, timeline, [point.round for point in points])
     return [
-        {"joules": float(joules), "merged_bits": float(point.round * timeline.quorum * bits)}
-        for point, joules in zip(points, by_time_j, strict=True)
+        {"joules": float(joules), "merged_bits": float(point.round * timeline.quorum * bits), **loss}
+        for point, joules, loss in zip(points, by_time_j, losses, strict=True)
     ]

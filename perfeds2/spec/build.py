@@ -43,9 +43,10 @@ from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import cycles_per_sample
 from perfeds2.network.cell import Cell
 from perfeds2.spec.cells import limits_energy, make_budget, make_cell, seconds_a_step, upload_bits
-from perfeds2.spec.fields import Spec
+from perfeds2.spec.fields import PrivacySpec, Spec
 from perfeds2.spec.methods import Method, method_of
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
+from perfeds2.spec.privacy import refuse_unless_private
 from perfeds2.spec.tasks import check_model, make_task, model_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -184,7 +185,9 @@ def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:
         del given["alpha"]  # its own step is the objective's
     follows = {key: value for key, value in given.items() if vars(own.learner)[key] == defaults[key]}
     algorithm = replace(own, learner=replace(own.learner, **follows))
-    _refuse_what_does_not_fit(own.name, algorithm.learner, spec.learning.merge if "merge" in follows else None)
+    _refuse_what_does_not_fit(
+        spec.privacy, own.name, algorithm.learner, spec.learning.merge if "merge" in follows else None
+    )
     if own.protocol is FROM_SETTINGS:
         algorithm = replace(algorithm, protocol=protocol_of(spec, "S2"))
         if own.schedule is None:
@@ -233,6 +236,7 @@ def learner_settings(spec: Spec, algorithm: str) -> Values:
     found["top_k"] = None if spec.radio.top_k == 1 else spec.radio.top_k
     if learning.attack is not None:
         found["attack"] = learning.attack.value
+    found["noise"], found["bands"] = spec.privacy.noise, spec.privacy.bands or 1
     chosen = learning.merge
     if chosen is not None:
         merge = chosen.value
@@ -258,12 +262,13 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     objective, merge = parts_of(made)
     given: Values = {"merge": _checked_merge(merge, f"the method {algorithm}")}
     learner = Learner(objective, **given | learner_settings(spec, algorithm))
-    _refuse_what_does_not_fit(algorithm, learner, learning.merge)
+    _refuse_what_does_not_fit(spec.privacy, algorithm, learner, learning.merge)
     return learner
 
 
-def _refuse_what_does_not_fit(algorithm: str, learner: Learner, merge: Named | None) -> None:
+def _refuse_what_does_not_fit(privacy: PrivacySpec, algorithm: str, learner: Learner, merge: Named | None) -> None:
     """Refuse settings that a method does not support."""
+    refuse_unless_private(privacy, algorithm, learner)
     given = {"--top-k": learner.top_k}
     why = "it merges late uploads as well, and a UE cannot know which of them were used"
     if isinstance(learner.objective, Scaffold):

@@ -14,6 +14,7 @@ import pydantic
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer
 
+from perfeds2.privacy.accounting import DELTA
 from perfeds2.spec.names import Kind, Named, Value, Values, method_name
 from perfeds2.spec.values import (
     ALGORITHM,
@@ -263,6 +264,23 @@ class LearningSpec(Section, title="Learning"):
     )
 
 
+class PrivacySpec(Section, title="Privacy"):
+    """Differential privacy of every UE: uploads are clipped (``--clip``), and noise hides them."""
+
+    noise: Annotated[Positive, within(1e-6, 1e9)] | None = setting(
+        None, "SIGMA", "Noise on a round's sum, relative to --clip.", flag="dp-noise", shown="no noise"
+    )
+    epsilon: Annotated[Positive, within(1e-6, 1e6)] | None = setting(
+        None, "EPSILON", "Largest privacy loss of a UE; decides the noise."
+    )
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = setting(
+        None, "DELTA", "δ of the privacy loss.", shown=f"{DELTA:g}"
+    )
+    bands: Annotated[int, Field(ge=1, le=1000)] | None = setting(
+        None, "B", "Rounds that share correlated noise.", flag="dp-bands", shown="1: independent"
+    )
+
+
 class RunSpec(Section, title="Run"):
     """What is run, for how long, and how often."""
 
@@ -295,6 +313,7 @@ class Spec(Section):
     energy: EnergySpec = Field(default_factory=EnergySpec)
     protocol: ProtocolSpec = Field(default_factory=ProtocolSpec)
     learning: LearningSpec = Field(default_factory=LearningSpec)
+    privacy: PrivacySpec = Field(default_factory=PrivacySpec)
     run: RunSpec = Field(default_factory=RunSpec)
     methods: Annotated[dict[str, Values], PlainSerializer(write_methods)] = Field(
         default_factory=dict
@@ -350,7 +369,7 @@ class Spec(Section):
         return {
             section: inner
             for section, inner in dumped.items()
-            if inner or section not in ("radio", "energy", "methods", "own")
+            if inner or section not in ("radio", "energy", "privacy", "methods", "own")
         }
 
     def to_toml(self) -> str:

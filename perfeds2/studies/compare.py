@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 from perfeds2.runs.comparison import Comparison, Which, write_results
 from perfeds2.runs.folder import Folder
@@ -13,6 +14,7 @@ from perfeds2.runs.trainer import facts_of
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.privacy import with_noise
 from perfeds2.timeline.record import Timeline
 
 
@@ -83,7 +85,8 @@ def _play(spec: Spec, command: str, reporter: Reporter) -> Comparison:
         algorithms = make_algorithms(spec, stage)
         for algorithm, timeline in zip(algorithms, make_timelines(spec, stage, algorithms, tell), strict=True):
             which = algorithm.name, seed
-            timelines[which], facts[which] = timeline, facts_of(spec, algorithm, timeline, seed, stage.cell)
+            private = replace(algorithm, learner=with_noise(spec.privacy, algorithm.learner, timeline))
+            timelines[which], facts[which] = timeline, facts_of(spec, private, timeline, seed, stage.cell)
             rounds += timeline.rounds
             reporter.step(f"{algorithm.name} seed {seed}", len(timelines) / total, timeline.end_s, rounds)
     return Comparison(spec, summarise(spec, command, facts, None), timelines, [], [], {})

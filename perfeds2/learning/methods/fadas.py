@@ -4,8 +4,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from perfeds2.learning.merges import Arrived, MergeState, Params, mean_of
+from perfeds2.learning.merges import Arrived, MergeState, Params, Rows, mean_of
 from perfeds2.learning.objectives import zeros
 from perfeds2.learning.settings import Decay, Length, StepSize, setting, traced
 
@@ -28,6 +29,10 @@ class FADAS:
 
     def init(self, params: Params, ues: int) -> tuple[Params, Params, Params]:  # noqa: ARG002 (the interface)
         return zeros(params), zeros(params), zeros(params)
+
+    def weights(self, staleness: Rows) -> Float[Array, "..."]:
+        """Return 1 for every upload."""
+        return jnp.ones(staleness.shape)
 
     def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         first, second, largest = state

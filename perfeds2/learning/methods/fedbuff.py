@@ -1,8 +1,9 @@
 """FedBuff: merge the mean of a buffer of uploads, each discounted by its staleness."""
 
 import jax
+from jaxtyping import Array, Float
 
-from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, MergeState, Params, discounted, weighted
+from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, MergeState, Params, Rows, discounted, weighted
 from perfeds2.learning.objectives import stepped, zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
 
@@ -37,8 +38,12 @@ class FedBuff:
     def init(self, params: Params, ues: int) -> MergeState:  # noqa: ARG002 (the interface)
         return None if self.momentum is None else zeros(params)
 
+    def weights(self, staleness: Rows) -> Float[Array, "..."]:
+        """Return s(τ) of every upload."""
+        return discounted(self.discount, staleness, self.discount_a, self.discount_b)
+
     def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
-        weights = discounted(self.discount, arrived.staleness, self.discount_a, self.discount_b)
+        weights = self.weights(arrived.staleness)
         step = weighted(weights / weights.size, arrived.moves)
         if self.momentum is not None:
             step = state = jax.tree.map(lambda d, new: self.momentum * d + new, state, step)

@@ -1,0 +1,81 @@
+"""Check the privacy settings, and find the noise that they ask for along a timeline."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+
+from perfeds2.errors import InputError
+from perfeds2.learning.merges import OfMean, Weighted
+from perfeds2.learning.replay import Learner
+from perfeds2.privacy.accounting import DELTA, noise_for, privacy_loss, worst_losses
+from perfeds2.spec.fields import PrivacySpec
+from perfeds2.timeline.record import Timeline
+
+
+def refuse_unless_private(privacy: PrivacySpec, algorithm: str, learner: Learner) -> None:
+    """Refuse privacy settings that contradict each other, and methods whose models noise on the sum does not hide."""
+    flag = next((flag for flag, given in _given(privacy).items() if given is not None), None)
+    if privacy.noise is not None and privacy.epsilon is not None:
+        raise InputError(
+            f"--dp-noise {privacy.noise:g} and --epsilon {privacy.epsilon:g} were both given; give one of them."
+        )
+    if flag is not None and learner.noise is None and privacy.epsilon is None:
+        raise InputError(f"{flag} has no effect without noise; add --dp-noise or --epsilon, or leave it out.")
+    if learner.noise is None and privacy.epsilon is None:
+        return
+    if not isinstance(learner.merge, OfMean | Weighted):
+        raise InputError(
+            f"{algorithm} cannot be combined with {flag or 'noise'}: its server uses uploads one by one or again, "
+            f"and only their sum is noisy. Remove it from --algorithms."
+        )
+    if learner.clip is None:
+        raise InputError(f"{flag or 'noise'} needs --clip: without it, an upload may be of any length. Try --clip 1.")
+    compressed = next((flag for flag, on in (("--bits", learner.bits), ("--top-k", learner.top_k)) if on), None)
+    if compressed is not None:
+        raise InputError(f"{compressed} may lengthen an upload after it was clipped; leave it out with {flag}.")
+
+
+def _given(privacy: PrivacySpec) -> dict[str, float | None]:
+    return {
+        "--dp-noise": privacy.noise,
+        "--epsilon": privacy.epsilon,
+        "--delta": privacy.delta,
+        "--dp-bands": privacy.bands,
+    }
+
+
+def with_noise(privacy: PrivacySpec, learner: Learner, timeline: Timeline) -> Learner:
+    """Return the learner with the noise along this timeline, if --epsilon asks for it.
+
+    Raises:
+        InputError: If the merge gives an upload of this timeline a weight above 1.
+    """
+    if learner.noise is None and privacy.epsilon is not None and timeline.rounds:
+        found = noise_for(timeline, privacy.epsilon, privacy.delta or DELTA, learner.bands)
+        learner = replace(learner, noise=found)
+    if learner.noise is not None and isinstance(learner.merge, Weighted):
+        largest = float(np.max(np.asarray(learner.merge.weights(timeline.staleness)), initial=0.0))
+        if largest > 1 + 1e-6:
+            raise InputError(
+                f"{type(learner.merge).__name__} gives an upload the weight {largest:.3g}; with noise, weights are at most 1."
+            )
+    return learner
+
+
+def losses_of(privacy: PrivacySpec, learner: Learner, timeline: Timeline) -> Float[np.ndarray, " n"] | None:
+    """Return ε of every UE; None without noise."""
+    if learner.noise is None:
+        return None
+    return privacy_loss(timeline, learner.noise, privacy.delta or DELTA, learner.bands)
+
+
+def losses_at(
+    privacy: PrivacySpec, learner: Learner, timeline: Timeline, rounds: Sequence[int]
+) -> list[dict[str, float]]:
+    """Return the worst UE's ε after some numbers of rounds, as columns; no column without noise."""
+    if learner.noise is None:
+        return [{} for _ in rounds]
+    found = worst_losses(timeline, rounds, learner.noise, privacy.delta or DELTA, learner.bands)
+    return [{"epsilon": epsilon} for epsilon in found.tolist()]

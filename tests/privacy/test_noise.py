@@ -1,0 +1,170 @@
+"""Has the noise that is added the claimed size and correlation, and is it refused where it would protect nothing?"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfeds2 import Cell, FedBuff, Learner, Mean, Protocol, compare, privacy_loss, simulate, spec_from, synthetic
+from perfeds2.errors import InputError
+from perfeds2.learning.methods import METHODS
+from perfeds2.learning.noise import threefry
+from perfeds2.learning.replay import Prepared, Script, advance, start
+from perfeds2.learning.train import evaluation_points
+from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.privacy.accounting import noise_filter
+from perfeds2.spec.build import Stage, make_algorithms
+from perfeds2.spec.privacy import with_noise
+
+TASK = synthetic(4, labels_per_ue=2, seed=0)
+ROUNDS, QUORUM, CLIP, SIGMA, BETA = 40, 2, 0.5, 3.0, 0.1
+TIMELINE = simulate(Cell.draw(4, seed=0), Protocol(QUORUM, 3), payload_bits=1e4, samples=24, rounds=ROUNDS)
+REFUSED = {"SCAFFOLD", "CA2FL", "SAFA", "FedAT", "FedAsync", "AsyncFedED"}
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An objective whose every gradient is the same number."""
+
+    value: float = 0.0
+    batches = 1
+
+    def __call__(self, loss, w, start, batches):
+        del loss, start, batches
+        return jax.tree.map(lambda v: jnp.full_like(v, self.value), w)
+
+
+def moves(learner: Learner) -> np.ndarray:
+    """The move of every round, divided by the step: shape (rounds, parameters)."""
+    script = Script.of(TIMELINE, learner.merge)
+    prepared, state = Prepared.of(TASK, script, learner, 0), start(TASK, script, learner, 0)
+    flat = [np.concatenate([np.ravel(w) for w in jax.tree.leaves(state.params)])]
+    for k in range(ROUNDS):
+        state = advance(prepared, state, k, k + 1)
+        flat.append(np.concatenate([np.ravel(w) for w in jax.tree.leaves(state.params)]))
+    return -np.diff(np.array(flat, float), axis=0) / BETA
+
+
+def learner(**more) -> Learner:
+    return Learner(**{"objective": Constant(), "beta": BETA, "batch": 8, "clip": CLIP, "noise": SIGMA} | more)
+
+
+@pytest.mark.parametrize("bands", [1, 4])
+def test_noise_has_the_claimed_variance_and_correlation(bands):
+    noise = moves(learner(bands=bands)) * QUORUM / (SIGMA * CLIP)
+    weights = noise_filter(bands)
+    for lag in range(6):
+        expected = float(weights[lag:] @ weights[: bands - lag]) if lag < bands else 0.0
+        later = noise[bands:]  # from here on, all terms of the filter are drawn
+        found = np.mean(later[lag:] * later[: len(later) - lag])
+        assert found == pytest.approx(expected, abs=5 / np.sqrt(later.size))
+    assert abs(noise.mean()) < 5 / np.sqrt(noise.size)
+    assert np.abs(noise).max() > 3.5
+
+
+def test_numbers_of_a_round_are_normal_and_do_not_repeat():
+    from scipy.stats import kstest
+
+    noise = moves(learner()) * QUORUM / (SIGMA * CLIP)
+    assert kstest(noise.ravel(), "norm").pvalue > 1e-4
+    first = np.corrcoef(noise)
+    assert np.abs(first - np.eye(ROUNDS)).max() < 6 / np.sqrt(noise.shape[1])
+
+
+def test_the_generator_is_the_librarys():
+    key, low = jax.random.key(5), jnp.arange(1000, dtype=jnp.uint32)
+    high, other = threefry(jax.random.key_data(key), jnp.zeros_like(low), low)
+    with jax.threefry_partitionable(True):
+        np.testing.assert_array_equal(high ^ other, jax.random.bits(key, (1000,)))
+
+
+def test_a_discount_of_stale_uploads_does_not_shrink_the_noise():
+    assert TIMELINE.staleness.max() > 0
+    np.testing.assert_allclose(moves(learner(merge=FedBuff())), moves(learner(merge=Mean())), atol=2e-5)
+
+
+def test_an_upload_that_is_not_finite_is_left_out():
+    np.testing.assert_array_equal(moves(learner(objective=Constant(np.nan))), moves(learner()))
+
+
+def test_uploads_are_clipped_before_the_noise_is_added():
+    much = moves(learner(objective=Constant(1e3), noise=1e-9))
+    np.testing.assert_allclose(np.linalg.norm(much, axis=1), CLIP, rtol=1e-3)
+
+
+def test_trainings_side_by_side_get_the_noise_they_get_alone():
+    points, every = evaluation_points(TIMELINE, about=1), [learner(bands=3), learner(bands=3, noise=1.0)]
+    lanes = [Lane(TASK, TIMELINE, one, points, seed) for seed, one in enumerate(every)]
+    *_, last = train_together(lanes)
+    for number, lane in enumerate(lanes):
+        script = Script.of(TIMELINE, lane.learner.merge)
+        prepared = Prepared.of(TASK, script, lane.learner, lane.seed)
+        alone = advance(prepared, start(TASK, script, lane.learner, lane.seed), 0, ROUNDS).params
+        for found, expected in zip(jax.tree.leaves(last[number].state.params), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def algorithms(**settings):
+    spec = spec_from(**{"task": "synthetic", "ues": 6, "rounds": 5, "clip": 1.0, "algorithms": ["FedAvgS2"]} | settings)
+    return make_algorithms(spec, Stage.of(spec, 0))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_whose_server_uses_uploads_one_by_one_are_refused(name):
+    if name not in REFUSED:
+        assert algorithms(algorithms=[name], dp_noise=2.0)[0].learner.noise == 2.0
+        return
+    with pytest.raises(InputError, match=f"{name} cannot be combined with --dp-noise"):
+        algorithms(algorithms=[name], dp_noise=2.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"dp_noise": 1.0, "clip": None}, "--dp-noise needs --clip"),
+        ({"epsilon": 1.0, "bits": 8}, "--bits may lengthen"),
+        ({"epsilon": 1.0, "top_k": 0.5}, "--top-k may lengthen"),
+        ({"epsilon": 1.0, "dp_noise": 1.0}, "both given"),
+        ({"delta": 1e-6}, "--delta has no effect"),
+        ({"dp_bands": 2}, "--dp-bands has no effect"),
+    ],
+)
+def test_settings_that_protect_nothing_are_refused(settings, said):
+    with pytest.raises(InputError, match=said):
+        algorithms(**settings)
+
+
+def test_weights_above_one_are_refused():
+    class Twice(FedBuff):
+        def weights(self, staleness):
+            return 2.0 * super().weights(staleness)
+
+    spec = spec_from(dp_noise=1.0, clip=1.0)
+    assert with_noise(spec.privacy, learner(merge=FedBuff()), TIMELINE).noise == SIGMA
+    with pytest.raises(InputError, match="the weight 2; with noise, weights are at most 1"):
+        with_noise(spec.privacy, learner(merge=Twice()), TIMELINE)
+    with pytest.raises(ValueError, match="noise is relative to clip"):
+        moves(learner(clip=None))
+
+
+@pytest.mark.parametrize("bands", [1, 3])
+def test_epsilon_holds_exactly_for_the_worst_ue_of_every_algorithm(bands):
+    found = compare(
+        task="synthetic", ues=6, algorithms=["FedAvgS2", "FedAvg-SYN"], seeds=[0], rounds=8, clip=1.0,
+        epsilon=3.0, delta=1e-6, dp_bands=bands,
+    )  # fmt: skip
+    for row in found.summary["algorithms"]:
+        timeline = found.timelines[row["algorithm"], 0]
+        losses = privacy_loss(timeline, row["noise"]["values"][0], 1e-6, bands)
+        assert losses.max() == pytest.approx(3.0, rel=1e-6)
+        assert row["epsilon_worst"]["mean"] == pytest.approx(3.0, rel=1e-6)
+        assert row["epsilon_median"]["mean"] == pytest.approx(np.median(losses))
+        own = [each["epsilon"] for each in found.ue_rows if each["algorithm"] == row["algorithm"]]
+        np.testing.assert_allclose(own, losses)
+        spent = [each["epsilon"] for each in found.rows if each["algorithm"] == row["algorithm"]]
+        assert spent == sorted(spent)
+        assert spent[0] == 0
+        assert spent[-1] == pytest.approx(3.0, rel=1e-6)
+    assert any("ε" in note and "zeros" in note for note in found.summary["notes"])
