@@ -1,13 +1,19 @@
 """Write files atomically: after a crash there is either the old file or the new one."""
 
+import errno
 import os
 import re
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
+T = TypeVar("T")
+FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a full disk
+ROOM_EVERY_S = 1.0
 Json = dict[str, Any]  # a JSON object
 UNFINISHED = re.compile(r"\..+\.(\d+)-\w{8}")  # .NAME.PID-RANDOM
 
@@ -18,7 +24,7 @@ def write_atomically(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
 
     Only the owner can read the temporary file; the final file has permissions ``mode``.
     """
-    with _naming(path):
+    with naming(path):
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -34,13 +40,36 @@ def write_atomically(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def naming(path: Path) -> Iterator[None]:
     """Make OSErrors name the user's file instead of the temporary one."""
     try:
         yield
     except OSError as error:
         error.filename, error.filename2 = str(path), None
         raise
+
+
+def when_there_is_room(write: Callable[[], T], paused: Callable[[str], None] = lambda _: None) -> T:
+    """Call ``write`` again every second while the disk is full, and say so on stderr once.
+
+    Args:
+        write: A write that can be repeated.
+        paused: Called with a sentence before every wait.
+    """
+    said = False
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            why = f"the disk is full: {error.filename} cannot be written; make room there"
+        if not said:
+            with suppress(OSError):  # stderr may be a file on the same disk
+                print(why, file=sys.stderr, flush=True)
+        said = True
+        paused(why)
+        time.sleep(ROOM_EVERY_S)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -131,24 +131,29 @@ def server(
     broker: str | None = flag("--broker", "Use a running MQTT broker instead of starting one.", "HOST:PORT"),
     credentials: Path = CREDENTIALS,
     state: Path = STATE,
+    standby: bool = flag("--standby", "Wait, and take over when the active server stops.", default=False),
 ) -> None:
     """Run the server in the foreground, in a terminal or under systemd."""
     if broker is not None and listen is not None:
         raise InputError("--listen and --broker were both given; a running broker has its own address.")
     site = open_site(broker or listen or "127.0.0.1:8883", "--broker" if broker else "--listen", credentials)
+    from perfeds2.deployment.lease import leased
     from perfeds2.deployment.mqtt.broker import running_broker
     from perfeds2.deployment.mqtt.runs import serve_queue
     from perfeds2.deployment.processes import repeating
 
     queue = open_queue(state)
     queue.open()
+    if standby:
+        typer.echo(f"Standing by; {queue.state} is taken over when its server stops")
     started = nullcontext()
     if broker is None:  # the embedded broker is for one machine; only Mosquitto may face a network
         started = running_broker(site.credentials, (site.host, site.port), queue.state / "broker", "mosquitto")
-    with started, repeating(lambda: list(map(typer.echo, site.credentials.warnings()))):
+    warn = repeating(lambda: list(map(typer.echo, site.credentials.warnings())))
+    with leased(queue.state, standby) as lease, started, warn:
         inside = replace(site, host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(site.host, site.host))  # noqa: S104 (not bound here)
         typer.echo(f"{'Joining' if broker else 'Listening on'} {site.address}; runs are taken from {queue.state}")
-        serve_queue(inside, queue, typer.echo)
+        serve_queue(inside, queue, lease, typer.echo)
 
 
 def device(

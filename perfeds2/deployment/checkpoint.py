@@ -25,7 +25,7 @@ from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.leaves import from_leaves, named_leaves
 from perfeds2.deployment.validate import Norms
 from perfeds2.errors import InputError
-from perfeds2.files import write_atomically
+from perfeds2.files import naming, write_text
 from perfeds2.runs.folder import LOG, Folder
 from perfeds2.runs.store import Arrays, Facts, load_arrays, save_arrays
 
@@ -35,6 +35,9 @@ SERVER = 1_000_000  # each server numbers its checkpoints from the next multiple
 TICKETS_AHEAD = 1_000_000  # skips the unknown number of tickets issued between the checkpoint and the crash
 TICKETS_FAR_AHEAD = 10**12  # the same if newer checkpoints may have been lost
 STARTED = re.compile(r"^\S+ (started with|resumed:) ", re.MULTILINE)
+
+
+Write = Callable[[Callable[[], None]], None]
 
 
 class Generation(NamedTuple):
@@ -54,12 +57,12 @@ class Checkpoints:
 
     Args:
         folder: The run's folder.
-        may_write: Called before every save; raises if this server may no longer write.
+        write: Performs every write, which may be repeated.
     """
 
-    def __init__(self, folder: Folder, may_write: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, folder: Folder, write: Write = lambda what: what()) -> None:
         self.folder = folder
-        self._may_write = may_write
+        self._write = write
         self._number = 0  # of the next checkpoint
         self._copies = GENERATIONS  # of the first checkpoint, so that fewer always mean a loss
         self._journal = self._path(0, "jsonl")
@@ -74,7 +77,9 @@ class Checkpoints:
         return sorted(self.folder.parts.glob(f"{NAME}-*.{kind}"))
 
     def save(self, federation: Federation, started_unix: float) -> None:
-        self._may_write()
+        self._write(lambda: self._save(federation, started_unix))
+
+    def _save(self, federation: Federation, started_unix: float) -> None:
         self._append(federation)
         facts = {
             "round": federation.round,
@@ -109,7 +114,7 @@ class Checkpoints:
         changed = [crew[ue] for ue in sorted(crew.changed)]
         devices = [(one.ue, one.merged_in, one.held, one.refused, one.set_aside_s) for one in changed]
         line = (json.dumps({"record": record.since(self._lengths), "devices": devices}) + "\n").encode()
-        with self._journal.open("r+b" if self._bytes else "wb") as file:
+        with naming(self._journal), self._journal.open("r+b" if self._bytes else "wb") as file:
             file.seek(self._bytes)
             file.truncate()
             file.write(line)
@@ -174,9 +179,7 @@ class Checkpoints:
         federation.recall()
         self._number = (int(max(path.stem for path in files).rpartition("-")[2]) // SERVER + 1) * SERVER
         self._journal, self._bytes, self._digest = self._path(self._number, "jsonl"), len(text), hashlib.sha256(text)
-        self._may_write()
-        with write_atomically(self._journal) as file:
-            file.write(text)
+        self._write(lambda: write_text(self._journal, text.decode()))
         started_unix = float(facts["started_unix"])
         self.save(federation, started_unix)  # otherwise a crash before the next round would reuse tickets
         return started_unix

@@ -2,8 +2,8 @@
 
 A job of a stateful device yields an upload and a new state. The device learns whether the upload was merged from its
 next job, which names its last merged ticket. Before it uploads, it therefore stores the new state under the job's
-ticket, next to the previous state. If the next job names that ticket, the new state replaces the previous one. A lost
-job is never named and leaves no trace.
+ticket, next to the states before it. If the next job names that ticket, the new state counts. A lost job is never
+named and leaves no trace.
 """
 
 import time
@@ -31,6 +31,7 @@ from perfeds2.learning.task import Task
 from perfeds2.runs.store import load_arrays, save_arrays
 
 MOST_RUNS = 16  # runs whose state a device keeps; the oldest is deleted first
+MOST_PAST = 3  # states after earlier merges that a device keeps, one for each checkpoint of the server
 SLACK_BYTES = 64 * 1024  # by how much a file may exceed its arrays
 NOTHING = None  # ticket of the state before the first job
 
@@ -130,28 +131,48 @@ class Memory:
     def file(self) -> Path:
         return self.folder / f"{self.run}.safetensors"
 
+    @property
+    def lost(self) -> Path:
+        """An empty file by which the owner gives up the state that was kept."""
+        return self.file.with_suffix(".lost")
+
+    def _error(self, why: str) -> InputError:
+        return InputError(
+            f"{self.file} {why}. Restore the file, or create {self.lost} to continue with fresh state; a replay then "
+            f"differs."
+        )
+
     def after(self, ticket: int | None) -> PyTree:
         """Return the state after the job with this ticket, the last one merged; None means that none was merged.
 
         Raises:
             InputError: The file does not hold that state.
         """
-        if ticket is NOTHING:
+        if ticket is NOTHING or self.lost.exists():
             return self.first
         known = self._read()
         if ticket not in known:
-            raise InputError(
-                f"{self.file} does not have the state of this device after ticket {ticket}, its last merged job; restore "
-                f"the file, or start the run again."
-            )
+            raise self._error(f"does not have the state of this device after ticket {ticket}, its last merged job")
         return known[ticket]
 
     def keep(self, merged: int | None, before: PyTree, ticket: int, left: PyTree) -> None:
-        """Store the state that a job left next to the state before it, and delete the files of the oldest runs."""
-        arrays = named_leaves("left", left) | ({} if merged is NOTHING else named_leaves("before", before))
+        """Store the state that a job left next to the states before it, and delete the files of the oldest runs.
+
+        The states after earlier merges are for a server that has lost its newest checkpoints.
+        """
+        past = dict[int, PyTree]()
+        with suppress(InputError):  # given up by the owner
+            past = self._read()
+        if merged is not None:
+            past[merged] = before
+        tickets = [each for each in past if merged is not None and each <= merged][-MOST_PAST:]
+        arrays = named_leaves("left", left)
+        for each in tickets:
+            arrays |= named_leaves(f"before-{each}", past[each])
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         clear_unfinished(self.folder)
-        save_arrays(self.file, arrays, {"left": ticket, "before": merged})
+        save_arrays(self.file, arrays, {"left": ticket, "before": tickets})
+        self.lost.unlink(missing_ok=True)
         others = [file for file in self.folder.glob("*.safetensors") if file != self.file]
         too_many = max(0, len(others) + 1 - MOST_RUNS)
         for file in sorted(others, key=lambda each: each.stat().st_mtime)[:too_many]:
@@ -159,23 +180,21 @@ class Memory:
                 file.unlink()
 
     def _read(self) -> dict[int, PyTree]:
-        """Return the stored states by ticket; empty if there is no file."""
+        """Return the stored states by ticket, oldest first; empty if there is no file."""
         try:
             size = self.file.stat().st_size
         except OSError:
             return {}
-        if size > 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(self.first)) + SLACK_BYTES:
-            raise InputError(
-                f"{self.file} has {size:,} bytes, more than this device can have stored; restore the right file."
-            )
-        arrays, facts = load_arrays(self.file)
+        if size > (MOST_PAST + 1) * sum(leaf.nbytes for leaf in jax.tree.leaves(self.first)) + SLACK_BYTES:
+            raise self._error(f"has {size:,} bytes, more than this device can have stored")
+        try:
+            arrays, facts = load_arrays(self.file)
+        except InputError:
+            raise self._error("is corrupt") from None
         known = {}
-        for name in ("before", "left"):
-            ticket = facts.get(name)
-            if ticket is NOTHING:
-                continue
+        for ticket, name in [*((each, f"before-{each}") for each in facts["before"]), (facts["left"], "left")]:
             kept = from_leaves(name, arrays, self.first)
             if type(ticket) is not int or kept is None:
-                raise InputError(f"{self.file} does not fit the state of this run's devices; restore the right file.")
+                raise self._error("does not fit the state of this run's devices")
             known[ticket] = kept
         return known

@@ -70,7 +70,7 @@ class Federation:
     troubles: dict[int | None, str] = field(default_factory=dict)  # by UE, or None for the network
     _troubled: Counter[int | None] = field(default_factory=Counter)  # how often each had a problem
     _sent: deque[tuple[float, int, int]] = field(default_factory=deque)  # (time, UE, ticket), oldest first
-    _reached_s: float = -math.inf  # when the network was last unreachable
+    reached_s: float = -math.inf  # when the network was last unreachable, or the server paused
     _accuracy: tuple[float, int] = (0.0, 0)  # sum and number of the accuracies last reported
     _short_since_s: float = math.inf  # since when there are fewer devices than the quorum
 
@@ -135,10 +135,10 @@ class Federation:
     def _give_up(self) -> None:
         """Fail jobs that were not answered within ``job_s``. The time starts again after a network outage."""
         if None in self.troubles:
-            self._reached_s = self.time_s
+            self.reached_s = self.time_s
         while self._sent:
             sent_s, ue, ticket = self._sent[0]
-            device, waited_s = self.crew[ue], self.time_s - max(sent_s, self._reached_s)
+            device, waited_s = self.crew[ue], self.time_s - max(sent_s, self.reached_s)
             outstanding = device.job is not None and device.job.ticket == ticket
             if outstanding and waited_s <= self.own.job_s:
                 return

@@ -2,20 +2,23 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from perfeds2.deployment.audit import HEAD, LogError, rounds_in
 from perfeds2.deployment.calibrate import write_laps
-from perfeds2.deployment.checkpoint import Checkpoints
+from perfeds2.deployment.checkpoint import Checkpoints, Write
 from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.lease import Lease, LeaseLostError
 from perfeds2.deployment.metrics import Metrics, exposed
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import STOPPED
 from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
+from perfeds2.files import ROOM_EVERY_S, when_there_is_room
 from perfeds2.runs.comparison import Comparison, write_results
-from perfeds2.runs.folder import LOG, Folder, claimed
+from perfeds2.runs.folder import LOG, Folder, claimed, open_folder
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
 
@@ -25,7 +28,9 @@ CLAIM_WITHIN_S = 15.0  # the process that asked for this run may still hold its 
 Tell = Callable[[str], None]  # called with the current phase
 
 
-def serve(setup: Setup, transport: Transport, path: Path, *, wait_for_all: bool = False) -> Folder:
+def serve(
+    setup: Setup, transport: Transport, path: Path, *, wait_for_all: bool = False, lease: Lease | None = None
+) -> Folder:
     """Run a federation, or resume one that was killed, until its rounds are done and its folder is complete.
 
     The folder is claimed before anything is written, so another server that uses it is not disturbed.
@@ -35,6 +40,7 @@ def serve(setup: Setup, transport: Transport, path: Path, *, wait_for_all: bool 
         transport: The connection to the devices.
         path: The run's folder.
         wait_for_all: Start only with every device, and fail if one cannot take part.
+        lease: The server's lease, without which it stops writing.
 
     Returns:
         The complete run folder.
@@ -42,37 +48,50 @@ def serve(setup: Setup, transport: Transport, path: Path, *, wait_for_all: bool 
     Raises:
         InputError: Another process uses the folder, or there were too few devices for too long.
     """
-    with claimed(path, setup.spec, CLAIM_WITHIN_S) as claim:
+    with ExitStack() as stack:
+        if lease is not None and lease.stolen:  # its last server may have been stopped with the lock
+            claim = when_there_is_room(lambda: open_folder(path, setup.spec))
+        else:
+            claim = when_there_is_room(lambda: stack.enter_context(claimed(path, setup.spec, CLAIM_WITHIN_S)))
         folder = replace(claim, chained=True)
         if not folder.finished:
-            _serve(setup, transport, folder, wait_for_all)
+            _serve(setup, transport, folder, wait_for_all, lease.check if lease else lambda: None)
         if not (folder.path / "report.html").exists():
             from perfeds2.report.run import write_report
 
-            write_report(folder.path)
+            when_there_is_room(lambda: write_report(folder.path))
     return folder
 
 
-def _serve(setup: Setup, transport: Transport, folder: Folder, wait_for_all: bool) -> None:
+def _serve(
+    setup: Setup, transport: Transport, folder: Folder, wait_for_all: bool, may_write: Callable[[], None]
+) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
     federation = Federation(algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own)
-    # A round is logged once it is saved, when the next one is open.
-    federation.log = lambda event: folder.log(event, round=federation.round - event.startswith("round "))
-    federation.origin_s = transport.now()
     metrics = Metrics(sum(values.nbytes for values in first.values()))
-    tell, checkpoints = _teller(federation, folder, metrics), Checkpoints(folder)
+    write = _writer(federation, folder, metrics, may_write)
+
+    def log(event: str) -> None:
+        round_ = federation.round - event.startswith("round ")  # a round is logged when the next one is open
+        write(lambda: folder.log(event, round=round_))
+
+    federation.log = log
+    federation.origin_s = transport.now()
+    tell, checkpoints = _teller(federation, folder, metrics, may_write), Checkpoints(folder, write)
     if setup.own.log == "json":
-        folder.log_json()
+        write(folder.log_json)
     try:
         with exposed(metrics, setup.own.metrics_port):
             _play(federation, checkpoints, tell, wait_for_all)
             _evaluate(federation, tell)
+    except LeaseLostError:
+        raise
     except InputError as error:  # too few devices; what was merged is on disk
         federation.log(f"stopped: {error}")
         federation.warning = str(error)
         federation.status(STOPPED).write(folder.path)
         raise
-    _finish(setup, federation, folder)
+    write(lambda: _finish(setup, federation, folder))
     federation.status("finished").write(folder.path)
 
 
@@ -156,7 +175,32 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
 
 
-def _teller(federation: Federation, folder: Folder, metrics: Metrics) -> Tell:
+def _writer(federation: Federation, folder: Folder, metrics: Metrics, may_write: Callable[[], None]) -> Write:
+    """Return a function that performs a write of the server if it may. While the disk is full, it waits."""
+
+    def write(what: Callable[[], None]) -> None:
+        reasons = list[str]()
+
+        def attempt() -> None:
+            may_write()
+            what()
+
+        def paused(why: str) -> None:
+            reasons.append(why)
+            federation.warning, federation.reached_s = why, federation.time_s
+            status = federation.status("paused")
+            status.write(folder.path)
+            metrics.tell(status, federation.record)
+
+        when_there_is_room(attempt, paused)
+        if reasons:
+            federation.warning = None
+            federation.log(f"paused for {len(reasons) * ROOM_EVERY_S:.0f} s: {reasons[0]}")
+
+    return write
+
+
+def _teller(federation: Federation, folder: Folder, metrics: Metrics, may_write: Callable[[], None]) -> Tell:
     """Return a function that updates status.json and the metrics, at most every ``STATUS_EVERY_S`` seconds."""
     told_s = float("-inf")
 
@@ -164,6 +208,7 @@ def _teller(federation: Federation, folder: Folder, metrics: Metrics) -> Tell:
         nonlocal told_s
         if time.monotonic() - told_s >= STATUS_EVERY_S:
             told_s = time.monotonic()
+            may_write()
             status = federation.status(phase)
             status.write(folder.path)
             metrics.tell(status, federation.record)

@@ -33,6 +33,7 @@ from perfeds2.spec.values import TASK, is_place_of_data
 from perfeds2.timeline.record import Timeline
 
 FILE = "federation.toml"
+END = "# end\n"  # missing if the file was cut
 WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]
 
 
@@ -132,11 +133,17 @@ class Setup:
         """Read the setup from a run's folder."""
         if not (folder / FILE).exists():
             raise InputError(f"{folder} is not the folder of a federation: it has no {FILE}.")
-        texts = settings_in((folder / FILE).read_text(encoding="utf-8"))
+        text = (folder / FILE).read_text(encoding="utf-8", errors="replace")
+        if not text.endswith(END):
+            raise InputError(
+                f"{folder / FILE} is damaged: its last line is not {END.strip()!r}. Restore the file from a backup, or "
+                f"start a new run in another folder."
+            )
+        texts = settings_in(text)
         return cls.from_texts(texts, texts.pop("model", None))  # this machine's own folder may name code to run
 
     def write(self, folder: Path) -> None:
-        write_text(folder / FILE, self.to_toml())
+        write_text(folder / FILE, self.to_toml() + END)
 
     def model(self) -> Model:
         """Return the model to train. Needs no data."""

@@ -1,7 +1,7 @@
 """Show a running federation: a table that follows status.json, or lines if there is no terminal."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from perfeds2.files import write_text
+from perfeds2.files import FULL, write_text
 from perfeds2.report.terminal import live
 from perfeds2.timeline.protocol import IDLE
 
@@ -79,7 +79,15 @@ class Status(BaseModel):
     troubles: list[str] = []  # why some or all devices cannot take part
 
     def write(self, folder: Path) -> None:
-        write_text(folder / "status.json", self.model_dump_json())
+        path, text = folder / "status.json", self.model_dump_json()
+        try:
+            write_text(path, text)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            with suppress(OSError), path.open("r+", encoding="utf-8") as file:  # within its block there is room
+                file.write(text)
+                file.truncate()
 
 
 def read_status(folder: Path) -> Status | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from perfeds2.errors import InputError
-from perfeds2.files import clear_unfinished, write_text
+from perfeds2.files import FULL, clear_unfinished, naming, write_text
 from perfeds2.runs.store import PARTS, Arrays, Facts, load_arrays, save_arrays
 from perfeds2.spec.cells import keep_fleet, with_kept_fleet
 from perfeds2.spec.fields import Spec
@@ -65,13 +65,14 @@ class Folder:
     def log(self, event: str, **facts: int) -> None:
         """Append an event to events.log, and with its facts to events.jsonl if that file exists."""
         at, path = time.strftime("%Y-%m-%dT%H:%M:%S%z"), self.path / LOG
-        path.touch()
-        with alone(path, within_s=10.0), path.open("ab+", buffering=0) as file:
+        with naming(path):
+            path.touch()
+        with naming(path), alone(path, within_s=10.0), path.open("ab+", buffering=0) as file:
             head = _whole_lines(file)
             line = f"{at} {in_one_line(event)}"
             _append(file, f"{line} {chain(head, line)}\n" if self.chained else f"{line}\n")
         if (self.path / EVENTS).exists():
-            with (self.path / EVENTS).open("ab", buffering=0) as file:
+            with naming(self.path / EVENTS), (self.path / EVENTS).open("ab", buffering=0) as file:
                 _append(file, json.dumps({"time": at, **facts, "event": event}, ensure_ascii=False) + "\n")
 
     def head(self) -> str:
@@ -218,6 +219,8 @@ def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in FULL:  # not the user's mistake
+            raise
         raise InputError(f"--out {path} cannot be written: {os.strerror(error.errno or 0)}.") from None
 
 
@@ -244,7 +247,7 @@ def _whole_lines(file: IO[bytes]) -> str:
 def _append(file: IO[bytes], text: str) -> None:
     data = text.encode()
     if file.write(data) < len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def in_one_line(event: str) -> str:

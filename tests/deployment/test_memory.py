@@ -1,5 +1,8 @@
 """Does a device keep between jobs what the simulator's UE keeps, whichever process dies and whatever is lost?"""
 
+import re
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -40,6 +43,39 @@ def test_what_a_job_left_counts_when_the_next_job_names_it(tmp_path):
     assert same(memory.after(11), kept(3))
     with pytest.raises(InputError, match="does not have the state of this device after ticket 9"):
         memory.after(9)
+
+
+def test_a_server_that_lost_its_newest_checkpoints_finds_the_state_of_up_to_two_merges_before(tmp_path):
+    memory = Memory(tmp_path, "run", FIRST)
+    for ticket in range(1, 8):
+        memory.keep(ticket - 1 or None, kept(ticket - 1) if ticket > 1 else FIRST, ticket, kept(ticket))
+    for ticket in (7, 6, 5, 4):
+        assert same(memory.after(ticket), kept(ticket))
+    with pytest.raises(InputError, match="after ticket 3"):
+        memory.after(3)
+    memory.keep(4, kept(4), 10**12, kept(9))  # the server went back
+    assert same(memory.after(10**12), kept(9))
+    with pytest.raises(InputError, match="after ticket 6"):
+        memory.after(6)
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda file: file.write_bytes(b"cut"), lambda file: file.unlink()], ids=["cut", "gone"]
+)
+def test_the_advice_about_a_lost_memory_lets_the_device_take_part_again(tmp_path, spoil):
+    memory = Memory(tmp_path, "run", FIRST)
+    memory.keep(3, kept(1), 4, kept(2))
+    spoil(memory.file)
+    with pytest.raises(InputError) as told:
+        memory.after(4)
+    advised = re.search(r"create (\S+\.lost) to continue with fresh state", str(told.value))
+    assert advised is not None
+    Path(advised[1]).touch()
+    assert same(memory.after(4), FIRST)
+    memory.keep(4, FIRST, 5, kept(5))
+    assert not memory.lost.exists()  # it counts once
+    assert same(memory.after(5), kept(5))
+    assert same(memory.after(4), FIRST)
 
 
 def test_a_server_that_has_merged_nothing_finds_a_device_that_has_kept_nothing(tmp_path):
@@ -144,9 +180,15 @@ def test_a_device_whose_memory_is_gone_fails_its_jobs_and_the_others_go_on(tmp_p
     made.worker.owner = lambda number: Owner(
         state=tmp_path / "moved" if number == 0 else made.folder.path / "devices" / str(number)
     )
-    made.run()
+    while not made.federation.devices[0].set_aside:
+        made.step()
     assert any("failed: UE 0" in line and "the state of this device cannot be read" in line for line in made.log)
-    assert made.federation.devices[0].set_aside
+    merges = made.federation.devices[0].merges
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "a-run.lost").touch()  # as it was advised
+    made.federation.devices[0].set_aside_s = -1e9
+    made.run()
+    assert made.federation.devices[0].merges > merges
 
 
 @pytest.mark.slow

@@ -4,9 +4,12 @@ The queue is a folder with one small file per run that only the server's user ca
 ``submit`` and ``resume`` add a run to the queue and ``stop`` removes it. After a crash, the server finds its current
 run there.
 
-A separate process serves each run: ``python -m perfeds2.deployment.mqtt.runs FOLDER HOST:PORT CREDENTIALS [all]``.
+A separate process serves each run: ``python -m perfeds2.deployment.mqtt.runs FOLDER HOST:PORT CREDENTIALS``, followed
+by ``all`` or by the server's lease.
 """
 
+import functools
+import re
 import shutil
 import sys
 import time
@@ -17,13 +20,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfeds2.deployment.credentials import LOOPBACK, Credentials, credentials_beside, make_credentials
+from perfeds2.deployment.lease import FREE, Lease, owner
 from perfeds2.deployment.mqtt.broker import Kind, running_broker
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup, data_folder
 from perfeds2.deployment.status import ShowStatus, read_status
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
+from perfeds2.files import when_there_is_room, write_text
 from perfeds2.runs.folder import Folder, alone, claimed
 
 LOOK_EVERY_S = 0.2
@@ -103,10 +107,11 @@ def run_locally(
         return folder
 
 
-def serving_command(site: Site, folder: Path, wait_for_all: bool = False) -> list[str]:
+def serving_command(site: Site, folder: Path, wait_for_all: bool = False, lease: Lease | None = None) -> list[str]:
     """Return the command of the process that serves a run: ``main`` below."""
-    words = [str(folder), site.address, str(site.credentials.folder), *[ALL] * wait_for_all]
-    return [sys.executable, "-m", "perfeds2.deployment.mqtt.runs", *words]
+    words = [folder, site.address, site.credentials.folder, *[ALL] * wait_for_all]
+    words += [] if lease is None else [lease.state, lease.number, int(lease.stolen)]
+    return [sys.executable, "-m", "perfeds2.deployment.mqtt.runs", *map(str, words)]
 
 
 def devices_command(site: Site, numbers: str, flags: Mapping[str, object]) -> list[str]:
@@ -123,6 +128,7 @@ def supervise(
     devices: Mapping[str, list[str]],
     show: ShowStatus | None = None,
     wanted: Callable[[], bool] = lambda: True,
+    lease: Lease | None = None,
 ) -> bool:
     """Start the processes of a run's server and devices, and restart those that die, until the run is done.
 
@@ -133,6 +139,7 @@ def supervise(
         devices: Commands that run devices, by process name.
         show: Called with every new status.
         wanted: Called regularly; supervision ends when it returns False.
+        lease: The server's lease; without it, its processes end.
 
     Returns:
         Whether the run is done; False if it is no longer wanted.
@@ -140,7 +147,7 @@ def supervise(
     Raises:
         InputError: A process reports bad input, or the server died too often in one round.
     """
-    commands = {SERVING: serving_command(site, folder.path, bool(devices)), **devices}
+    commands = {SERVING: serving_command(site, folder.path, bool(devices), lease), **devices}
     for name, command in commands.items():
         processes.start(name, command)
     died_in, deaths = -1, 0  # round of the server's last crash, and the number of crashes in it
@@ -153,13 +160,15 @@ def supervise(
                 return True
             if ended == BAD_INPUT:
                 raise InputError(processes.last_line(name))
+            if lease is not None:
+                lease.check()  # before anything is written
             if name == SERVING:
                 round_ = 0 if status is None else status.round
                 deaths = deaths + 1 if round_ == died_in else 1
                 died_in = round_
                 if deaths == MOST_DEATHS:
                     raise InputError(f"the server failed {deaths} times in round {round_}; see {processes.log(name)}.")
-            folder.log(f"the process {name} died: starting it again")
+            when_there_is_room(functools.partial(folder.log, f"the process {name} died: starting it again"))
             processes.start(name, commands[name])
         if show is not None and status is not None:
             show(status)
@@ -221,29 +230,26 @@ class Queue:
 
     def is_served(self) -> bool:
         """Return whether a server uses this queue."""
-        try:
-            with alone(self.state):
-                return False
-        except InputError:
-            return True
+        return owner(self.state) != FREE
 
 
-def serve_queue(site: Site, queue: Queue, say: Callable[[str], None]) -> None:
-    """Execute the runs of a queue in order, forever."""
-    queue.open()
-    with alone(queue.state, within_s=1.0), Processes(queue.state / "logs") as processes:
+def serve_queue(site: Site, queue: Queue, lease: Lease, say: Callable[[str], None]) -> None:
+    """Execute the runs of a queue in order, until another server takes over."""
+    with Processes(queue.state / "logs") as processes:
         while True:
+            lease.check()
             for file, path in queue.runs().items():
                 say(f"run {path}")
                 outcome = "done"
                 try:
-                    if not supervise(site, Folder(path, chained=True), processes, {}, wanted=file.exists):
+                    if not supervise(site, Folder(path, chained=True), processes, {}, None, file.exists, lease):
                         outcome = "stopped"
                 except InputError as error:
                     outcome = f"given up: {error}"
+                lease.check()
                 file.unlink(missing_ok=True)
                 if outcome != "done":
-                    Folder(path, chained=True).log(outcome)
+                    when_there_is_room(functools.partial(Folder(path, chained=True).log, outcome))
                 say(f"run {path}: {outcome}")
             time.sleep(LOOK_EVERY_S)
 
@@ -251,7 +257,7 @@ def serve_queue(site: Site, queue: Queue, say: Callable[[str], None]) -> None:
 # ---- the process that serves a run
 
 
-def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False) -> None:
+def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Lease | None = None) -> None:
     """Serve a run from its first round, or from its checkpoint, to the report. May be killed at any time."""
     from perfeds2.deployment.mqtt.device import travelling
     from perfeds2.deployment.mqtt.transport import MqttTransport
@@ -263,10 +269,10 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False) -> None:
         return dict.fromkeys(revoked, "was revoked (perfeds2 federate rotate lets it in again)")
 
     setup = Setup.read(folder)
-    run_id, since_s = _run_id(folder)
+    run_id, since_s = when_there_is_room(lambda: _run_id(folder))
     run = travelling(setup, run_id, since_s)
     with MqttTransport(Link(site), run, setup.ues, Topics(site.federation), barred=barred) as transport:
-        serve(setup, transport, folder, wait_for_all=wait_for_all)
+        serve(setup, transport, folder, wait_for_all=wait_for_all, lease=lease)
 
 
 def _run_id(folder: Path) -> tuple[str, float]:
@@ -274,14 +280,17 @@ def _run_id(folder: Path) -> tuple[str, float]:
     file = folder / "run-id"
     if not file.exists():
         write_text(file, uuid.uuid4().hex)
-    return file.read_text(encoding="utf-8"), file.stat().st_mtime
+    if re.fullmatch("[0-9a-f]{32}", run_id := file.read_text(encoding="utf-8", errors="replace")) is None:
+        raise InputError(f"{file} is corrupt; restore it from a backup, or start a new run in another folder.")
+    return run_id, file.stat().st_mtime
 
 
 def main() -> int:
     folder, address, credentials, *more = sys.argv[1:]
+    lease = Lease(Path(more[0]), int(more[1]), more[2] == "1") if len(more) == 3 else None
     try:
         site = Site.read(address, "the broker", Credentials(Path(credentials)))
-        serve_run(Path(folder), site, wait_for_all=ALL in more)
+        serve_run(Path(folder), site, wait_for_all=ALL in more, lease=lease)
     except InputError as error:
         print(error, flush=True)
         return BAD_INPUT

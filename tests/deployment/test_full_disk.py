@@ -1,0 +1,102 @@
+"""Does a server pause while its disk is full, say so, and go on when there is room, with nothing lost?"""
+
+import errno
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from in_process import InProcess
+from test_federation_by_hand import SETUP, honest
+
+from perfeds2 import files
+from perfeds2.deployment.audit import verify_log
+from perfeds2.deployment.serve import serve
+from perfeds2.deployment.setup import FILE, Setup
+from perfeds2.errors import InputError
+from perfeds2.runs import folder as folders
+
+
+class Disk:
+    """Full at every ``often``-th write, for three attempts."""
+
+    def __init__(self, monkeypatch, often, number):
+        self.often, self.number, self.writes, self.waits = often, number, 0, []
+        for place, name in ((os, "fsync"), (folders, "_append")):
+            monkeypatch.setattr(place, name, self.failing(getattr(place, name)))
+        monkeypatch.setattr(files.time, "sleep", self.waits.append)
+
+    def failing(self, write):
+        def attempt(*given):
+            self.writes += 1
+            if self.writes % self.often < 3 and self.writes > 3:
+                raise OSError(self.number, os.strerror(self.number))
+            return write(*given)
+
+        return attempt
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_server_goes_on_when_there_is_room_again(tmp_path, monkeypatch, capsys, number):
+    out, before = tmp_path / "run", []
+    setup = replace(SETUP, own=SETUP.own.model_copy(update={"log": "json"}))
+    disk = Disk(monkeypatch, 17, number)
+
+    def answer(job, params):
+        before.append((out / "status.json").read_text() if (out / "status.json").exists() else "")
+        return honest(job, params)
+
+    net = InProcess(answer, lambda job: 1.0 + job.ue, 4)
+    assert serve(setup, net, out).finished
+    setup.write(out)
+    assert len(disk.waits) >= 6
+    assert disk.waits.count(files.ROOM_EVERY_S) == len(disk.waits)
+    assert "6 rounds, each merged once" in verify_log(out)
+    assert "paused for " in (out / "events.log").read_text()
+    said = capsys.readouterr().err
+    assert f"the disk is full: {out}" in said
+    assert len(said.splitlines()) < len(disk.waits)  # once for each pause
+    assert len({job.ticket for job in net.sent}) == len(net.sent)
+
+
+def test_the_status_says_so_even_then(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    seen = []
+
+    def wait(_):
+        seen.append(json.loads((out / "status.json").read_text()))
+        monkeypatch.undo()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def answer(job, params):
+        if job.version == 2 and not seen:
+            monkeypatch.setattr(os, "fsync", full)
+            monkeypatch.setattr(files.time, "sleep", wait)
+        return honest(job, params)
+
+    serve(SETUP, InProcess(answer, lambda job: 1.0 + job.ue, 4), out)
+    assert seen[0]["phase"] == "paused"
+    assert seen[0]["warning"].startswith(f"the disk is full: {out / 'parts'}")
+
+
+def test_other_errors_are_not_waited_for(tmp_path, monkeypatch):
+    def broken(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        serve(SETUP, InProcess(honest, lambda _: 1.0, 4), tmp_path / "run")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.9, 0.999])
+def test_settings_that_were_cut_are_an_error_in_a_sentence(tmp_path, share):
+    SETUP.write(tmp_path)
+    text = (tmp_path / FILE).read_bytes()
+    assert Setup.read(tmp_path) == SETUP
+    cut = text[: int(share * len(text))]
+    for wrong in (cut, cut[: cut.rfind(b"\n") + 1], cut + b"\xff\x00"):
+        (tmp_path / FILE).write_bytes(wrong)
+        with pytest.raises(InputError, match=r"federation\.toml is damaged"):
+            Setup.read(tmp_path)
