@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from perfeds2.deployment.audit import verify_log
 from perfeds2.timeline.record import Timeline
 
 PERFEDS2 = str(Path(sys.executable).parent / "perfeds2")
@@ -158,15 +159,10 @@ def kills(folder, count=50, seed=0):
             assert before < rounds, "over before all were killed"
         drill.end()
     timeline = Timeline.load(folder / "timeline.npz")
-    closed = {}
-    for number, who in re.findall(r"round (\d+) closed at .*: merged (.*)", drill.log()):
-        closed[int(number)] = MERGED.findall(who)  # a server that was killed before it saved a round closes it again
-    tickets = [ticket for who in closed.values() for *_, ticket in who]
-    assert sorted(closed) == list(range(rounds)), "a round is missing"
-    assert len(tickets) == len(set(tickets)) == timeline.ues.size, "a job was merged twice"
+    print(verify_log(folder))
     assert all(timeline.ues[number].tolist() == ues for number, ues in told.items()), "a closed round was lost"
     print({kind: killed.count(kind) for kind in VICTIMS}, f"= {len(killed)} kills within {timeline.end_s:.0f} s")
-    print(f"{rounds} rounds, each once; {len(tickets)} updates, none twice; {len(told)} rounds seen closed, none lost")
+    print(f"{len(told)} rounds seen closed, none lost")
     print(f"by device {timeline.merges.tolist()}; personal accuracy {final(folder):.3f}")
     print(replayed(folder))
 

@@ -38,16 +38,11 @@ class Disk:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_server_goes_on_when_there_is_room_again(tmp_path, monkeypatch, capsys, number):
-    out, before = tmp_path / "run", []
+    out = tmp_path / "run"
     setup = replace(SETUP, own=SETUP.own.model_copy(update={"log": "json"}))
-    disk = Disk(monkeypatch, 17, number)
-
-    def answer(job, params):
-        before.append((out / "status.json").read_text() if (out / "status.json").exists() else "")
-        return honest(job, params)
-
-    net = InProcess(answer, lambda job: 1.0 + job.ue, 4)
+    disk, net = Disk(monkeypatch, 17, number), InProcess(honest, lambda job: 1.0 + job.ue, 4)
     assert serve(setup, net, out).finished
+    monkeypatch.undo()
     setup.write(out)
     assert len(disk.waits) >= 6
     assert disk.waits.count(files.ROOM_EVERY_S) == len(disk.waits)

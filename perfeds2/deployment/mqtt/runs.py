@@ -9,6 +9,7 @@ by ``all`` or by the server's lease.
 """
 
 import functools
+import os
 import re
 import shutil
 import sys
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfeds2.deployment.credentials import LOOPBACK, Credentials, credentials_beside, make_credentials
-from perfeds2.deployment.lease import FREE, Lease, owner
+from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, owner
 from perfeds2.deployment.mqtt.broker import Kind, running_broker
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.processes import Processes
@@ -272,7 +273,11 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
     run_id, since_s = when_there_is_room(lambda: _run_id(folder))
     run = travelling(setup, run_id, since_s)
     with MqttTransport(Link(site), run, setup.ues, Topics(site.federation), barred=barred) as transport:
-        serve(setup, transport, folder, wait_for_all=wait_for_all, lease=lease)
+        try:
+            serve(setup, transport, folder, wait_for_all=wait_for_all, lease=lease)
+        except LeaseLostError as error:
+            print(error, flush=True)
+            os._exit(BAD_INPUT)  # without telling devices that the run is over
 
 
 def _run_id(folder: Path) -> tuple[str, float]:

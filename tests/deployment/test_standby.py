@@ -1,0 +1,159 @@
+"""Does a standby take over from a server that was killed or stopped, and can the old one do no harm when it wakes?"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("paho")
+
+import command_line
+from in_process import InProcess
+from test_federation_by_hand import SETUP, honest
+
+from perfeds2.deployment import lease as leases
+from perfeds2.deployment.audit import verify_log
+from perfeds2.deployment.credentials import LOOPBACK, make_credentials
+from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, leased, owner
+from perfeds2.deployment.mqtt.broker import running_broker
+from perfeds2.deployment.serve import serve
+from perfeds2.errors import InputError
+
+
+def wait_for(what, timeout_s=120.0):
+    ends_s = time.monotonic() + timeout_s
+    while not (found := what()):
+        assert time.monotonic() < ends_s, "it never happened"
+        time.sleep(0.05)
+    return found
+
+
+def another_host(monkeypatch):
+    monkeypatch.setattr(leases.socket, "gethostname", lambda: "another")
+
+
+def test_a_second_server_is_refused_and_a_standby_waits_until_the_first_has_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "RENEW_S", 0.02)
+    monkeypatch.setattr(leases, "EXPIRE_S", 60.0)
+    took_over = threading.Event()
+
+    def stand_by():
+        with leased(tmp_path, standby=True):
+            took_over.set()
+
+    with leased(tmp_path) as first:
+        wait_for(lambda: owner(tmp_path) != "")
+        another_host(monkeypatch)
+        with pytest.raises(InputError, match="another server uses"), leased(tmp_path):
+            pass
+        waiting = threading.Thread(target=stand_by)
+        waiting.start()
+        assert not took_over.wait(0.5)
+        first.check()
+    waiting.join(60)
+    assert took_over.is_set()
+    assert owner(tmp_path) == FREE
+    with pytest.raises(LeaseLostError, match="another server has taken over"):
+        first.check()
+
+
+def test_a_lease_that_is_not_renewed_expires_and_is_taken_by_one_standby_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "RENEW_S", 0.02)
+    monkeypatch.setattr(leases, "EXPIRE_S", 0.3)
+    old = Lease(tmp_path, 0)
+    old.file.touch()
+    old.write("another 1 7")  # a machine that was cut off
+    found = []
+    standbys = [threading.Thread(target=lambda: found.append(leases._take(tmp_path, True))) for _ in range(3)]
+    began_s = time.monotonic()
+    for standby in standbys:
+        standby.start()
+    for standby in standbys:
+        standby.join(60)
+    assert time.monotonic() - began_s > 3 * 0.3  # nobody renews here, so each lease expires
+    assert sorted((lease.number, lease.stolen) for lease in found) == [(1, True), (2, True), (3, True)]
+    old.write("it wakes")
+    assert [path.name for path in tmp_path.iterdir()] == ["lease-3"]
+
+
+def test_a_server_that_was_stopped_writes_nothing_once_another_has_taken_over(tmp_path):
+    out, state = tmp_path / "run", tmp_path / "state"
+    state.mkdir()
+    old, new = Lease(state, 0), Lease(state, 1, stolen=True)
+    old.file.touch()
+    before = {}
+
+    def answer(job, params):
+        if job.version == 3 and not new.file.exists():
+            new.file.touch()
+            before.update({path: path.read_bytes() for path in out.rglob("*") if path.is_file()})
+        return honest(job, params)
+
+    first, second = (InProcess(answer, lambda job: 1.0 + job.ue, 4) for _ in range(2))
+    with pytest.raises(LeaseLostError):
+        serve(SETUP, first, out, lease=old)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert serve(SETUP, second, out, lease=new).finished
+    SETUP.write(out)
+    assert "6 rounds, each merged once" in verify_log(out)
+    assert not {job.ticket for job in first.sent} & {job.ticket for job in second.sent}
+
+
+@pytest.mark.slow
+def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost_or_doubled(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    credentials, out = make_credentials(tmp_path / "credentials", 3, LOOPBACK), tmp_path / "run"
+    running = []
+
+    def start(*words):
+        with (tmp_path / f"{len(running)}.log").open("wb") as log:
+            command = [sys.executable, "-m", "perfeds2", "federate", *words]
+            running.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
+        return running[-1]
+
+    def status():
+        text = (out / "status.json").read_text() if (out / "status.json").exists() else ""
+        return json.loads(text or '{"round": 0, "process": 0}')
+
+    def goes_on_without(process):
+        now = status()["round"]
+        wait_for(lambda: status()["process"] != process and status()["round"] > now + 2)
+
+    with running_broker(credentials, (LOOPBACK[0], 0), tmp_path / "broker") as broker:
+        where = f"{broker.host}:{broker.port}"
+        server = ("server", "--broker", where, "--state", "state")
+        try:
+            first = start(*server)
+            wait_for(lambda: owner(tmp_path / "state") not in ("", FREE))
+            second = start(*server, "--standby")
+            start("device", "--number", "0-2", "--together", "--server", where)
+            settings = ("--devices", "3", "--quorum", "2", "--rounds", "9999", "--slow", "0=0.1,1=0.1,2=0.1")
+            assert command_line.perfeds2("federate", "submit", "run", "--state", "state", *settings)[0] == 0
+            wait_for(lambda: status()["round"] > 3)
+            serving = status()["process"]
+            first.kill()
+            goes_on_without(serving)
+            third, serving = start(*server, "--standby"), status()["process"]
+            wait_for(lambda: b"Standing by" in (tmp_path / "3.log").read_bytes())
+            for process in (second.pid, serving):
+                os.kill(process, signal.SIGSTOP)
+            goes_on_without(serving)
+            for process in (second.pid, serving):
+                os.kill(process, signal.SIGCONT)
+            assert second.wait(60) == 2
+            assert b"another server has taken over" in (tmp_path / "1.log").read_bytes()
+            goes_on_without(serving)
+            assert third.poll() is None
+            assert command_line.perfeds2("federate", "stop", "run", "--state", "state")[0] == 0
+            wait_for(lambda: " stopped " in (out / "events.log").read_text())
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+    assert "each merged once" in verify_log(out)
+    assert (out / "events.log").read_text().count(" resumed: ") == 2
