@@ -81,11 +81,11 @@ def leased(state: Path, standby: bool = False) -> Iterator[Lease]:
     Raises:
         InputError: Another server is active.
     """
-    lease, ended = _take(state, standby), threading.Event()
+    lease, ended, me = _take(state, standby), threading.Event(), f"{socket.gethostname()} {os.getpid()}"
 
     def renew() -> None:
         for count in itertools.count():
-            lease.write(f"{socket.gethostname()} {os.getpid()} {count}")
+            lease.write(f"{me} {count}")
             if ended.wait(RENEW_S):
                 return
 

@@ -55,7 +55,7 @@ def serve(
             claim = when_there_is_room(lambda: stack.enter_context(claimed(path, setup.spec, CLAIM_WITHIN_S)))
         folder = replace(claim, chained=True)
         if not folder.finished:
-            _serve(setup, transport, folder, wait_for_all, lease.check if lease else lambda: None)
+            _serve(setup, transport, folder, wait_for_all, lease)
         if not (folder.path / "report.html").exists():
             from perfeds2.report.run import write_report
 
@@ -63,13 +63,11 @@ def serve(
     return folder
 
 
-def _serve(
-    setup: Setup, transport: Transport, folder: Folder, wait_for_all: bool, may_write: Callable[[], None]
-) -> None:
+def _serve(setup: Setup, transport: Transport, folder: Folder, wait_for_all: bool, lease: Lease | None) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
     federation = Federation(algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own)
     metrics = Metrics(sum(values.nbytes for values in first.values()))
-    write = _writer(federation, folder, metrics, may_write)
+    write = _writer(federation, folder, metrics, lease)
 
     def log(event: str) -> None:
         round_ = federation.round - event.startswith("round ")  # a round is logged when the next one is open
@@ -77,7 +75,7 @@ def _serve(
 
     federation.log = log
     federation.origin_s = transport.now()
-    tell, checkpoints = _teller(federation, folder, metrics, may_write), Checkpoints(folder, write)
+    tell, checkpoints = _teller(federation, folder, metrics, write), Checkpoints(folder, write)
     if setup.own.log == "json":
         write(folder.log_json)
     try:
@@ -175,14 +173,15 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
 
 
-def _writer(federation: Federation, folder: Folder, metrics: Metrics, may_write: Callable[[], None]) -> Write:
+def _writer(federation: Federation, folder: Folder, metrics: Metrics, lease: Lease | None) -> Write:
     """Return a function that performs a write of the server if it may. While the disk is full, it waits."""
 
     def write(what: Callable[[], None]) -> None:
         reasons = list[str]()
 
         def attempt() -> None:
-            may_write()
+            if lease is not None:
+                lease.check()
             what()
 
         def paused(why: str) -> None:
@@ -200,7 +199,7 @@ def _writer(federation: Federation, folder: Folder, metrics: Metrics, may_write:
     return write
 
 
-def _teller(federation: Federation, folder: Folder, metrics: Metrics, may_write: Callable[[], None]) -> Tell:
+def _teller(federation: Federation, folder: Folder, metrics: Metrics, write: Write) -> Tell:
     """Return a function that updates status.json and the metrics, at most every ``STATUS_EVERY_S`` seconds."""
     told_s = float("-inf")
 
@@ -208,9 +207,8 @@ def _teller(federation: Federation, folder: Folder, metrics: Metrics, may_write:
         nonlocal told_s
         if time.monotonic() - told_s >= STATUS_EVERY_S:
             told_s = time.monotonic()
-            may_write()
             status = federation.status(phase)
-            status.write(folder.path)
+            write(lambda: status.write(folder.path))
             metrics.tell(status, federation.record)
 
     return tell

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from in_process import InProcess
@@ -21,10 +22,10 @@ class Disk:
     """Full at every ``often``-th write, for three attempts."""
 
     def __init__(self, monkeypatch, often, number):
-        self.often, self.number, self.writes, self.waits = often, number, 0, []
+        self.often, self.number, self.writes, self.waits = often, number, 0, list[float]()
         for place, name in ((os, "fsync"), (folders, "_append")):
             monkeypatch.setattr(place, name, self.failing(getattr(place, name)))
-        monkeypatch.setattr(files.time, "sleep", self.waits.append)
+        monkeypatch.setattr(files, "time", SimpleNamespace(sleep=self.waits.append))
 
     def failing(self, write):
         def attempt(*given):
@@ -68,7 +69,7 @@ def test_the_status_says_so_even_then(tmp_path, monkeypatch):
     def answer(job, params):
         if job.version == 2 and not seen:
             monkeypatch.setattr(os, "fsync", full)
-            monkeypatch.setattr(files.time, "sleep", wait)
+            monkeypatch.setattr(files, "time", SimpleNamespace(sleep=wait))
         return honest(job, params)
 
     serve(SETUP, InProcess(answer, lambda job: 1.0 + job.ue, 4), out)
@@ -80,9 +81,12 @@ def test_other_errors_are_not_waited_for(tmp_path, monkeypatch):
     def broken(*_):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(os, "fsync", broken)
+    def answer(job, params):
+        monkeypatch.setattr(os, "fsync", broken)
+        return honest(job, params)
+
     with pytest.raises(OSError, match="Input/output"):
-        serve(SETUP, InProcess(honest, lambda _: 1.0, 4), tmp_path / "run")
+        serve(SETUP, InProcess(answer, lambda _: 1.0, 4), tmp_path / "run")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.9, 0.999])

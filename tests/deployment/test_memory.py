@@ -173,7 +173,9 @@ def test_memories_survive_kills_of_devices_server_and_broker(tmp_path, name, see
 @pytest.mark.slow
 def test_a_device_whose_memory_is_gone_fails_its_jobs_and_the_others_go_on(tmp_path):
     made = world(
-        tmp_path, algorithm="SCAFFOLD", **SMALL | {"set-aside-after": 2, "quorum": 1, "max-staleness": "unbounded"}
+        tmp_path,
+        algorithm="SCAFFOLD",
+        **SMALL | {"set-aside-after": 2, "quorum": 1, "max-staleness": "unbounded", "rounds": 40},
     )
     while made.federation.devices[0].merges == 0:
         made.step()
