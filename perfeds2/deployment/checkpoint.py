@@ -43,6 +43,7 @@ Write = Callable[[Callable[[], None]], None]
 class Generation(NamedTuple):
     """A checkpoint that is intact, with its journal."""
 
+    path: Path
     arrays: Arrays
     facts: Facts
     journal: bytes
@@ -136,7 +137,7 @@ class Checkpoints:
             except (InputError, ValueError, OSError):  # corrupt, without a journal, or deleted meanwhile
                 continue
             if hashlib.sha256(text).hexdigest() == facts["journal"]["sha256"]:
-                found.append(Generation(arrays, facts, text))
+                found.append(Generation(path, arrays, facts, text))
         return found
 
     def load(self, federation: Federation) -> float | None:
@@ -156,7 +157,7 @@ class Checkpoints:
                     f"folder from a backup, or start a new run in another folder."
                 )
             return None
-        arrays, facts, text = found[-1]
+        _, arrays, facts, text = found[-1]
         saved = from_leaves(NAME, arrays, (federation.params, federation.merging))
         if saved is None or facts["ues"] != federation.ues:
             raise InputError(
@@ -177,6 +178,8 @@ class Checkpoints:
                 device.refused, device.set_aside_s = refused, set_aside_s
         self._lengths = federation.record.lengths()
         federation.recall()
+        for path in {*self._files("safetensors")} - {each.path for each in found}:
+            path.rename(path.with_suffix(".corrupt"))  # so that it does not count when old ones are deleted
         self._number = (int(max(path.stem for path in files).rpartition("-")[2]) // SERVER + 1) * SERVER
         self._journal, self._bytes, self._digest = self._path(self._number, "jsonl"), len(text), hashlib.sha256(text)
         self._write(lambda: write_text(self._journal, text.decode()))

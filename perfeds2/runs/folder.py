@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from perfeds2.errors import InputError
-from perfeds2.files import FULL, clear_unfinished, naming, write_text
-from perfeds2.runs.store import PARTS, Arrays, Facts, load_arrays, save_arrays
+from perfeds2.files import FULL, clear_unfinished, naming, when_there_is_room, write_text
+from perfeds2.runs.store import PARTS
 from perfeds2.spec.cells import keep_fleet, with_kept_fleet
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve
@@ -64,34 +64,22 @@ class Folder:
 
     def log(self, event: str, **facts: int) -> None:
         """Append an event to events.log, and with its facts to events.jsonl if that file exists."""
-        at, path = time.strftime("%Y-%m-%dT%H:%M:%S%z"), self.path / LOG
-        with naming(path):
-            path.touch()
-        with naming(path), alone(path, within_s=10.0), path.open("ab+", buffering=0) as file:
-            head = _whole_lines(file)
-            line = f"{at} {in_one_line(event)}"
-            _append(file, f"{line} {chain(head, line)}\n" if self.chained else f"{line}\n")
-        if (self.path / EVENTS).exists():
-            with naming(self.path / EVENTS), (self.path / EVENTS).open("ab", buffering=0) as file:
-                _append(file, json.dumps({"time": at, **facts, "event": event}, ensure_ascii=False) + "\n")
+        at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        line = f"{at} {in_one_line(event)}"
+        _append(self.path / LOG, lambda head: f"{line} {chain(head, line)}\n" if self.chained else f"{line}\n")
+        if (path := self.path / EVENTS).exists():
+            told = json.dumps({"time": at, **facts, "event": event}, ensure_ascii=False) + "\n"
+            when_there_is_room(lambda: _append(path, lambda _: told))  # otherwise a repetition would log it twice
 
     def head(self) -> str:
         """Return the hash of the last line of a chained events.log, once the log is on disk."""
-        with (self.path / LOG).open("ab+", buffering=0) as file:
+        with _whole_lines(self.path / LOG) as (file, head):
             os.fsync(file.fileno())
-            return _whole_lines(file)
+            return head
 
     def log_json(self) -> None:
         """Create events.jsonl, so that every later event is also written there."""
         (self.path / EVENTS).touch()
-
-    def save_part(self, name: str, arrays: Arrays, facts: Facts) -> None:
-        save_arrays(self.parts / f"{name}.safetensors", arrays, facts)
-
-    def load_part(self, name: str) -> tuple[Arrays, Facts] | None:
-        """Return the arrays and facts saved under a name, or None."""
-        path = self.parts / f"{name}.safetensors"
-        return load_arrays(path) if path.exists() else None
 
     def close(self) -> None:
         """Delete the parts of a finished run."""
@@ -232,22 +220,25 @@ def chain(head: str, line: str) -> str:
     return hashlib.sha256(f"{head}{line}".encode()).hexdigest()[:LINK]
 
 
-def _whole_lines(file: IO[bytes]) -> str:
-    """Delete a line that an interrupted write left unfinished, and return the last hash of a chained log."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(size - LINK - 1, 0))
-    tail = file.read()
-    if tail and not tail.endswith(b"\n"):
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
-        return _whole_lines(file)
-    return tail[:-1].decode(errors="replace")
+@contextmanager
+def _whole_lines(path: Path) -> Iterator[tuple[IO[bytes], str]]:
+    """Open a log, delete a line that an interrupted write left unfinished, and yield the hash that ends the last line."""
+    with naming(path):
+        path.touch()
+        with alone(path, within_s=10.0), path.open("ab+", buffering=0) as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+            if file.read(1) not in (b"", b"\n"):
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+            file.seek(max(file.seek(0, os.SEEK_END) - LINK - 1, 0))
+            yield file, file.read()[:-1].decode(errors="replace")
 
 
-def _append(file: IO[bytes], text: str) -> None:
-    data = text.encode()
-    if file.write(data) < len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _append(path: Path, line: Callable[[str], str]) -> None:
+    with _whole_lines(path) as (file, head):
+        data = line(head).encode()
+        if file.write(data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def in_one_line(event: str) -> str:

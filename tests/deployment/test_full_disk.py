@@ -19,10 +19,10 @@ from perfeds2.runs import folder as folders
 
 
 class Disk:
-    """Full at every ``often``-th write, for three attempts."""
+    """Full at every ``often``-th write, for three attempts; every other time it is a quota that is used up."""
 
-    def __init__(self, monkeypatch, often, number):
-        self.often, self.number, self.writes, self.waits = often, number, 0, list[float]()
+    def __init__(self, monkeypatch, often):
+        self.often, self.writes, self.waits = often, 0, list[float]()
         for place, name in ((os, "fsync"), (folders, "_append")):
             monkeypatch.setattr(place, name, self.failing(getattr(place, name)))
         monkeypatch.setattr(files, "time", SimpleNamespace(sleep=self.waits.append))
@@ -31,24 +31,26 @@ class Disk:
         def attempt(*given):
             self.writes += 1
             if self.writes % self.often < 3 and self.writes > 3:
-                raise OSError(self.number, os.strerror(self.number))
+                number = errno.ENOSPC if self.writes // self.often % 2 else errno.EDQUOT
+                raise OSError(number, os.strerror(number))
             return write(*given)
 
         return attempt
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_server_goes_on_when_there_is_room_again(tmp_path, monkeypatch, capsys, number):
+def test_a_server_goes_on_when_there_is_room_again(tmp_path, monkeypatch, capsys):
     out = tmp_path / "run"
     setup = replace(SETUP, own=SETUP.own.model_copy(update={"log": "json"}))
-    disk, net = Disk(monkeypatch, 17, number), InProcess(honest, lambda job: 1.0 + job.ue, 4)
+    disk, net = Disk(monkeypatch, 17), InProcess(honest, lambda job: 1.0 + job.ue, 4)
     assert serve(setup, net, out).finished
     monkeypatch.undo()
     setup.write(out)
     assert len(disk.waits) >= 6
     assert disk.waits.count(files.ROOM_EVERY_S) == len(disk.waits)
     assert "6 rounds, each merged once" in verify_log(out)
-    assert "paused for " in (out / "events.log").read_text()
+    lines = (out / "events.log").read_text().splitlines()
+    assert any("paused for " in line for line in lines)
+    assert len((out / "events.jsonl").read_text().splitlines()) == len(lines)
     said = capsys.readouterr().err
     assert f"the disk is full: {out}" in said
     assert len(said.splitlines()) < len(disk.waits)  # once for each pause

@@ -85,6 +85,10 @@ def put(folder, files):
         (folder.parts / name).write_bytes(data)
 
 
+def killed(*_):
+    raise KeyboardInterrupt
+
+
 def models(files):
     """The names of its checkpoints, newest first."""
     return sorted((name for name in files if name.endswith(".safetensors")), reverse=True)
@@ -103,6 +107,10 @@ def test_a_checkpoint_that_is_lost_or_cut_is_replaced_by_an_older_one_and_no_tic
     for name in models(files)[:lost]:
         spoiled[name] = spoil(files[name])
     put(folder, {name: data for name, data in (files | spoiled).items() if data is not None})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("perfeds2.deployment.checkpoint.save_arrays", killed)
+        with pytest.raises(KeyboardInterrupt):
+            loaded(folder)
     server = loaded(folder)
     _, record, state, rest = copies[-1 - lost]
     assert json.dumps(server.record.since({})) == record
