@@ -9,12 +9,12 @@ import contextlib
 import itertools
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfeds2.deployment.processes import repeating
 from perfeds2.errors import InputError
 from perfeds2.files import is_alive
 
@@ -81,21 +81,11 @@ def leased(state: Path, standby: bool = False) -> Iterator[Lease]:
     Raises:
         InputError: Another server is active.
     """
-    lease, ended, me = _take(state, standby), threading.Event(), f"{socket.gethostname()} {os.getpid()}"
-
-    def renew() -> None:
-        for count in itertools.count():
-            lease.write(f"{me} {count}")
-            if ended.wait(RENEW_S):
-                return
-
-    thread = threading.Thread(target=renew, name="lease", daemon=True)
-    thread.start()
+    lease, me, count = _take(state, standby), f"{socket.gethostname()} {os.getpid()}", itertools.count()
     try:
-        yield lease
+        with repeating(lambda: lease.write(f"{me} {next(count)}"), RENEW_S):
+            yield lease
     finally:
-        ended.set()
-        thread.join()
         lease.write(FREE)
 
 

@@ -92,20 +92,22 @@ def die_with_parent() -> None:
 
 @contextlib.contextmanager
 def repeating(action: Callable[[], object], every_s: float = DAY_S) -> Iterator[None]:
-    """Call a function now and every day in a thread, within the context."""
+    """Call a function now and regularly in a thread, within the context."""
     ended = threading.Event()
 
     def repeat() -> None:
         while True:
             try:
                 action()
-            except Exception:  # such as a damaged file, which may be repaired by tomorrow
+            except Exception:  # such as a damaged file, which may be repaired by the next time
                 traceback.print_exc()
             if ended.wait(every_s):
                 return
 
-    threading.Thread(target=repeat, name="repeating", daemon=True).start()
+    thread = threading.Thread(target=repeat, name="repeating", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
+        thread.join()
