@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from perfeds2 import __version__
 from perfeds2.deployment.record import Record
-from perfeds2.deployment.status import STATES, DeviceState, Status
+from perfeds2.deployment.status import PAUSED, STATES, DeviceState, Status
 from perfeds2.errors import InputError
 
 BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -76,6 +76,8 @@ class Metrics:
             return 503, "starting"
         if status.broker is not None:
             return 503, status.broker
+        if status.phase == PAUSED:
+            return 503, status.warning or PAUSED
         short_s = time.monotonic() - self._enough_s
         if _usable(status) < status.quorum and short_s > SHORT_S:
             return 503, (

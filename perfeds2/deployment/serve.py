@@ -13,7 +13,7 @@ from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.lease import Lease, LeaseLostError
 from perfeds2.deployment.metrics import Metrics, exposed
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.status import STOPPED
+from perfeds2.deployment.status import PAUSED, STOPPED
 from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
 from perfeds2.files import ROOM_EVERY_S, when_there_is_room
@@ -187,7 +187,7 @@ def _writer(federation: Federation, folder: Folder, metrics: Metrics, lease: Lea
         def paused(why: str) -> None:
             reasons.append(why)
             federation.warning, federation.reached_s = why, federation.time_s
-            status = federation.status("paused")
+            status = federation.status(PAUSED)
             status.write(folder.path)
             metrics.tell(status, federation.record)
 

@@ -17,6 +17,7 @@ from perfeds2.timeline.protocol import IDLE
 DeviceState = Literal["set aside", "away", "finishing", "arrived", "working", "idle"]
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 STOPPED = "stopped"  # phase of a federation that gave up; its warning says why
+PAUSED = "paused"  # phase of a federation whose disk is full
 SHOWN = 24  # devices in the table; if there are more, some of each state
 NAMED = 12  # devices named per round
 COLOURS: dict[str, str] = {

@@ -12,8 +12,11 @@ from test_federation_by_hand import SETUP, honest
 
 from perfeds2 import files
 from perfeds2.deployment.audit import verify_log
+from perfeds2.deployment.metrics import Metrics
+from perfeds2.deployment.record import Record
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import FILE, Setup
+from perfeds2.deployment.status import Status
 from perfeds2.errors import InputError
 from perfeds2.runs import folder as folders
 
@@ -77,6 +80,9 @@ def test_the_status_says_so_even_then(tmp_path, monkeypatch):
     serve(SETUP, InProcess(answer, lambda job: 1.0 + job.ue, 4), out)
     assert seen[0]["phase"] == "paused"
     assert seen[0]["warning"].startswith(f"the disk is full: {out / 'parts'}")
+    metrics = Metrics(0)
+    metrics.tell(Status.model_validate(seen[0]), Record())
+    assert metrics.health() == (503, seen[0]["warning"])
 
 
 def test_other_errors_are_not_waited_for(tmp_path, monkeypatch):
