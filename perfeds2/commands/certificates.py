@@ -34,7 +34,7 @@ def credentials(
     host: list[str] = flag("--host", "Broker name or address. Repeatable.", "HOST", ...),
     quiet: bool = QUIET,
 ) -> None:
-    """Make two certificate authorities, and certificates for broker, server and devices."""
+    """Make authorities, and certificates for broker, server and devices."""
     from perfeds2.deployment.credentials import LOOPBACK, make_credentials
 
     made = make_credentials(folder, devices, [*host, *LOOPBACK])
@@ -51,7 +51,7 @@ def rotate(
     credentials: Path = CREDENTIALS,
     quiet: bool = QUIET,
 ) -> None:
-    """Replace and revoke the certificate of a device, the server or the broker."""
+    """Replace and revoke the key of a device, server or broker."""
     from perfeds2.deployment.credentials import BROKER, name_of
 
     if broker and number is not None:
