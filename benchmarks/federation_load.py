@@ -44,7 +44,7 @@ def measure(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     settings = {"task": given.task, "labels-per-ue": given.labels_per_ue, "devices": everybody, "rounds": 1_000_000}
     settings |= {"quorum": given.quorum, "max-staleness": 4 * -(-given.devices // given.quorum), "gather-s": 600}
     setup = Setup.from_texts(settings)
-    setup.task(0)  # too few samples for so many devices: say so before anything starts
+    setup.task(0)  # too few samples for that number of devices: say so before anything starts
     credentials = make_credentials(folder / "credentials", everybody)
     with (
         running_broker(credentials, ("127.0.0.1", 0), folder / "broker", "mosquitto") as broker,

@@ -4,7 +4,7 @@
     python torch_device.py --number 3 --server fl.example.org:8883 --credentials credentials --data mine.npz
 
 mine.npz holds x (one sample per row) and y (labels from 0). The data stays here; only gradients and four metrics are
-sent. Supports FedAvg and PerFed on networks of dense layers. docs/how-to/operate.md describes the wire format.
+sent. Supports FedAvg and PerFed on networks of dense layers. docs/explanation/wire.md describes the wire format.
 """
 
 import argparse

@@ -318,8 +318,8 @@ def handshake_error(first_day, last_day):
     """What OpenSSL says about a broker's certificate that is valid from one day from now to another."""
     now, key = datetime.datetime.now(datetime.UTC), ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    valid = [now + datetime.timedelta(days=day) for day in (first_day, last_day)]
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), *valid)
+    first, last = now + datetime.timedelta(days=first_day), now + datetime.timedelta(days=last_day)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), first, last)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
     certificate = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
     listener = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
