@@ -25,7 +25,7 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 
 LAPS = "laps.csv"  # in a run's folder: one row per answered job
-COLUMNS = {"ue": int, "version": int, "took_s": float, "compute_s": float}
+COLUMNS = {"ue": int, "version": int, "took_s": float, "compute_s": float, "scale": float}
 LEAST_S = 1e-9
 DEVIATIONS = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 
@@ -63,7 +63,7 @@ class Calibration:
 
 
 def write_laps(folder: Path, laps: Sequence[Lap]) -> None:
-    lines = [f"{lap.ue},{lap.version},{lap.took_s:.6g},{lap.compute_s:.6g}" for lap in laps]
+    lines = [f"{lap.ue},{lap.version},{lap.took_s:.6g},{lap.compute_s:.6g},{lap.scale!r}" for lap in laps]
     write_text(folder / LAPS, "\n".join([",".join(COLUMNS), *lines, ""]))
 
 

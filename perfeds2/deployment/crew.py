@@ -30,6 +30,7 @@ class Device:
     held_arrived_s: float = np.inf  # when the update of that job arrived
     failures: int = 0  # consecutive
     refused: int = 0
+    clipped: int = 0  # updates, since this server started
     set_aside_s: float | None = None  # when it was set aside; None: it takes part
     seen_s: float | None = None
     evaluated: int = -1  # newest version it has evaluated

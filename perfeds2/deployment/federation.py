@@ -13,7 +13,7 @@ import math
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -25,7 +25,7 @@ from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.status import SHOWN, STATES, ClosedRound, DeviceStatus, Status
 from perfeds2.deployment.transport import Kind, Reply, Request, Transport
-from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, reason_of, refusal
+from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, reason_of, refusal, shortened
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
@@ -58,6 +58,8 @@ class Federation:
     next_ticket: int = 0
     record: Record = field(default_factory=Record)
     warning: str | None = None  # what an operator should look at now
+    alarm: str | None = None  # set while the personal accuracy is far below its best
+    fall: float = 0.0  # of the personal accuracy, below its best
     jobs: int = 0  # handed out since this server started
     refused: int = 0  # replies that failed validation
     reasons: Counter[str] = field(default_factory=Counter)  # of those that were refused since this server started
@@ -72,6 +74,7 @@ class Federation:
     _sent: deque[tuple[float, int, int]] = field(default_factory=deque)  # (time, UE, ticket), oldest first
     reached_s: float = -math.inf  # when the network was last unreachable, or the server paused
     _accuracy: tuple[float, int] = (0.0, 0)  # sum and number of the accuracies last reported
+    _best: tuple[int, float] = (0, 0.0)  # number of devices with an accuracy, and the best mean of theirs
     _short_since_s: float = math.inf  # since when there are fewer devices than the quorum
 
     def __post_init__(self) -> None:
@@ -169,26 +172,27 @@ class Federation:
         elif reply.error is not None:
             self.log(f"failed: UE {reply.ue} ticket {job.ticket}: {in_words(reply.error)}")
             self._fail(device, time_s)
-        elif (why := refusal(reply, job, self.form, time_s - device.sent_s) or self._too_long(reply, job)) is not None:
+        elif (why := refusal(reply, job, self.form, time_s - device.sent_s)) is not None:
             self._refuse(device, f"ticket {job.ticket} {why}")
             self._fail(device, time_s)
         else:
             self._accept(reply, device, job, time_s)
 
-    def _too_long(self, reply: Reply, job: Request) -> str | None:
-        """Return why an update's norm is refused, or None. If it is wanted, it counts towards later bounds."""
-        if job.kind != "train" or reply.update is None:
-            return None
+    def _clip(self, reply: Reply, device: Device) -> tuple[Reply, float]:
+        """Return a reply with its update shortened to the norm bound, and the factor. Its norm is a vote for later."""
+        assert reply.update is not None
         norm, bound = norm_of(reply.update), self.norm_bound
-        if not norm <= bound:
-            return f"has norm {norm:.4g}, above the bound {bound:.4g}"
-        if self.crew[reply.ue].wanted:
-            self.norms.add(reply.ue, norm)
-        return None
+        self.norms.add(reply.ue, norm)
+        if norm <= bound:
+            return reply, 1.0
+        device.clipped += 1
+        if _worth_a_line(device.clipped):
+            self.log(f"clipped: UE {reply.ue} ticket {reply.ticket} from norm {norm:.4g} to {bound:.4g}")
+        return replace(reply, update=shortened(reply.update, bound / norm)), bound / norm
 
     @property
     def norm_bound(self) -> float:
-        """Largest norm that an update may have now."""
+        """Norm that longer updates are clipped to now."""
         usual = self.norms.bound(self.own.norm_factor, self.length, self.learner.beta)
         return min(usual, self.own.norm_bound or math.inf)
 
@@ -224,7 +228,8 @@ class Federation:
             self.record.evaluations.append(seen)
             self._hear(seen)
         if device.wanted and job.kind == "train":
-            self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s), job.version))
+            reply, scale = self._clip(reply, device)
+            self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s), job.version, scale))
             device.reply, device.held_arrived_s = reply, time_s
         elif job.kind == "train":
             self.log(f"late: UE {reply.ue} ticket {job.ticket} on version {job.version}, which has been given up")
@@ -271,6 +276,7 @@ class Federation:
         self.round, self.opened_s = theirs.round, theirs.opened_s
         self.save(self)
         self.log(self.record.sentence(self.round - 1, self.protocol.quorum))  # once it can no longer be lost
+        self._watch()
         return True
 
     def _concerned(self) -> Iterable[int]:
@@ -300,6 +306,22 @@ class Federation:
         self.record.closed_s.append(time_s)
         self.record.accuracies.append(self.accuracy)
 
+    def _watch(self) -> None:
+        """Raise an alarm if the personal accuracy falls far below its best among at least as many devices."""
+        count = self._accuracy[1]
+        if count > self._best[0]:
+            self._best = count, 0.0
+        now = self.accuracy or 0.0  # also if every model has diverged
+        self._best = self._best[0], max(self._best[1], now)
+        self.fall = self._best[1] - now
+        if self.fall <= self.own.alarm_fall:
+            self.alarm = None
+            return
+        said = f"personal accuracy fell to {now:.1%} from {self._best[1]:.1%} at best (--alarm-fall)"
+        if self.alarm is None:
+            self.log(f"alarm: {said}")
+        self.alarm = said
+
     # ---- jobs
 
     def _readmit(self) -> None:
@@ -325,7 +347,7 @@ class Federation:
             idle = self.crew.longest_out(most - self.crew.count("working", "arrived"))
         else:
             idle = sorted(self.crew.states["idle"])
-        for ue in idle:
+        for ue in self._within_share(idle):
             device = self.crew[ue]
             self.shelf.lend(self.round, ue, self.outgoing if needs_past(self.learner) else None)
             if device.held not in (IDLE, self.round):
@@ -333,6 +355,19 @@ class Federation:
             device.version = device.held = self.round
             device.held_arrived_s, device.wanted = np.inf, True
             self._dispatch(device, "train")
+
+    def _within_share(self, idle: list[int]) -> list[int]:
+        """Leave out the idle devices that have more than ``max_share`` of all merges.
+
+        If too few others are at work to close a round, those with the fewest merges are handed a job all the same.
+        """
+        crew, most = self.crew, self.own.max_share * len(self.record.merges)
+        over = sorted((ue for ue in idle if crew[ue].merges > most), key=lambda ue: (crew[ue].merges, ue))
+        others = len(idle) - len(over) + crew.count("working", "arrived")
+        resting = set(over[max(self.protocol.quorum - others, 0) :])
+        for ue in resting:
+            crew.file(crew[ue])  # queues it again
+        return [ue for ue in idle if ue not in resting]
 
     def _dispatch(self, device: Device, kind: Kind) -> None:
         known = device.merged_ticket if isinstance(self.learner.objective, Stateful) else None
@@ -427,7 +462,8 @@ class Federation:
             broker=self.troubles.get(None),
             broker_failures=self._troubled[None],
             accuracy=self.accuracy,
-            warning=self.warning,
+            fall=self.fall,
+            warning=self.warning or self.alarm,
             troubles=[why if ue is None else f"device {ue}: {why}" for ue, why in islice(self.troubles.items(), SHOWN)],
         )
 

@@ -27,7 +27,7 @@ def _write_pairs(values: Mapping[int, float]) -> str:
 
 def _check_factor(factor: float) -> float:
     if 0 < factor < 1:
-        raise ValueError("would refuse usual updates; expected at least 1, or off")
+        raise ValueError("would clip usual updates; expected at least 1, or off")
     return factor
 
 
@@ -37,6 +37,7 @@ Rates = Annotated[dict[int, Annotated[Positive, within(1e-9, 1e18)]], *PAIRS]
 Factor = Annotated[
     NotNegative, BeforeValidator(lambda given: 0.0 if given == "off" else given), AfterValidator(_check_factor)
 ]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -48,8 +49,10 @@ class DeploymentSpec(Section, title="Federation"):
     uplink_bps: Rates = setting(dict, "D=BPS", "Uplink rates to imitate, in bit/s, such as 5=2e4.")
     gather_s: Seconds = setting(60.0, "SECONDS", "Time for all devices to arrive before round 0.")
     evaluate_s: Seconds = setting(120.0, "SECONDS", "Time for the last evaluation.")
-    norm_bound: Positive | None = setting(None, "NORM", "Largest norm of an accepted update.")
-    norm_factor: Factor = setting(10.0, "N", "Largest norm as a multiple of the median; or off.")
+    norm_bound: Positive | None = setting(None, "NORM", "Norm that longer updates are clipped to.")
+    norm_factor: Factor = setting(10.0, "N", "The same, as a multiple of the median norm; or off.")
+    max_share: PositiveShare = setting(1.0, "SHARE", "Largest share of merges of one device.")
+    alarm_fall: PositiveShare = setting(0.2, "SHARE", "Fall of personal accuracy that raises an alarm; 1 is off.")
     job_s: Seconds = setting(600.0, "SECONDS", "Time to answer a job; 0 is no limit.")
     set_aside_after: Count = setting(3, "N", "Failures in a row before a device is excluded.")
     readmit_s: Seconds = setting(300.0, "SECONDS", "Time until an excluded device is readmitted; 0 is never.")

@@ -125,6 +125,7 @@ class Metrics:
             yield _gauge("last_round_age_seconds", "Time since the last round closed.", max(age_s, 0.0))
         if status.accuracy is not None:
             yield _gauge("personal_accuracy", "Latest personal test accuracy, mean over devices.", status.accuracy)
+        yield _gauge("accuracy_fall", "Fall of the personal accuracy below its best.", status.fall)
         yield _counter("rounds", "Rounds that have closed.", status.round)
         yield _counter("jobs", "Jobs handed out since the server started.", status.jobs)
         yield _counter("updates_merged", "Updates merged into the model.", self._merges.total())

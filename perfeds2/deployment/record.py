@@ -46,6 +46,7 @@ class Lap(NamedTuple):
     took_s: float
     compute_s: float
     version: int  # of the model
+    scale: float = 1.0  # that the server multiplied the update by, to clip it
 
 
 KINDS = {"merges": MergedUpdate, "losses": Loss, "evaluations": Evaluation, "laps": Lap}

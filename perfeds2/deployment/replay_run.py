@@ -1,15 +1,17 @@
 """Check that the simulator, replaying the timeline of a real federation, reaches the same weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from perfeds2.deployment.calibrate import LAPS, read_laps
 from perfeds2.deployment.device import compute_job, kept_at_first
 from perfeds2.deployment.merging import handed_out, merged
 from perfeds2.deployment.setup import Setup, data_folder, read_timeline
 from perfeds2.deployment.transport import Arrays
+from perfeds2.deployment.validate import shortened
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import replay
 from perfeds2.learning.task import Task
@@ -56,20 +58,34 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
     setup = Setup.read(path)
     timeline = read_timeline(path)
     weights, _ = load_arrays(path / "model.safetensors")
+    scales = _clipped(path)
     if setup.own.app_module is None:
         tasks = [setup.task(0)] * timeline.population
-        again = replay(tasks[0], timeline, setup.algorithm.learner, setup.seed)
-        agreement = compare_weights(timeline, weights, {name: np.asarray(values) for name, values in again.items()})
-        if agreement.holds:  # otherwise rounding may have moved an activation across the kink of a ReLU
-            return agreement
+        if not scales:  # the simulator's loop cannot clip as the server did
+            again = replay(tasks[0], timeline, setup.algorithm.learner, setup.seed)
+            agreement = compare_weights(timeline, weights, {name: np.asarray(values) for name, values in again.items()})
+            if agreement.holds:  # otherwise rounding may have moved an activation across the kink of a ReLU
+                return agreement
     elif data_folders is None:
         raise InputError("the devices used their own data; say where copies of it are: --device-data 'FOLDER/{}'.")
     else:
         tasks = [setup.task(ue, data_folder("--device-data", data_folders, ue)) for ue in range(timeline.population)]
-    return replace(compare_weights(timeline, weights, _job_by_job(setup, timeline, tasks)), job_by_job=True)
+    return replace(compare_weights(timeline, weights, _job_by_job(setup, timeline, tasks, scales)), job_by_job=True)
 
 
-def _job_by_job(setup: Setup, timeline: Timeline, tasks: Sequence[Task]) -> Arrays:
+def _clipped(path: Path) -> dict[tuple[int, int], float]:
+    """Return the factor of every update that the server clipped, by UE and version."""
+    if not (path / LAPS).exists():
+        return {}
+    laps = read_laps(path)
+    rows = zip(laps.ue.tolist(), laps.version.tolist(), laps.scale.tolist(), strict=True)
+    latest = {(ue, version): scale for ue, version, scale in rows}  # a job that was lost may have been computed twice
+    return {job: scale for job, scale in latest.items() if scale != 1}
+
+
+def _job_by_job(
+    setup: Setup, timeline: Timeline, tasks: Sequence[Task], scales: Mapping[tuple[int, int], float]
+) -> Arrays:
     """Compute every job with the device's own program. Keeps every version of the model in memory."""
     learner, first = setup.algorithm.learner, dict(setup.first_params())
     merging = learner.merge.init(first, timeline.population)
@@ -79,7 +95,8 @@ def _job_by_job(setup: Setup, timeline: Timeline, tasks: Sequence[Task]) -> Arra
         updates, handed = [], [models[version] for version in versions]
         for ue, version in zip(ues, versions, strict=True):
             update, kept[ue] = compute_job(setup, tasks[ue], models[version], ue, version, kept[ue])
-            updates.append(update)
+            scale = scales.get((ue, version))
+            updates.append(update if scale is None else shortened(update, scale))
         senders = [(ue, number - version) for ue, version in zip(ues, versions, strict=True)]
         model, merging = merged(models[-1].params, updates, learner, merging, senders, handed)
         models.append(handed_out(model, learner, merging))

@@ -19,6 +19,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import ROOM_EVERY_S, when_there_is_room
 from perfeds2.runs.comparison import Comparison, write_results
 from perfeds2.runs.folder import LOG, Folder, claimed, open_folder
+from perfeds2.runs.notes import robustness
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
 
@@ -78,6 +79,9 @@ def _serve(setup: Setup, transport: Transport, folder: Folder, wait_for_all: boo
     tell, checkpoints = _teller(federation, folder, metrics, write), Checkpoints(folder, write)
     if setup.own.log == "json":
         write(folder.log_json)
+    note = robustness(setup.spec, algorithm.name, algorithm.protocol.quorum, always=True)
+    if note is not None:
+        federation.log(f"note: {note}")
     try:
         with exposed(metrics, setup.own.metrics_port):
             _play(federation, checkpoints, tell, wait_for_all)

@@ -76,6 +76,7 @@ class Status(BaseModel):
     accuracy: float | None = None  # mean of the latest personal accuracies
     broker: str | None = None  # why the broker cannot be used
     broker_failures: int = 0  # since this server started
+    fall: float = 0.0  # of the personal accuracy, below its best
     warning: str | None = None  # what an operator should look at
     troubles: list[str] = []  # why some or all devices cannot take part
 

@@ -15,7 +15,6 @@ REASONS = {"answers": "wrong job", "reports": "wrong report", "lacks": "missing 
 WORDS = 200  # longest text of a device that is logged, in characters
 VOTES = 200  # number of most recent voters that count
 STANDS_IN = 1 / 10  # of the model's norm: the usual norm until enough devices have voted
-HARMLESS = 1 / 20  # of the model's norm: lower limit of the usual norm
 LARGEST = 1e18  # its square still fits into float32
 
 
@@ -87,7 +86,8 @@ def wrong_update(update: Arrays, form: Form) -> str | None:
             return f"has {name} as {what}, expected {dtype}{list(shape)}"
         if not np.isfinite(came).all():
             return f"has numbers in {name} that are not finite"
-    return None
+    norm = norm_of(update)
+    return None if norm <= LARGEST else f"has norm {norm:.4g}, above the bound {LARGEST:g}"
 
 
 def _is_number(value: object) -> bool:
@@ -107,16 +107,19 @@ def norm_of(arrays: Arrays) -> float:
         return math.sqrt(sum(float(np.square(values, dtype=np.float64).sum()) for values in arrays.values()))
 
 
+def shortened(update: Arrays, scale: float) -> Arrays:
+    """Return an update times a factor, computed in float64 so that the server and a replay get the same bits."""
+    return {name: (values * np.float64(scale)).astype(values.dtype) for name, values in update.items()}
+
+
 class Norms:
-    """The bound on the norm of updates: a multiple of what devices usually send.
+    """The norm that updates are clipped to: a multiple of what devices usually send.
 
     It must withstand an attacker who is first, fast or patient:
 
-    - Each device has one vote, its last accepted norm, so a fast device cannot move the median alone.
+    - Each device has one vote, the norm that it sent last, so a fast device cannot move the median alone.
     - Until half of the devices have voted (at least 3, at most 100), the bound is fixed: with the default factor of
       10, a step as long as the model itself. The first sender can do no worse.
-    - A step that hardly moves the model is never refused, so tiny votes cannot shut others out. Neither can honest
-      devices that have little left to learn.
     """
 
     def __init__(self, ues: int, votes: Iterable[tuple[int, float]] = ()) -> None:
@@ -126,7 +129,7 @@ class Norms:
             self.add(ue, norm)
 
     def add(self, ue: int, norm: float) -> None:
-        """Count the norm of an accepted update as its device's vote. A zero update is not a vote."""
+        """Count the norm of an update, before it is clipped, as its device's vote. A zero update is not a vote."""
         if norm > 0:
             self.votes.pop(ue, None)
             self.votes[ue] = norm
@@ -139,7 +142,7 @@ class Norms:
         return None if len(self.votes) < self.enough else statistics.median(self.votes.values())
 
     def bound(self, factor: float, length: float, step: float) -> float:
-        """Return the largest norm that is accepted.
+        """Return the largest norm that is merged.
 
         Args:
             factor: Multiple of the usual norm; 0 turns the bound off.
@@ -149,6 +152,5 @@ class Norms:
         if factor == 0:
             return LARGEST
         whole = max(length, 1.0) / step
-        median = self.median
-        usual = STANDS_IN * whole if median is None else max(median, HARMLESS * whole)
+        usual = self.median or STANDS_IN * whole
         return min(factor * usual, LARGEST)

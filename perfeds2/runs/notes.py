@@ -42,13 +42,16 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
     return notes
 
 
-def robustness(spec: Spec, name: str, quorum: int) -> str | None:
-    """Return a note if an algorithm has an attack or a robust merge, but too few uploads per round; else None."""
+def robustness(spec: Spec, name: str, quorum: int, *, always: bool = False) -> str | None:
+    """Return a note if an algorithm has an attack or a robust merge, but too few uploads per round; else None.
+
+    With ``always``, the number of uploads alone counts.
+    """
     from perfeds2.learning.methods import ROBUST
     from perfeds2.learning.robust import LEAST
 
     learning = spec.learning_of(name)
-    if quorum >= LEAST or not (learning.attack or (learning.merge and learning.merge.text in ROBUST)):
+    if quorum >= LEAST or not (always or learning.attack or (learning.merge and learning.merge.text in ROBUST)):
         return None
     return f"{name}: with A = {quorum} no merge can tell a hostile upload from an honest one; use at least --quorum {LEAST}."
 

@@ -110,7 +110,7 @@ def test_the_command_writes_a_fleet_that_simulate_takes(run, tmp_path):
 def test_what_cannot_be_calibrated_is_said(run, tmp_path):
     with pytest.raises(InputError, match=r"is not the folder of a federation: it has no federation.toml"):
         calibrate(tmp_path, tmp_path / "fleet.csv")
-    (tmp_path / LAPS).write_text("ue,version,took_s,compute_s\n0,0,1.0,2.0\n")
+    (tmp_path / LAPS).write_text("ue,version,took_s,compute_s,scale\n0,0,1.0,2.0,1.0\n")
     with pytest.raises(InputError, match="computed longer than it took"):
         read_laps(tmp_path)
     (tmp_path / LAPS).write_text("a,b\n0,0\n")

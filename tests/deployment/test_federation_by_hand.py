@@ -116,7 +116,7 @@ def test_a_round_of_which_a_device_is_lost_closes_when_it_returns():
         ({"w": np.ones(2)}, "has w as float64"),
         ({"v": np.ones(2, np.float32)}, "lacks arrays ['w']"),
         ({"w": np.ones(2, np.float32), "v": np.ones(10**6, np.float32)}, "extra ['v']"),
-        ({"w": np.full(2, 9e9, np.float32)}, "above the bound"),
+        ({"w": np.full(2, 9e18, np.float32)}, "above the bound"),
         (None, "has no update"),
     ],
     ids=["nan", "infinite", "shape", "dtype", "name", "huge", "norm", "nothing"],
@@ -132,13 +132,15 @@ def test_an_update_that_is_not_as_it_must_be_is_refused_and_the_model_stays(upda
     assert server.devices[0].refused == 1
 
 
-@pytest.mark.parametrize(("scale", "merged_rounds"), [(1.0, 1), (1.01, 0)], ids=["within", "beyond"])
-def test_the_norm_bound_is_the_largest_norm_that_is_merged(scale, merged_rounds):
+@pytest.mark.parametrize("scale", [0.5, 1.0, 1.01, 1e9])
+def test_an_update_beyond_the_norm_bound_is_clipped_to_it(scale):
     update = {"w": np.float32(scale) * np.array([3, 4], np.float32)}
     net = InProcess(lambda job, _: Reply(job.ue, job.ticket, job.version, update), lambda _: 1.0, 1)
     server = federation(net, Protocol(1), 1, norm_bound=5.0, norm_factor=0)
     play(server, 1, steps=1)
-    assert server.round == merged_rounds
+    assert server.round == 1
+    assert np.linalg.norm(server.params["w"]) == pytest.approx(0.5 * min(5 * scale, 5), rel=1e-6)  # β is 0.5
+    assert server.record.laps[0].scale == pytest.approx(min(1, 1 / scale), rel=1e-6)
 
 
 def test_a_late_answer_to_a_job_that_was_given_up_is_dropped_and_its_device_is_handed_the_newest_model():
@@ -332,6 +334,18 @@ def test_weights_that_rounding_drove_apart_are_computed_again_as_the_devices_did
     monkeypatch.setattr("perfeds2.deployment.replay_run.replay", apart)
     agreement = replay_run(out)
     assert agreement.holds
+    assert agreement.job_by_job
+
+
+def test_a_run_whose_updates_were_clipped_replays_to_the_same_weights(tmp_path):
+    out, setup = tmp_path / "run", SETUP.with_own(norm_factor=1.0)
+    serve(setup, InProcess(honest, lambda job: 1.0 + job.ue, 4), out)
+    setup.write(out)
+    events = (out / "events.log").read_text()
+    assert "clipped: UE" in events
+    assert "with A = 2 no merge can tell" in events
+    agreement = replay_run(out)
+    assert agreement.largest == 0.0
     assert agreement.job_by_job
 
 

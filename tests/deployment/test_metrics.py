@@ -139,6 +139,7 @@ def test_every_number_is_what_was_told():
         "sent_bytes_total": 400,
         "received_bytes_total": 200,
         "personal_accuracy": 0.4,
+        "accuracy_fall": 0.0,
         "round_seconds_sum": 4.0,
         "round_seconds_count": 2,
         "job_seconds_sum": 700.05,

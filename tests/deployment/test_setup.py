@@ -33,6 +33,8 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "personal-steps": 5,
     "merge": "FedBuff",
     "attack": "noise:0.5",
+    "max-share": 0.5,
+    "alarm-fall": 0.3,
     "split": "dirichlet:0.3",
 }
 
@@ -107,7 +109,7 @@ def test_a_methods_own_settings_travel_and_shared_ones_under_its_name_are_refuse
         ({"devices": 4, "quorum": 9}, "--quorum must be from 1 to the number of UEs, 4"),
         ({"devices": "many"}, "must be a whole number, got 'many'"),
         ({"norm-bound": -1}, "--norm-bound must be greater than 0, got -1."),
-        ({"norm-factor": "0.5"}, "--norm-factor '0.5' would refuse usual updates; expected at least 1, or off."),
+        ({"norm-factor": "0.5"}, "--norm-factor '0.5' would clip usual updates; expected at least 1, or off."),
         ({"set-aside-after": 0}, "--set-aside-after must be at least 1, got 0."),
         ({"gather-s": "long"}, "--gather-s must be a finite number, got 'long'."),
         ({"slow": "5"}, "--slow '5' is not a value for each device; expected DEVICE=VALUE, such as 5=20."),
