@@ -10,7 +10,13 @@ from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
-AXES = ("seconds", "rounds", "joules", "bits")  # as in report.read, which is slow to import; a test compares them
+AXES = (
+    "seconds",
+    "rounds",
+    "joules",
+    "bits",
+    "epsilon",
+)  # as in report.read, which is slow to import; a test compares them
 WORDS = {".html": "Report", ".tex": "Table"}  # by file extension
 
 
@@ -26,7 +32,7 @@ def report(
     ),
     x: str = flag(
         "--x",
-        "Draw curves and costs over seconds, rounds, joules or bits.",
+        "Draw curves and costs over seconds, rounds, joules, bits or epsilon.",
         "WHAT",
         "seconds",
         autocompletion=among(*AXES),

@@ -42,6 +42,7 @@ AXES = {
     "rounds": Cost("round", "Rounds", "rounds", "rounds", "rounds_to_target", "Rounds"),
     "joules": Cost("joules", "Energy of all UEs (J)", "energy", "J", "joules_to_target", "Joules", ",.3g"),
     "bits": Cost("merged_bits", "Merged uploads (bit)", "uploaded bits", "bit", "bits_to_target", "Uploaded bits"),
+    "epsilon": Cost("epsilon", "Privacy loss ε of the worst UE", "privacy loss", "ε", "epsilon_to_target", "ε", ".3g"),
 }
 SECONDS = AXES["seconds"]
 

@@ -38,6 +38,10 @@ LOSSES = (
     Measure("train_loss", "Train loss, global", "train loss\nglobal", ",.3f", best=min),
     Measure("train_loss_personal", "Train loss, personal", "train loss\npersonal", ",.3f", best=min),
 )
+PRIVACY = (
+    Measure("epsilon_worst", "ε, worst UE", "ε\nworst UE", ".3g"),
+    Measure("epsilon_median", "ε, median UE", "ε\nmedian", ".3g"),
+)
 WAITING = Measure("waiting_share", "UEs wait (% of time)", "UEs\nwait (%)", ".1f", 100)
 
 
@@ -65,12 +69,17 @@ def learned(run: RunResults, measures: Sequence[Measure]) -> list[Measure]:
     return [*([] if run.target_accuracy is None else [to_target(run)]), *measures]
 
 
+def clock_measures(run: RunResults) -> list[Measure]:
+    """Return the columns that follow from the timeline; with noise, also the privacy loss."""
+    return [*TIMING, *(each for each in PRIVACY if any(each.name in one.estimates for one in run.algorithms)), WAITING]
+
+
 def page_measures(run: RunResults) -> list[Measure]:
     """Return a page's columns, accuracy first because a phone shows only the first few."""
     if not run.is_trained:
-        return [*TIMING, WAITING]
+        return clock_measures(run)
     common, personal = accuracies(run.score)
-    return [personal, *learned(run, [common, *LOSSES]), *TIMING, WAITING]
+    return [personal, *learned(run, [common, *LOSSES]), *clock_measures(run)]
 
 
 def results_table(

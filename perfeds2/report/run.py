@@ -13,9 +13,9 @@ from perfeds2.report.results import (
     LOSSES,
     PAIRED,
     TIMING,
-    WAITING,
     accuracies,
     behind_best,
+    clock_measures,
     energy_line,
     learned,
     meaning,
@@ -104,7 +104,7 @@ def write_paper_figures(folder: Path | str, out: Path | str | None = None, axis:
     Args:
         folder: The folder of a finished run.
         out: Where to write; None is ``figures`` in the folder.
-        axis: What curves are drawn over: seconds, rounds, joules or bits.
+        axis: What curves are drawn over: seconds, rounds, joules, bits or, with noise, epsilon.
 
     Returns:
         The files that were written.
@@ -133,7 +133,7 @@ def write_run_figures(run: RunResults, out: Path, axis: str = "seconds") -> list
         figures |= {chart.name: [chart] for chart in merge_charts(run, shown)}
     written = write_figures(out, figures)
     measures = learned(run, accuracies(run.score))
-    table = results_table(run, [TIMING[0], *measures] if measures else [*TIMING, WAITING])
+    table = results_table(run, [TIMING[0], *measures] if measures else clock_measures(run))
     seeds = ", ".join(map(str, run.seeds))
     about = f"perfeds2 {run.version} {run.command}, {run.task}, {run.population}, seeds {seeds}. {meaning(run)}"
     return [*written, write_latex(out / "table.tex", about, table)]
@@ -149,9 +149,10 @@ def print_summary(folder: Path) -> None:
     limit = f"{run.rounds:,} rounds" if run.horizon_s is None else f"{run.horizon_s:g} simulated seconds"
     console.print(f"\n[bold]{run.task}: {run.population}, {limit}, {counted(len(run.seeds), 'seed')}[/bold]")
     measured = learned(run, [*LOSSES, *accuracies(run.score)])
-    tables = [results_table(run, [*TIMING, *measured, WAITING])]
+    *timed, waiting = clock_measures(run)
+    tables = [results_table(run, [*timed, *measured, waiting])]
     if measured and not fits(console, for_terminal(tables[0])):
-        tables = [results_table(run, measures) for measures in ([*TIMING, WAITING], measured)]
+        tables = [results_table(run, measures) for measures in ([*timed, waiting], measured)]
     for table in tables:
         console.print(for_terminal(table))
     if meaning(run):

@@ -11,6 +11,7 @@ import pandas as pd
 from perfeds2 import __version__
 from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.files import write_text
+from perfeds2.privacy.accounting import ASSUMPTIONS
 from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds
 from perfeds2.report.document import document, paragraph, quoted, section, verbatim, with_legend
@@ -26,7 +27,11 @@ from perfeds2.runs.statistics import NO_INTERVAL
 
 SHOWN_ROWS = 60
 MOST_LINES = 12  # as many as a reader can tell apart
-FRONT_COSTS = ("time_to_target_s_median", "joules_to_target_median")
+FRONT_S = "time_to_target_s_median"
+OTHER_COSTS = {  # of a front beside the time: its name, axis and unit; the first one that a sweep has
+    "epsilon_to_target_median": ("privacy", "ε of the worst UE", ""),
+    "joules_to_target_median": ("energy", "Joules", " J"),
+}
 
 
 def write_sweep(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
@@ -95,10 +100,24 @@ def words(sweep: SweepFolder, cost: Cost = SECONDS) -> tuple[str, list[str]]:
 
 
 def front_line(sweep: SweepFolder) -> str:
-    """Describe the time-energy front in a sentence."""
+    """Describe the front of time and energy, or of time and privacy, in a sentence."""
     best = _on_front(sweep).to_dict("records")
-    points = "; ".join(f"{sweep.label(row)} ({row[FRONT_COSTS[0]]:.3g} s, {row[FRONT_COSTS[1]]:.3g} J)" for row in best)
-    return f"Time-energy front, {len(best)} of {len(sweep.front)} that met the target: {points}."
+    points = "; ".join(f"{sweep.label(row)} ({_costs(sweep, row)})" for row in best)
+    word, *_ = OTHER_COSTS[_other_cost(sweep)]
+    said = f"Time-{word} front, {len(best)} of {len(sweep.front)} that met the target: {points}."
+    return f"{said} {ASSUMPTIONS}" if word == "privacy" else said
+
+
+def _other_cost(sweep: SweepFolder) -> str:
+    return next(cost for cost in OTHER_COSTS if cost in sweep.front)
+
+
+def _costs(sweep: SweepFolder, row: Mapping[Hashable, float]) -> str:
+    """Describe what a point's target cost: its seconds, and its joules or its ε."""
+    cost = _other_cost(sweep)
+    word, _, unit = OTHER_COSTS[cost]
+    sign = "ε " if word == "privacy" else ""
+    return f"{row[FRONT_S]:,.3g} s, {sign}{row[cost]:,.3g}{unit}"
 
 
 def _on_front(sweep: SweepFolder) -> pd.DataFrame:
@@ -169,27 +188,28 @@ def _setting_lines(
 
 
 def front_charts(sweep: SweepFolder) -> list[Chart]:
-    """Draw seconds against joules to the target, with the Pareto front ringed, labelled and connected.
+    """Draw seconds against joules, or with noise against ε, to the target, with the Pareto front ringed, labelled and connected.
 
     Return nothing unless at least two points reached the target.
     """
     if len(sweep.front) < 2:
         return []
+    cost = _other_cost(sweep)
+    word, label, _ = OTHER_COSTS[cost]
     styles, items = named_styles(list(dict.fromkeys(sweep.front["algorithm"]))), list[Series]()
     for algorithm, rows in sweep.front.groupby("algorithm", sort=False):
         name, records = str(algorithm), rows.to_dict("records")
-        hover = [f"{sweep.label(row)}: {row[FRONT_COSTS[0]]:,.3g} s, {row[FRONT_COSTS[1]]:,.3g} J" for row in records]
+        hover = [f"{sweep.label(row)}: {_costs(sweep, row)}" for row in records]
         style = replace(styles[name], marker=styles[name].marker or "o")
-        items.append(Series(name, rows[FRONT_COSTS[0]], rows[FRONT_COSTS[1]], style, "marks", hover=hover))
+        items.append(Series(name, rows[FRONT_S], rows[cost], style, "marks", hover=hover))
     best = _on_front(sweep)
     texts, look = [sweep.point(row) for row in best.to_dict("records")], LineStyle("", (7, 3), "o")
-    seconds, joules = (best[cost] for cost in FRONT_COSTS)
+    name = f"time-{word} front"
     items.append(
-        Series("time-energy front", seconds, joules, look, "line", texts=texts, hover=texts, size_px=12, hollow=True)
+        Series(name, best[FRONT_S], best[cost], look, "line", texts=texts, hover=texts, size_px=12, hollow=True)
     )
-    labels = ("Seconds to the target, median", "Joules")
     x, y = (
-        ChartAxis(label, log=spans_decade(sweep.front[cost].tolist()))
-        for label, cost in zip(labels, FRONT_COSTS, strict=True)
+        ChartAxis(said, log=spans_decade(sweep.front[column].tolist()))
+        for said, column in (("Seconds to the target, median", FRONT_S), (label, cost))
     )
-    return [Chart("front", "Time and energy to the target", items, x, y, height_px=400, group="front", legend=True)]
+    return [Chart("front", f"Time and {word} to the target", items, x, y, height_px=400, group="front", legend=True)]

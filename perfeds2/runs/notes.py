@@ -31,7 +31,10 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
     notes += [note for name, own in facts.items() if (note := robustness(spec, name, own[0]["quorum"])) is not None]
     if any("noise" in own[0] for own in facts.values()):
-        notes.append(f"Privacy at δ = {spec.privacy.delta or DELTA:g}: {ASSUMPTIONS}")
+        notes += [
+            f"Privacy at δ = {spec.privacy.delta or DELTA:g}: {ASSUMPTIONS}",
+            *(_drowned(name, own) for name, own in facts.items() if own[0].get("noise_to_clip", 0.0) > 1),
+        ]
     for name, own in facts.items():
         if any(each["rounds"] == 0 for each in own):
             notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")
@@ -75,6 +78,14 @@ def _ended_by_budget(spec: Spec, name: str, of_seeds: Sequence[Facts]) -> list[s
         f"{name}: after {first['end_s']:.3g} s and {first['rounds']:,} rounds fewer than {first['quorum']} UEs had energy left, so "
         f"the run ended (the earliest of {len(ends)} such seeds, of {len(of_seeds)})."
     ]
+
+
+def _drowned(name: str, of_seeds: Sequence[Facts]) -> str:
+    """Note that the model is too large for the fleet at this noise."""
+    return (
+        f"{name}: the noise on a mean update is {of_seeds[0]['noise_to_clip']:.3g} times as long as any upload (√d·σ/A), so "
+        f"it drowns what UEs learn. Use a larger --quorum, a smaller model, fewer rounds or a larger ε."
+    )
 
 
 def _starved(name: str, of_seeds: Sequence[Facts]) -> list[str]:

@@ -22,7 +22,7 @@ OF_TIMELINE = (
     *("rounds", "merges", "staleness_mean", "staleness_max", "seconds_per_round", "waiting_share", "wasted_share"),
     "starved",
 )
-OF_PRIVACY = ("noise", "epsilon_worst", "epsilon_median")  # with noise
+OF_PRIVACY = ("noise", "noise_to_clip", "epsilon_worst", "epsilon_median")  # with noise
 MEANS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")
 TO_TARGET = {  # column of the result, by what reaching the target cost
     "time_to_target_s": "time_s",
@@ -107,9 +107,18 @@ def learning_part(target: float, of_seeds: Sequence[Sequence[Row]]) -> Json:
             "median": censored_median(times),
         },
         "joules_to_target": {"values": joules, "median": censored_median(joules)},
+        **_epsilon_to_target(target, of_seeds),
         **{name: statistic([rows[-1][name] for rows in of_seeds]) for name in METRICS},
         "diverged": sum(not math.isfinite(rows[-1]["train_loss"]) for rows in of_seeds),
     }
+
+
+def _epsilon_to_target(target: float, of_seeds: Sequence[Sequence[Row]]) -> Json:
+    """Return the worst UE's ε when the target is reached; nothing without noise."""
+    if "epsilon" not in of_seeds[0][-1]:
+        return {}
+    spent = [time_to_target(rows, target, "epsilon") for rows in of_seeds]
+    return {"epsilon_to_target": {"values": spent, "median": censored_median(spent)}}
 
 
 def behind_best(algorithms: Sequence[Row]) -> list[Row]:
@@ -158,7 +167,8 @@ def summarise_point(spec: Spec, results: Sequence[Result]) -> Json:
             time_to_target(each.rows, target) is None for each in results
         ),  # seeds that never reached the target
     }
-    for name, column in TO_TARGET.items():
+    private = {"epsilon_to_target": "epsilon"} if "epsilon" in last[0] else {}
+    for name, column in (TO_TARGET | private).items():
         spent = [time_to_target(each.rows, target, column) for each in results]
         row |= {f"{name}_median": censored_median(spent), **_interval(name, spent)}
     for name in METRICS:

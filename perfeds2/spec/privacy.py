@@ -79,3 +79,7 @@ def losses_at(
         return [{} for _ in rounds]
     found = worst_losses(timeline, rounds, learner.noise, privacy.delta or DELTA, learner.bands)
     return [{"epsilon": epsilon} for epsilon in found.tolist()]
+
+
+def has_noise(privacy: PrivacySpec) -> bool:
+    return privacy.noise is not None or privacy.epsilon is not None

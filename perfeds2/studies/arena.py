@@ -251,7 +251,9 @@ def write_tables(path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome])
         for result in one.results
         for row in result.rows
     )
-    write_csv(path / "arena_metrics.csv", [*where, "round", "time_s", *METRICS, *COSTS], every)
+    private = any("noise" in result.facts for one in outcomes for result in one.results)
+    heads = [*where, "round", "time_s", *METRICS, *COSTS, *(["epsilon"] if private else [])]
+    write_csv(path / "arena_metrics.csv", heads, every)
     said = {
         "perfeds2": __version__,
         "tasks": list(dict.fromkeys(bout.task for bout in plan.bouts)),

@@ -21,6 +21,7 @@ from perfeds2.runs.store import Row
 from perfeds2.runs.table import COSTS, summarise_point, write_csv
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
+from perfeds2.spec.privacy import has_noise
 from perfeds2.studies.execution import Base, Execution, base_values
 from perfeds2.studies.grid import Grid, Listed, make_grid, read_sweep
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+EPSILON = "epsilon_to_target_median"
 FRONT = ("algorithm", "seeds", "censored", "time_to_target_s_median", "joules_to_target_median", "on_front")
 
 
@@ -158,18 +160,24 @@ def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: R
                     name = found[0].facts["algorithm"]
                     summary.append({**values, "algorithm": name, **summarise_point(point.spec, found)})
 
-    write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", "round", "time_s", *METRICS, *COSTS], tidy())
-    write_csv(path / "sweep_summary.csv", list(summary[0]) if summary else [*axes, "algorithm"], summary)
-    write_csv(path / "sweep_front.csv", [*axes, *FRONT], front(summary))
+    private = any(has_noise(point.spec.privacy) for point in grid.points)
+    heads = [*axes, "algorithm", "seed", "round", "time_s", *METRICS, *COSTS, *(["epsilon"] if private else [])]
+    write_csv(path / "sweep.csv", heads, tidy())
+    write_csv(path / "sweep_summary.csv", list(max(summary, key=len)) if summary else [*axes, "algorithm"], summary)
+    write_csv(path / "sweep_front.csv", [*axes, *FRONT, *([EPSILON] if private else [])], front(summary))
 
 
 def front(summary: Sequence[Row]) -> list[Row]:
     """Return the points that reached the target in at least half of the seeds, sorted by time, and mark the front.
 
-    A point is on the time-energy front if no other is as soon with fewer joules, or sooner with as few.
+    A point is on the time-energy front if no other is as soon with fewer joules, or sooner with as few. With noise, the
+    worst UE's ε takes the place of the joules.
     """
-    costs = ("time_to_target_s_median", "joules_to_target_median")
-    met = [row for row in summary if all(row[cost] is not None for cost in costs)]
+    costs = (
+        "time_to_target_s_median",
+        EPSILON if any(EPSILON in row for row in summary) else "joules_to_target_median",
+    )
+    met = [row for row in summary if all(row.get(cost) is not None for cost in costs)]
     kept = pareto(np.array([[row[cost] for cost in costs] for row in met], float).reshape(-1, 2)).tolist()
     rows = [{**row, "on_front": int(on)} for row, on in zip(met, kept, strict=True)]
     return sorted(rows, key=lambda row: tuple(row[cost] for cost in costs))
