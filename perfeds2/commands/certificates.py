@@ -1,4 +1,4 @@
-"""perfeds2 federate credentials, rotate, revoke: who may take part in a federation."""
+"""perfeds2 federate credentials, token, enrol, rotate, revoke, rollover: who may take part in a federation."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,4 +71,54 @@ def revoke(number: int = NUMBER, credentials: Path = CREDENTIALS, quiet: bool = 
     say(quiet, f"device {number} is revoked. {COPY_LIST.format('clients.crl')}")
 
 
-CERTIFICATE_COMMANDS = (credentials, rotate, revoke)
+def rollover(
+    finish: bool = flag("--finish", "Trust the new authorities only.", default=False),
+    credentials: Path = CREDENTIALS,
+    quiet: bool = QUIET,
+) -> None:
+    """Replace both authorities; the old ones stay trusted until --finish."""
+    held = open_credentials(credentials)
+    held.roll(finish)
+    if finish:
+        say(quiet, "The old authorities are gone. A device that did not renew meanwhile needs a new token.")
+    else:
+        say(quiet, "Old and new authorities are trusted. Devices that enrolled renew within a day; then use --finish.")
+
+
+# ---- enrolment
+
+
+def token(
+    devices: int = flag("--devices", "Make tokens for devices 0 to N-1 without a certificate.", "N", 0, min=0),
+    number: int | None = flag("--number", "Make a token for this device.", "N", min=0),
+    days: float = flag("--days", "Days until the tokens expire.", "DAYS", 7.0, min=0),
+    credentials: Path = CREDENTIALS,
+) -> None:
+    """Print one-time tokens with which devices enrol."""
+    from perfeds2.deployment.enrolment import make_tokens
+
+    held = open_credentials(credentials)
+    wanted = [each for each in range(devices) if not held.file(each, "crt").exists()]
+    if number is not None:
+        wanted.append(number)
+    for each in make_tokens(held, wanted, days):
+        typer.echo(each)
+
+
+def enrol(
+    server: str = typer.Argument(help="Enrolment address of the server.", metavar="HOST:PORT"),
+    token: str = flag("--token", "Token from perfeds2 federate token.", "TOKEN", ...),
+    credentials: Path = CREDENTIALS,
+    quiet: bool = QUIET,
+) -> None:
+    """Make a key on this device and get a certificate for it."""
+    from perfeds2.deployment.credentials import Credentials
+    from perfeds2.deployment.enrolment import enrol
+    from perfeds2.deployment.mqtt.link import Site
+
+    site = Site.read(server, "HOST:PORT", Credentials(credentials.resolve()))
+    device = enrol(site.credentials, (site.host, site.port), token)
+    say(quiet, f"This is device {device}. Start it: perfeds2 federate device --number {device} --server HOST:PORT")
+
+
+CERTIFICATE_COMMANDS = (credentials, token, enrol, rotate, revoke, rollover)

@@ -129,6 +129,7 @@ def local(
 def server(
     listen: str | None = flag("--listen", "Address to listen on. (default: 127.0.0.1:8883)", "HOST:PORT"),
     broker: str | None = flag("--broker", "Use a running MQTT broker instead of starting one.", "HOST:PORT"),
+    enrol: str | None = flag("--enrol", "Address where devices enrol. (default: none)", "HOST:PORT"),
     credentials: Path = CREDENTIALS,
     state: Path = STATE,
     standby: bool = flag("--standby", "Wait, and take over when the active server stops.", default=False),
@@ -137,6 +138,7 @@ def server(
     if broker is not None and listen is not None:
         raise InputError("--listen and --broker were both given; a running broker has its own address.")
     site = open_site(broker or listen or "127.0.0.1:8883", "--broker" if broker else "--listen", credentials)
+    from perfeds2.deployment.enrolment import enrolling
     from perfeds2.deployment.lease import leased
     from perfeds2.deployment.mqtt.broker import running_broker
     from perfeds2.deployment.mqtt.runs import serve_queue
@@ -149,8 +151,12 @@ def server(
     started = nullcontext()
     if broker is None:  # the embedded broker is for one machine; only Mosquitto may face a network
         started = running_broker(site.credentials, (site.host, site.port), queue.state / "broker", "mosquitto")
+    enrolment = nullcontext()
+    if enrol is not None:
+        port = open_site(enrol, "--enrol", credentials)
+        enrolment = enrolling(site.credentials, (port.host, port.port))
     warn = repeating(lambda: list(map(typer.echo, site.credentials.warnings())))
-    with leased(queue.state, standby) as lease, started, warn:
+    with leased(queue.state, standby) as lease, started, enrolment, warn:
         inside = replace(site, host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(site.host, site.host))  # noqa: S104 (not bound here)
         typer.echo(f"{'Joining' if broker else 'Listening on'} {site.address}; runs are taken from {queue.state}")
         serve_queue(inside, queue, lease, typer.echo)

@@ -73,7 +73,7 @@ class Authority:
         newest, *older = read_certificates(self.certificate)
         if not older:
             raise InputError(f"{self.certificate} has one authority only; start a rollover without --finish.")
-        _write_private(self.key, self._keys()[:1])
+        write_private(self.key, self._keys()[:1])
         write(self.certificate, _pem([newest]))
         self.revoke(())
 
@@ -90,7 +90,7 @@ class Authority:
             ],
             False,
         )
-        name = _name(f"perfeds2 {self.name} authority {x509.random_serial_number() % 2**32:08x}")
+        name = name_with(f"perfeds2 {self.name} authority {x509.random_serial_number() % 2**32:08x}")
 
         def signed(issuer: x509.Name, signer: ec.EllipticCurvePrivateKey) -> x509.Certificate:
             return _sign(
@@ -104,7 +104,7 @@ class Authority:
             )
 
         crossed = [signed(each.subject, signer) for each, signer in zip(old, old_keys, strict=True)]
-        _write_private(self.key, [key, *old_keys])
+        write_private(self.key, [key, *old_keys])
         write(self.certificate, _pem([signed(name, key), *crossed, *old]))
 
     def sign(
@@ -119,7 +119,7 @@ class Authority:
         key, authority = self._keys()[0], read_certificates(self.certificate)[0]
         days = min(days, days_until(authority.not_valid_after_utc))
         certificate = (
-            _unsigned(_name(name), authority.subject, public, days)
+            _unsigned(name_with(name), authority.subject, public, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         )
@@ -237,8 +237,14 @@ def _public(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def _name(text: str) -> x509.Name:
+def name_with(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def common_name(name: x509.Name) -> str:
+    """Return the common name of a name that has nothing else; empty if it has."""
+    names = [str(each.value) for each in name if each.oid == NameOID.COMMON_NAME]
+    return names[0] if names and name == name_with(names[0]) else ""
 
 
 def _unsigned(
@@ -306,11 +312,11 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 def own_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Return the key in a file; a new one, if there is no file."""
     if not path.exists():
-        _write_private(path, [new_key()])
+        write_private(path, [new_key()])
     return read_privates(path)[0]
 
 
-def _write_private(path: Path, keys: Iterable[ec.EllipticCurvePrivateKey]) -> None:
+def write_private(path: Path, keys: Iterable[ec.EllipticCurvePrivateKey]) -> None:
     texts = [key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) for key in keys]
     write(path, b"".join(texts), 0o600)
 

@@ -276,7 +276,11 @@ def make_folder(credentials: Credentials) -> None:
             raise InputError(
                 f"{whole} is inside the results in {above}, which may be shared; choose another folder for keys."
             )
-    if folder.exists() and not credentials.authority.exists() and any(folder.iterdir()):
+    if (
+        folder.exists()
+        and not credentials.authority.exists()
+        and {path.name for path in folder.iterdir()} - {"devices"}
+    ):
         raise InputError(f"{folder} has other files and no ca.crt; choose an empty or new folder for credentials.")
     for each in (folder, folder / "devices"):
         each.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -306,7 +306,7 @@ def test_a_stolen_broker_key_makes_no_authority(made, heard):
     broker = read(made.file(BROKER, "crt"))
     mine = authorities.new_key()
     forged = authorities._sign(
-        authorities._unsigned(authorities._name("mine"), broker.subject, mine.public_key(), 100).add_extension(
+        authorities._unsigned(authorities.name_with("mine"), broker.subject, mine.public_key(), 100).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         ),
         mine.public_key(),

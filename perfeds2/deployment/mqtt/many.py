@@ -15,10 +15,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
+from perfeds2.deployment.enrolment import renew
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Turn, Worker
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.mqtt.wire import Topics
-from perfeds2.deployment.processes import die_with_parent
+from perfeds2.deployment.processes import die_with_parent, repeating
 from perfeds2.errors import InputError
 
 AGAIN_AFTER_S = 1.0  # delay before a dead device is restarted
@@ -36,10 +37,23 @@ def run_together(
     try:
         for device in devices:
             device.start()
-        worker.run_for_ever()
+        with repeating(lambda: _renew(devices, site)):
+            worker.run_for_ever()
     finally:
         for device in devices:
             device.close()
+
+
+def _renew(devices: Sequence[DeviceClient], site: Site) -> None:
+    """Renew certificates that need it, and say which expire soon."""
+    for device in devices:
+        try:
+            if renew(site.credentials, device.number):
+                device.link.reload()
+        except InputError as error:
+            print(f"device-{device.number}: {error}", flush=True)
+    for warning in site.credentials.warnings():
+        print(f"warning: {warning}", flush=True)
 
 
 def run_apart(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner]) -> None:

@@ -1,0 +1,271 @@
+"""Enrol devices with one-time tokens, and renew their certificates. A private key never leaves its device.
+
+A token names a device, a secret, the authority to trust and the least number of its list. The server stores a hash of
+the secret and deletes it when it is used, so a token works once. The device first fetches authorities and list without
+trusting anybody, and checks them against the token. Then it sends its request over TLS.
+
+    GET /trust                             the authorities and lists of brokers
+    POST /enrol, a token and a request     a certificate, valid for 90 days
+    POST /renew, over TLS as the device    the newest certificate for the same key; a new one after 45 days
+"""
+
+import hashlib
+import http.client
+import re
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from perfeds2.deployment.authority import (
+    MOST_TRUST_BYTES,
+    common_name,
+    days_until,
+    fingerprint,
+    name_with,
+    new_key,
+    number_of,
+    read_certificates,
+    read_lists,
+    write,
+    write_private,
+)
+from perfeds2.deployment.credentials import ENROLMENT, Credentials, make_folder, name_of
+from perfeds2.errors import InputError
+
+TOKEN = re.compile(r"(0|[1-9]\d{0,5})\.([\w-]{43})\.([0-9a-f]{64})\.(\d{1,9})", re.ASCII)
+ENROLLED_DAYS = 90
+RENEW_DAYS = 45  # a certificate with fewer days left is renewed
+MOST_BYTES = 4096  # of a request
+MOST_CLIENTS = 64  # at once
+PATIENCE_S = 20.0  # for a whole request
+
+Address = tuple[str, int]  # host and port
+
+
+def make_tokens(credentials: Credentials, devices: Iterable[int], days: float) -> list[str]:
+    """Return a token for each device. Only hashes of their secrets are stored."""
+    pin = fingerprint(read_certificates(credentials.brokers.certificate)[0])
+    least = number_of(read_lists(credentials.brokers.revocations)[0])
+    made, ends = [], int(time.time() + days * 86_400)
+    (credentials.folder / "tokens").mkdir(mode=0o700, exist_ok=True)
+    for device in devices:
+        secret = secrets.token_urlsafe(32)
+        write(_stored(credentials, secret), f"{name_of(device)} {ends}".encode(), 0o600)
+        made.append(f"{device}.{secret}.{pin}.{least}")
+    return made
+
+
+def _stored(credentials: Credentials, secret: str) -> Path:
+    return credentials.folder / "tokens" / hashlib.sha256(secret.encode()).hexdigest()
+
+
+# ---- on the server
+
+
+def enrol_device(credentials: Credentials, body: bytes) -> bytes:
+    """Return a certificate for a request, and use up its token."""
+    text, _, pem = body.partition(b"\n")
+    token = TOKEN.fullmatch(text.decode("ascii", "replace"))
+    try:
+        request = x509.load_pem_x509_csr(pem)
+        public, valid, name = request.public_key(), request.is_signature_valid, common_name(request.subject)
+    except Exception:  # untrusted bytes may raise anything
+        raise InputError("the request cannot be read") from None
+    if not (valid and isinstance(public, ec.EllipticCurvePublicKey) and isinstance(public.curve, ec.SECP256R1)):
+        raise InputError("the request is not signed with a key of the curve P-256")
+    if token is None or name != name_of(int(token[1])):
+        raise InputError("the request names another device than the token")
+    device, stored = int(token[1]), _stored(credentials, token[2])
+    try:
+        named, ends = stored.read_text().split()
+        stored.unlink()  # of two requests, one gets past this
+    except FileNotFoundError:
+        raise InputError("the token is unknown or was used; ask for a new one") from None
+    if named != name or time.time() > int(ends):
+        raise InputError("the token has expired or is for another device; ask for a new one")
+    if credentials.file(device, "crt").exists():
+        credentials.revoke(device)
+        credentials.file(device, "crt").unlink()
+    with credentials.locked():
+        return credentials.certify(device, public, days=ENROLLED_DAYS)
+
+
+def renew_device(credentials: Credentials, shown: bytes | None) -> bytes:
+    """Return the newest certificate for the key of a valid one; a new one, if that is old."""
+    old = None if shown is None else x509.load_der_x509_certificate(shown)
+    name = "" if old is None else common_name(old.subject)
+    found = re.fullmatch(r"device-(\d+)", name)
+    if old is None or found is None or not isinstance(public := old.public_key(), ec.EllipticCurvePublicKey):
+        raise InputError("only a device with a valid certificate can renew it")
+    device = int(found[1])
+    with credentials.locked():
+        if old.serial_number not in credentials.serials(device):
+            raise InputError("the certificate was replaced")
+        newest = read_certificates(credentials.file(device, "crt"))[0]
+        rolled = newest.issuer != read_certificates(credentials.clients.certificate)[0].subject
+        if newest.public_key() == public and days_until(newest.not_valid_after_utc) > RENEW_DAYS and not rolled:
+            return newest.public_bytes(Encoding.PEM)
+        return credentials.certify(device, public, days=ENROLLED_DAYS)
+
+
+@contextmanager
+def enrolling(credentials: Credentials, address: Address) -> Iterator[int]:
+    """Enrol devices and renew certificates within the context, and yield the port."""
+    lock, places = threading.Lock(), threading.BoundedSemaphore(MOST_CLIENTS)
+
+    class _Enrolment(BaseHTTPRequestHandler):
+        server_version, sys_version = "perfeds2", ""
+
+        def do_GET(self) -> None:
+            self.answer(credentials.brokers.trust() if self.path == "/trust" else None)
+
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "")
+            if not length.isdecimal() or int(length) > MOST_BYTES:
+                self.send_error(413, f"at most {MOST_BYTES} bytes are accepted")
+                return
+            body = self.rfile.read(int(length))
+            try:
+                with lock:
+                    if self.path == "/enrol":
+                        text = enrol_device(credentials, body)
+                    else:
+                        text = renew_device(credentials, self.connection.getpeercert(binary_form=True))
+                self.answer(text)
+            except InputError as error:
+                self.send_error(403, str(error))
+
+        def answer(self, text: bytes | None) -> None:
+            if text is None:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text)
+
+    class _EnrolmentServer(ThreadingHTTPServer):
+        def process_request(self, request: socket.socket, client_address: Address) -> None:
+            if places.acquire(blocking=False):
+                super().process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+
+        def process_request_thread(self, request: socket.socket, client_address: Address) -> None:
+            try:
+                request.settimeout(PATIENCE_S)
+                context = server_context(credentials)
+                with context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secure:
+                    limit = threading.Timer(PATIENCE_S, _hang_up, (secure,))
+                    limit.start()
+                    try:
+                        self.finish_request(secure, client_address)
+                    finally:
+                        limit.cancel()
+            except OSError:
+                pass  # a stranger, or a connection that broke
+            finally:
+                places.release()
+
+    with _EnrolmentServer(address, _Enrolment) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def server_context(credentials: Credentials) -> ssl.SSLContext:
+    """Return a TLS context, from the files as they are now, that verifies a client's certificate if it has one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    context.load_cert_chain(*credentials.own_files(ENROLMENT))
+    for path in (credentials.clients.certificate, credentials.clients.revocations):
+        context.load_verify_locations(path)
+    return context
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
+# ---- on a device
+
+
+def enrol(credentials: Credentials, address: Address, token: str) -> int:
+    """Make a key, have it certified, and return the device's number.
+
+    Raises:
+        InputError: The token is malformed, or the server refuses it or cannot be verified.
+    """
+    found = TOKEN.fullmatch(token.strip())
+    if found is None:
+        raise InputError("--token is malformed; copy the whole line that perfeds2 federate token printed.")
+    device, key = int(found[1]), new_key()
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    stranger.check_hostname = False
+    stranger.verify_mode = ssl.CERT_NONE  # the token says which authority to trust
+    trust = _ask(address, stranger, "GET", "/trust")
+    make_folder(credentials)
+    credentials.brokers.take(trust, pin=found[3], least=int(found[4]))
+    request = x509.CertificateSigningRequestBuilder(name_with(name_of(device))).sign(key, hashes.SHA256())
+    body = found[0].encode() + b"\n" + request.public_bytes(Encoding.PEM)
+    certificate = _ask(address, credentials.tls(device, certified=False), "POST", "/enrol", body)
+    if x509.load_pem_x509_certificate(certificate).public_key() != key.public_key():
+        raise InputError("the server returned a certificate for another key; ask its operator.")
+    write_private(credentials.file(device, "key"), [key])
+    write(credentials.file(device, "crt"), certificate)
+    write(_address_file(credentials), f"{address[0]} {address[1]}".encode())
+    return device
+
+
+def renew(credentials: Credentials, device: int) -> bool:
+    """Ask where this device enrolled for the newest list and certificate; return whether the certificate is new.
+
+    Raises:
+        InputError: The server refuses, cannot be reached or cannot be verified.
+    """
+    if not _address_file(credentials).exists():
+        return False
+    host, port = _address_file(credentials).read_text().split()
+    context, path = credentials.tls(device), credentials.file(device, "crt")
+    credentials.take_trust(_ask((host, int(port)), context, "GET", "/trust"))
+    text = _ask((host, int(port)), context, "POST", "/renew", b"")
+    old, new = read_certificates(path)[0], x509.load_pem_x509_certificate(text)
+    if new == old or new.public_key() != old.public_key():
+        return False
+    write(path, text)
+    return True
+
+
+def _address_file(credentials: Credentials) -> Path:
+    return credentials.folder / "enrolment.txt"
+
+
+def _ask(address: Address, context: ssl.SSLContext, method: str, path: str, body: bytes | None = None) -> bytes:
+    where = f"{address[0]}:{address[1]}"
+    try:
+        with closing(http.client.HTTPSConnection(*address, timeout=PATIENCE_S, context=context)) as connection:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            text = response.read(MOST_TRUST_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise InputError(f"enrolment at {where} failed: {error}.") from None
+    if response.status != http.client.OK:
+        raise InputError(f"enrolment at {where} was refused: {response.reason}.")
+    return text
