@@ -94,7 +94,10 @@ def _finished(path: Path) -> tuple[str, list[Round]]:
     rounds = [
         list(zip(*row, strict=True)) for row in zip(timeline.ues.tolist(), timeline.versions.tolist(), strict=True)
     ]
-    return json.loads((path / "summary.json").read_text(encoding="utf-8"))[HEAD], rounds
+    try:
+        return json.loads((path / "summary.json").read_text(encoding="utf-8"))[HEAD], rounds
+    except (OSError, ValueError, LookupError):
+        raise LogError(f"{path / 'summary.json'} does not name the end of the log ({HEAD}).") from None
 
 
 def _saved(path: Path) -> tuple[str, list[Round]]:

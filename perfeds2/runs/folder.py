@@ -133,7 +133,9 @@ def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwr
                     f"--out {path} holds a {what}, and {unwritten[0]} was defined interactively and "
                     f"cannot be saved, so it may differ; choose another folder, or put it into a file."
                 )
-            if known.read_text(encoding="utf-8") != text and tomllib.loads(read()) != tomllib.loads(text):
+            if known.read_text(encoding="utf-8", errors="replace") != text and tomllib.loads(read()) != tomllib.loads(
+                text
+            ):
                 raise InputError(
                     f"--out {path} already holds a different {what} (see {known}); choose another folder, or delete it."
                 )

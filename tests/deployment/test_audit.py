@@ -173,4 +173,8 @@ def test_the_command_says_what_it_found_by_its_exit_status(done, copied):
     status, said = perfeds2("federate", "verify", str(out))
     assert status == 1
     assert "line 5 was changed or added, or lines before it were removed" in said
+    (out / "summary.json").write_text("{}")
+    status, said = perfeds2("federate", "verify", str(out))
+    assert status == 1
+    assert "does not name the end of the log" in said
     assert perfeds2("federate", "verify", str(out / "nothing"))[0] == 2

@@ -7,18 +7,21 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from command_line import perfeds2
 from in_process import InProcess
 from test_federation_by_hand import SETUP, honest
 
 from perfeds2 import files
 from perfeds2.deployment.audit import verify_log
 from perfeds2.deployment.metrics import Metrics
+from perfeds2.deployment.mqtt.runs import _run_id
 from perfeds2.deployment.record import Record
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import FILE, Setup
 from perfeds2.deployment.status import Status
 from perfeds2.errors import InputError
 from perfeds2.runs import folder as folders
+from perfeds2.runs.folder import claimed
 
 
 class Disk:
@@ -107,3 +110,32 @@ def test_settings_that_were_cut_are_an_error_in_a_sentence(tmp_path, share):
         (tmp_path / FILE).write_bytes(wrong)
         with pytest.raises(InputError, match=r"federation\.toml is damaged"):
             Setup.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["federation.toml", "spec.toml", "run-id"])
+def test_a_run_with_a_file_that_was_cut_is_refused_in_a_sentence(tmp_path, name):
+    out = tmp_path / "run"
+    with claimed(out, SETUP.spec):
+        SETUP.write(out)
+    (out / "run-id").write_text("0" * 32)
+    text = (out / name).read_bytes()
+    for wrong in (text[: len(text) // 2], text[:9] + b"\xff\x00"):
+        (out / name).write_bytes(wrong)
+        with pytest.raises(InputError, match=f"{name}|a different run"):
+            resumed(out)
+
+
+def resumed(out):
+    """What a server does with a run's folder before it connects."""
+    setup = Setup.read(out)
+    _run_id(out)
+    with claimed(out, setup.spec):
+        pass
+
+
+def test_the_command_ends_with_status_2_and_without_a_traceback(tmp_path):
+    (tmp_path / FILE).write_text("devices = ")
+    status, said = perfeds2("federate", "resume", str(tmp_path))
+    assert status == 2
+    assert "federation.toml is damaged" in said
+    assert "Traceback" not in said

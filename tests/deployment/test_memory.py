@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -168,6 +169,23 @@ def test_memories_survive_kills_of_devices_server_and_broker(tmp_path, name, see
     check(made)
     if name != "FedAsync":
         check_memory(made)
+
+
+@pytest.mark.slow
+def test_devices_that_keep_state_go_on_with_a_server_that_lost_its_newest_checkpoints(tmp_path):
+    made = world(tmp_path, algorithm="SCAFFOLD", **SMALL | {"rounds": 20})
+    while made.federation.round < 10:
+        made.step()
+    killed: Any = made.transport.link
+    killed.kill()
+    for file in sorted(made.folder.parts.glob("*.safetensors"))[-2:]:
+        file.unlink()
+    made.start_server()
+    assert made.federation.round == 8
+    made.run()
+    check(made)
+    check_memory(made)
+    assert not [line for line in made.log if "failed" in line]
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def check(out, rounds, data=None):
 def test_random_kills_of_devices_server_and_broker_lose_and_double_nothing(tmp_path):
     """PERFEDS2_FEDERATION_KILLS says how often; each kind dies once before any dies again."""
     out, kills, chance = tmp_path / "run", int(os.environ.get("PERFEDS2_FEDERATION_KILLS", "4")), random.Random(0)
-    rounds, told, drill = 60 * kills, {}, SimpleNamespace(folder=out)
+    rounds, told, drill = 100 + 25 * kills, {}, SimpleNamespace(folder=out)
     command = [*PERFEDS2, "local", "--out", str(out), "--devices", "4", "--quorum", "2", "--max-staleness", "9"]
     slow = ",".join(f"{ue}=0.1" for ue in range(4))
     process = subprocess.Popen([*command, "--rounds", str(rounds), "--slow", slow, "--quiet"], start_new_session=True)
