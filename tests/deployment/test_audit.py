@@ -38,6 +38,20 @@ def run(out, dies_at=None):
     return out
 
 
+def test_a_round_that_could_not_be_saved_is_not_logged(tmp_path):
+    def save(self, federation, started_unix):
+        if federation.round == 4:
+            raise Killed
+        return saved(self, federation, started_unix)
+
+    saved = Checkpoints.save
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save)
+        with pytest.raises(Killed):
+            serve(SETUP, InProcess(honest, lambda job: 1.0 + job.ue, 4), tmp_path / "run")
+    assert round_lines(tmp_path / "run") == [0, 1, 2]
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """A federation that was killed between a save and its line, and finished."""
