@@ -1,11 +1,17 @@
 """Does a federation start with the devices it should, and say how many it covers?"""
 
+import io
 import json
+import sys
 
 import numpy as np
 import pytest
 from in_process import InProcess
 
+from perfeds2.deployment.credentials import Credentials
+from perfeds2.deployment.mqtt import many
+from perfeds2.deployment.mqtt.device import Owner
+from perfeds2.deployment.mqtt.link import Site
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Presence, Reply
@@ -65,3 +71,18 @@ def test_a_server_whose_devices_are_all_its_own_waits_for_all(tmp_path):
 def test_a_server_whose_devices_are_all_its_own_says_at_once_which_cannot_take_part(tmp_path):
     with pytest.raises(InputError, match=r"device 2 cannot take part: FileNotFoundError; see logs/devices\.log"):
         serve(Setup.from_texts(TEXTS), Late("FileNotFoundError"), tmp_path / "run", wait_for_all=True)
+
+
+def test_the_parent_of_devices_imports_no_library_that_they_do_not_use(monkeypatch, tmp_path):
+    """Scikit-learn takes longer than all else together, and the digits are read without it."""
+    for name in ("sklearn", "pandas", "matplotlib"):
+        monkeypatch.setitem(sys.modules, name, None)  # importing it raises ImportError
+
+    def started(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(many, "_fork", started)
+    monkeypatch.setattr(Site, "tls", lambda *_: None)
+    monkeypatch.setattr(many.tempfile, "TemporaryFile", io.BytesIO)  # locks, which are not taken
+    with pytest.raises(KeyboardInterrupt):
+        many.run_apart(Site("127.0.0.1", 1, Credentials(tmp_path)), [0], lambda _: Owner())

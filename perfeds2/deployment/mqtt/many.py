@@ -58,8 +58,6 @@ def _renew(devices: Sequence[DeviceClient], site: Site) -> None:
 
 def run_apart(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner]) -> None:
     """Run each device in its own process, forever, and restart those that die."""
-    import sklearn.datasets  # noqa: F401 (the digits)
-
     for number in numbers:
         site.credentials.tls(number)  # report a missing file before anything is started
     locks = [tempfile.TemporaryFile() for _ in range(os.cpu_count() or 1)]  # noqa: SIM115 (kept open)

@@ -1,0 +1,144 @@
+"""Does the front of deploy/haproxy keep silent connections away from the broker, and let honest devices in?"""
+
+import contextlib
+import csv
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("paho")
+
+from perfeds2.deployment.credentials import make_credentials
+from perfeds2.deployment.mqtt.broker import Limits, find_mosquitto, free_port, running_broker
+from perfeds2.deployment.mqtt.link import Link, Site
+
+CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
+HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+CONNECTIONS = 20  # that the broker takes: far fewer than the silent ones
+pytestmark = [
+    pytest.mark.skipif(HAPROXY is None, reason="HAProxy is not installed."),
+    pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed."),
+]
+
+
+def wait_for(what):
+    ends_s = time.monotonic() + 60.0
+    while not what():
+        assert time.monotonic() < ends_s, "it never happened"
+        time.sleep(0.02)
+
+
+def answers(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Listening:
+    """A device that only connects."""
+
+    def last_will(self):
+        return None
+
+    def up(self):
+        pass
+
+    def message(self, topic, data, retained):
+        pass
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory):
+    """The shipped configuration with the ports of here, before a real broker with few places: its site, the broker's, a folder."""
+    folder, port = tmp_path_factory.mktemp("front"), free_port()
+    credentials = make_credentials(folder / "credentials", 1, ["127.0.0.1"])
+    limits = Limits(connections=CONNECTIONS)
+    with running_broker(credentials, ("127.0.0.1", 0), folder / "broker", "mosquitto", limits) as broker:
+        text = CONFIGURATION.read_text(encoding="utf-8")
+        for shipped, here in (
+            *(
+                ("bind :8883", f"bind 127.0.0.1:{port}"),
+                ("server mosquitto 127.0.0.1:18883", f"server mosquitto 127.0.0.1:{broker.port}"),
+            ),
+            *(("    user haproxy\n", f"    stats socket {folder / 'haproxy.sock'}\n"), ("    group haproxy\n", "")),
+        ):
+            assert text.count(shipped) == 1, shipped
+            text = text.replace(shipped, here)
+        (folder / "haproxy.cfg").write_text(text)
+        process = subprocess.Popen([str(HAPROXY), "-q", "-db", "-f", str(folder / "haproxy.cfg")])
+        try:
+            wait_for(lambda: answers(port) or process.poll() is not None)
+            yield Site("127.0.0.1", port, credentials), Site("127.0.0.1", broker.port, credentials), folder
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def silent(site, number, address="127.0.0.2", first=b""):
+    """Hold connections from another address that send at most the first bytes of something."""
+    with contextlib.ExitStack() as stack:
+        held = []
+        for _ in range(number):
+            with contextlib.suppress(ConnectionError):  # refused at once
+                connection = stack.enter_context(socket.create_connection((site.host, site.port), 60, (address, 0)))
+                connection.sendall(first)
+                held.append(connection)
+        yield held
+
+
+def connects_within_s(site):
+    """Connect an honest device, and return how long that took."""
+    link, began_s = Link(site, 0), time.monotonic()
+    link.start(Listening())
+    try:
+        wait_for(lambda: link.is_up)
+    finally:
+        link.close(("perfeds2/here/device-0", b""))
+    return time.monotonic() - began_s
+
+
+def is_dropped(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_the_shipped_file_is_one_for_haproxy(tmp_path):
+    text = CONFIGURATION.read_text(encoding="utf-8").replace("    user haproxy\n    group haproxy\n", "")
+    (tmp_path / "haproxy.cfg").write_text(text)
+    done = subprocess.run([str(HAPROXY), "-c", "-f", str(tmp_path / "haproxy.cfg")], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"WARNING" not in done.stderr + done.stdout, done.stderr
+
+
+def test_half_open_connections_take_no_places_of_the_broker_and_are_dropped(front):
+    """Three times as many as the broker takes; half of them send bytes that are no TLS hello."""
+    site, broker, _ = front
+    with silent(site, 30) as quiet, silent(site, 30, "127.0.0.3", b"\x16\x03\x01\x02") as slow:
+        assert connects_within_s(site) < 20.0
+        with silent(broker, 2):  # places are left
+            pass
+        assert all(map(is_dropped, [*quiet, *slow]))  # recv waits up to a minute
+
+
+def denied(folder):
+    """The number of connections that HAProxy refused before it read anything."""
+    with socket.socket(socket.AF_UNIX) as statistics:
+        statistics.connect(str(folder / "haproxy.sock"))
+        statistics.sendall(b"show stat\n")
+        rows = csv.DictReader(statistics.makefile(encoding="utf-8"))
+        return next(int(row["dcon"]) for row in rows if row["svname"] == "FRONTEND")
+
+
+def test_one_address_can_hold_only_so_many_connections(front):
+    site, _, folder = front
+    assert denied(folder) == 0
+    with silent(site, 150, "127.0.0.4"):
+        wait_for(lambda: denied(folder) > 0)
+        assert connects_within_s(site) < 20.0
