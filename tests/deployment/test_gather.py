@@ -82,7 +82,7 @@ def test_the_parent_of_devices_imports_no_library_that_they_do_not_use(monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.setattr(many, "_fork", started)
-    monkeypatch.setattr(Site, "tls", lambda *_: None)
+    monkeypatch.setattr(Credentials, "tls", lambda *_: None)
     monkeypatch.setattr(many.tempfile, "TemporaryFile", io.BytesIO)  # locks, which are not taken
     with pytest.raises(KeyboardInterrupt):
         many.run_apart(Site("127.0.0.1", 1, Credentials(tmp_path)), [0], lambda _: Owner())
