@@ -2,7 +2,7 @@
 
 import copy
 import importlib.util
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -31,8 +31,9 @@ from torch.func import functional_call, grad, vjp  # type: ignore[import-not-fou
 from torch.nn.attention import SDPBackend, sdpa_kernel  # type: ignore[import-not-found]
 
 FLOATS, LETTERS = np.float32, np.uint8
+TWELVE = jax.ShapeDtypeStruct((12,), FLOATS)
 PIXELS = jax.ShapeDtypeStruct((144,), FLOATS)
-SIX = jax.ShapeDtypeStruct((6,), LETTERS)
+THREE = jax.ShapeDtypeStruct((3,), LETTERS)
 
 
 def samples(sample, *shape):
@@ -40,6 +41,19 @@ def samples(sample, *shape):
     if np.issubdtype(sample.dtype, np.floating):
         return random.standard_normal((*shape, *sample.shape)).astype(sample.dtype)
     return random.integers(0, 20, (*shape, *sample.shape)).astype(sample.dtype)
+
+
+@cache
+def exported(net, sample):
+    torch.manual_seed(3)
+    module = net()
+    return module, from_torch(module, sample)
+
+
+def converted(net, sample):
+    """A module of one's own, and its model. PyTorch exports it once: that is most of a test's time."""
+    module, model = exported(net, sample)
+    return copy.deepcopy(module), model
 
 
 # ---- the exact meta-gradient
@@ -67,21 +81,19 @@ def meta_gradient_of_torch(module, x, y, alpha):
 @pytest.mark.parametrize(
     ("net", "sample"),
     [
-        (nets.Mlp, jax.ShapeDtypeStruct((12,), FLOATS)),
+        (nets.Mlp, TWELVE),
         (nets.LeNet, PIXELS),
         (nets.LeNetRelu, PIXELS),
         (nets.Normed, PIXELS),
-        (nets.Transformer, SIX),
-        (nets.Letters, SIX),
-        (nets.Gru, SIX),
+        (nets.Transformer, THREE),
+        (nets.Letters, THREE),
+        (nets.Gru, THREE),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
 @pytest.mark.slow
 def test_the_exact_meta_gradient_is_pytorchs(net, sample):
-    torch.manual_seed(3)
-    module = net()
-    model, x = from_torch(module, sample), samples(sample, 3, 8)
+    (module, model), x = converted(net, sample), samples(sample, 3, 8)
     y = np.random.default_rng(2).integers(0, 4, (3, 8))
     params, loss = model.init(jax.random.key(0)), partial(mean_loss, model)
     perfed = jax.jit(PerFed(alpha=0.3), static_argnums=0)
@@ -103,7 +115,7 @@ ALL = {
     nets.Images: jax.ShapeDtypeStruct((128,), FLOATS),
     nets.TakenApart: jax.ShapeDtypeStruct((128,), FLOATS),
     nets.Normed: PIXELS,
-    nets.Sequences: SIX,
+    nets.Sequences: THREE,
 }
 seen: set[str] = set()  # operations, by the tests below
 
@@ -111,9 +123,7 @@ seen: set[str] = set()  # operations, by the tests below
 @pytest.mark.slow
 @pytest.mark.parametrize("net", ALL, ids=lambda net: net.__name__)
 def test_every_operation_has_pytorchs_values_and_gradients(net):
-    torch.manual_seed(0)
-    module = net()
-    model, x = from_torch(module, ALL[net]), samples(ALL[net], 5)
+    (module, model), x = converted(net, ALL[net]), samples(ALL[net], 5)
     seen.update(step.operation for step in model.module.steps)
     if net is nets.Curves:
         x[:3] = [[0.0, 1.0], [0.5, -1.0], [-0.5, 0.0]]  # where curves have kinks
@@ -196,8 +206,8 @@ def test_pooling_of_any_kind_is_pytorchs(kernel, stride, padded, side, is_larges
 
 
 def test_any_number_of_samples_in_any_shape_is_taken():
-    model = from_torch(nets.Mlp(), jax.ShapeDtypeStruct((12,), FLOATS))
-    params, x = model.init(jax.random.key(0)), jnp.asarray(samples(jax.ShapeDtypeStruct((12,), FLOATS), 2, 3))
+    model = converted(nets.Mlp, TWELVE)[1]
+    params, x = model.init(jax.random.key(0)), jnp.asarray(samples(TWELVE, 2, 3))
     flat = model(params, x.reshape(6, 12))
     np.testing.assert_allclose(model(params, x), flat.reshape(2, 3, 4), rtol=1e-6)
     np.testing.assert_allclose(model(params, x[0, 0]), flat[0], rtol=1e-5)
@@ -206,9 +216,9 @@ def test_any_number_of_samples_in_any_shape_is_taken():
 
 @pytest.mark.parametrize(("net", "times"), [(nets.Letters, 2), (nets.Gru, 0)])
 def test_an_lstm_that_starts_from_zero_is_our_own_recurrence(net, times, monkeypatch):
-    model, called = from_torch(net, SIX), []
+    model, called = converted(net, THREE)[1], []
     monkeypatch.setattr(aten, "recur", lambda *args: called.append(args) or recur(*args))
-    jax.eval_shape(model, model.init(jax.random.key(0)), jnp.zeros((2, 6), jnp.uint8))
+    jax.eval_shape(model, model.init(jax.random.key(0)), jnp.zeros((2, 3), jnp.uint8))
     assert len(called) == times
 
 
@@ -217,7 +227,7 @@ def test_an_lstm_that_starts_from_zero_is_our_own_recurrence(net, times, monkeyp
 
 def test_a_class_draws_other_weights_for_each_seed_and_the_same_ones_again():
     before = torch.random.get_rng_state()
-    model = from_torch(nets.Mlp, jax.ShapeDtypeStruct((12,), FLOATS))
+    model = from_torch(nets.Mlp, TWELVE)
     first, again, other = (model.init(jax.random.key(seed))["layers.0.weight"] for seed in (0, 0, 1))
     assert (first == again).all()
     assert not (first == other).any()
@@ -231,7 +241,7 @@ def test_a_class_draws_other_weights_for_each_seed_and_the_same_ones_again():
 
 def test_a_modules_weights_are_where_every_seed_starts():
     module = nets.Mlp()
-    model = from_torch(module, jax.ShapeDtypeStruct((12,), FLOATS))
+    model = from_torch(module, TWELVE)
     weight = module.get_parameter("layers.0.weight").detach().clone()
     with torch.no_grad():
         module.get_parameter("layers.0.weight").zero_()  # what was taken stays
@@ -240,17 +250,17 @@ def test_a_modules_weights_are_where_every_seed_starts():
 
 
 def test_models_are_equal_where_a_program_for_one_is_one_for_the_other():
-    twelve = jax.ShapeDtypeStruct((12,), FLOATS)
-    module = nets.Mlp()
-    assert from_torch(nets.Mlp, twelve) == from_torch(nets.Mlp, twelve)
-    assert hash(from_torch(module, twelve)) == hash(from_torch(module, twelve))
-    assert from_torch(module, twelve) != from_torch(nets.Mlp(), twelve) != from_torch(nets.Mlp, twelve)
+    drawn, (module, model) = from_torch(nets.Mlp, TWELVE), converted(nets.Mlp, TWELVE)
+    assert drawn == from_torch(nets.Mlp, TWELVE)
+    again = from_torch(module, TWELVE)
+    assert (again, hash(again)) == (model, hash(model))
+    assert model != from_torch(nets.Mlp(), TWELVE) != drawn
 
 
 def test_what_requires_no_gradient_is_not_trained():
     module = nets.Mlp()
     module.layers[0].requires_grad_(False)
-    model = from_torch(module, jax.ShapeDtypeStruct((12,), FLOATS))
+    model = from_torch(module, TWELVE)
     assert set(model.init(jax.random.key(0))) == {"layers.2.weight", "layers.2.bias"}
 
 
@@ -355,12 +365,12 @@ def frozen():
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(net, sentence):
     with pytest.raises(InputError) as refused:
-        from_torch(net, jax.ShapeDtypeStruct((12,), FLOATS))
+        from_torch(net, TWELVE)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("net", "sample"), [(Dropping, jax.ShapeDtypeStruct((12,), FLOATS)), (nets.Normed, PIXELS)])
+@pytest.mark.parametrize(("net", "sample"), [(Dropping, TWELVE), (nets.Normed, PIXELS)])
 def test_eval_says_that_dropout_is_off_and_that_statistics_stay(net, sample):
     model = from_torch(lambda: net().eval(), sample)
     weights = model.init(jax.random.key(0))
@@ -381,19 +391,17 @@ def fit(module, x):
 
 
 def test_a_batch_is_normalised_by_itself_and_later_ones_by_its_statistics():
-    torch.manual_seed(0)
-    module, (x, other) = nets.Normed(), samples(PIXELS, 2, 9)
-    model = from_torch(module, PIXELS)
-    weights = model.init(jax.random.key(0))
+    (module, model), (x, other) = converted(nets.Normed, PIXELS), samples(PIXELS, 2, 9)
+    weights, ours = model.init(jax.random.key(0)), jax.jit(model)
     close = partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
-    close(model(weights, jnp.asarray(x)), module(torch.from_numpy(x)).detach())
-    fitted, module = model.with_statistics(weights, jnp.asarray(x)), fit(module, x)
+    close(ours(weights, jnp.asarray(x)), module(torch.from_numpy(x)).detach())
+    fitted, module = jax.jit(model.with_statistics)(weights, jnp.asarray(x)), fit(module, x)
     buffers = {name: tensor for name, tensor in module.named_buffers() if "running" in name}
     assert fitted.keys() - weights.keys() == buffers.keys()
     for name, tensor in buffers.items():
         close(fitted[name], tensor, err_msg=name)
-    close(model(fitted, jnp.asarray(other)), module(torch.from_numpy(other)).detach())
-    slope = jax.grad(lambda w: (model(w, jnp.asarray(other)) ** 2).sum())(fitted)
+    close(ours(fitted, jnp.asarray(other)), module(torch.from_numpy(other)).detach())
+    slope = jax.jit(jax.grad(lambda w: (model(w, jnp.asarray(other)) ** 2).sum()))(fitted)
     assert not any(np.any(slope[name]) for name in buffers)  # a personal step leaves them
 
 
@@ -404,17 +412,18 @@ def test_rounds_and_evaluations_with_batchnorm_are_those_of_a_pytorch_loop():
     y = random.integers(0, 4, 150)
     x = random.standard_normal((150, 144)).astype(FLOATS)
     x[np.arange(150), y] += 4.0
+    torch.manual_seed(0)
     module = nets.Normed()
     task = Task.from_torch(module, x, y, ues=3, labels_per_ue=2, seed=0)
     timeline = simulate(Cell.draw(3, seed=0), Protocol(3), rounds=rounds, payload_bits=1e4, samples=8)
     weights = replay(task, timeline, Learner(FedAvg(), beta, batch=8), seed=0)
     ours, optimiser = evaluate(task, weights, alpha=0.2), torch.optim.SGD(module.parameters(), beta)
-    key = jax.random.fold_in(jax.random.key(0), 1)
+    key, batches = jax.random.fold_in(jax.random.key(0), 1), jax.jit(task.data.batches, static_argnums=2)
     for version in range(rounds):
         optimiser.zero_grad()
         for ue in range(3):
             own = jax.random.fold_in(jax.random.fold_in(key, ue), version)
-            inputs, labels = (np.array(each[0, 0]) for each in task.data.batches(own, jnp.int32(ue), (1, 1, 8)))
+            inputs, labels = (np.array(each[0, 0]) for each in batches(own, jnp.int32(ue), (1, 1, 8)))
             loss = nn.functional.cross_entropy(module(torch.from_numpy(inputs)), torch.from_numpy(labels).long())
             (loss / 3).backward()
         optimiser.step()
@@ -449,7 +458,7 @@ def test_bytes_are_the_modules_own_affair_and_the_sentence_says_so():
 def test_a_wrong_counterpart_is_noticed(monkeypatch):
     monkeypatch.setitem(ATEN, "relu", jnp.tanh)  # type: ignore[arg-type]  # a dict, whatever it is announced as
     with pytest.raises(InputError, match="gives different results in JAX and in PyTorch"):
-        from_torch(nets.Mlp, jax.ShapeDtypeStruct((12,), FLOATS))
+        from_torch(nets.Mlp, TWELVE)
 
 
 # ---- in a run
@@ -505,7 +514,7 @@ def test_the_samples_of_a_file_reach_the_module_in_their_shape(tmp_path):
     np.savez(tmp_path / "photos.npz", x=x, y=y)  # colours come first, as PyTorch has them
     model = model_of(spec_from(task=str(tmp_path / "photos.npz"), model=net))
     params = model.init(jax.random.key(0))
-    ours = model(params, jnp.asarray(x.transpose(0, 3, 1, 2).reshape(60, -1)))
+    ours = jax.jit(model)(params, jnp.asarray(x.transpose(0, 3, 1, 2).reshape(60, -1)))
     module = net()
     module.load_state_dict({name: torch.from_numpy(np.array(values)) for name, values in params.items()})
     theirs = module(torch.from_numpy(x.transpose(0, 3, 1, 2).copy()))

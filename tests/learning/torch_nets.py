@@ -82,11 +82,11 @@ class Gru(Letters):
 class Transformer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.letters, self.place = nn.Embedding(20, 8), nn.Parameter(torch.randn(6, 8))
+        self.letters, self.place = nn.Embedding(20, 8), nn.Parameter(torch.randn(3, 8))
         layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True, activation="gelu")
-        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.encoder = nn.TransformerEncoder(layer, 1)
         self.out = nn.Linear(8, 4)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(6))
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(3))
 
     def forward(self, x):
         return self.out(self.encoder(self.letters(x.long()) + self.place, mask=self.mask, is_causal=True).mean(1))
@@ -261,6 +261,6 @@ class Sequences(nn.Module):
             F.scaled_dot_product_attention(q, q[:, :1], q[:, :1], enable_gqa=True),
         ]
         seen += [
-            F.scaled_dot_product_attention(q, q, q, attn_mask=self.start[0, 0, 0, 0] * torch.arange(36.0).view(6, 6))
+            F.scaled_dot_product_attention(q, q, q, attn_mask=self.start[0, 0, 0, 0] * torch.arange(9.0).view(3, 3))
         ]
         return torch.cat([*(each.flatten(1) for each in seen), self.tied(y).mean(1)], dim=1)

@@ -16,7 +16,7 @@ from perfeds2.runs.folder import alone, read_run
 from perfeds2.runs.training import trainings_of
 
 KILLS = int(os.environ.get("PERFEDS2_KILLS", "5"))  # of each command, at least
-TINY = "--task synthetic --ues 4 --horizon-s 1 --eval-every-s 0.1 --batch 4 --quiet"
+TINY = "--task synthetic --ues 4 --horizon-s 1 --eval-every-s 0.34 --batch 4 --quiet"
 FIRST = ("spec.toml", "sweep.toml", "arena.toml", "reproduce.toml")  # what says whose folder it is
 WHOLE_OR_ABSENT = (
     *("spec.toml", "timeline.npz", "model.safetensors", "ue_metrics.csv", "summary.json", "report.html"),
@@ -108,7 +108,7 @@ def test_what_methods_keep_survives_every_kill(commands: Commands, tmp_path):
     (cwd := tmp_path / "killed").mkdir()
     interrupted, command, resume = set[str](), start, "compare --resume out --quiet"
     for _ in range(8):
-        killed = commands(*command.split(), cwd=cwd, setting=setting, before=("os.rename", 11))
+        killed = commands(*command.split(), cwd=cwd, setting=setting, before=("os.rename", 7))
         assert killed.killed, killed.err
         methods = {one.key: one.algorithm for one in trainings_of(read_run(cwd / "out"))}
         interrupted |= {methods[path.name.partition(".")[0]] for path in cwd.rglob("*.checkpoint.safetensors")}

@@ -80,6 +80,12 @@ def open_page(browser: webdriver.Chrome, page: Path, width: int = 1200) -> None:
     WebDriverWait(browser, 60).until(lambda b: b.execute_script("return document.body.dataset.drawn") == "yes")
 
 
+def see_page(browser: webdriver.Chrome, page: Path, width: int = 1200) -> None:
+    """Open a page unless it is open already, as an earlier test opened and left it: drawing it takes seconds."""
+    if (browser.current_url, browser.execute_script("return innerWidth")) != (page.as_uri(), width):
+        open_page(browser, page, width)
+
+
 def count(browser: webdriver.Chrome, selector: str) -> int:
     return len(browser.find_elements(By.CSS_SELECTOR, selector))
 
@@ -103,14 +109,57 @@ def test_every_chart_draws_and_nothing_complains_or_leaves_the_file(browser: web
 
 
 def test_no_button_offers_to_upload_the_data(browser: webdriver.Chrome, page: Path):
-    open_page(browser, page)
+    see_page(browser, page)
     titles = {b.get_attribute("data-title") for b in browser.find_elements(By.CSS_SELECTOR, "#train-loss .modebar-btn")}
     assert titles == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
 
 
-@pytest.mark.parametrize("width", [390, 1200])
+def test_a_click_on_a_name_hides_its_lines_and_another_brings_them_back(browser: webdriver.Chrome, page: Path):
+    see_page(browser, page)
+    button = browser.find_element(By.CSS_SELECTOR, ".legend button:nth-child(6)")
+    assert button.text == "PerFedS2"
+    for expected, pressed in ((8 * 3, "false"), (9 * 3, "true")):
+        time.sleep(0.6)  # two quick clicks are a double click
+        button.click()
+        for chart in ("test-accuracy-personal", "train-loss"):
+            WebDriverWait(browser, 60).until(lambda b, c=chart, n=expected: count(b, LINES.format(c)) == n)
+        assert button.get_attribute("aria-pressed") == pressed
+
+
+def test_bands_are_switched_off_and_on_from_the_keyboard(browser: webdriver.Chrome, page: Path):
+    see_page(browser, page)
+    button = browser.find_element(By.CSS_SELECTOR, "button[data-bands]")
+    browser.execute_script("arguments[0].focus()", button)
+    for key, lines, fills, pressed in ((Keys.ENTER, 9, 0, "false"), (Keys.SPACE, 9 * 3, 9, "true")):
+        browser.switch_to.active_element.send_keys(key)
+        WebDriverWait(browser, 60).until(lambda b, n=lines: count(b, LINES.format("train-loss")) == n)
+        assert count(browser, "#train-loss path.js-fill") == fills
+        assert button.get_attribute("aria-pressed") == pressed
+
+
+def test_a_dark_reader_gets_light_text(browser: webdriver.Chrome, page: Path):
+    see_page(browser, page)
+    ink = "return document.getElementById('train-loss')._fullLayout.font.color"
+    light = browser.execute_script(ink)
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    try:
+        WebDriverWait(browser, 60).until(lambda b: b.execute_script(ink) != light)
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_hidden_line_keeps_its_band_hidden_whatever_the_switch_says(browser: webdriver.Chrome, page: Path):
+    see_page(browser, page)
+    browser.find_element(By.CSS_SELECTOR, ".legend button:nth-child(1)").click()
+    for fills in (0, 8):
+        browser.find_element(By.CSS_SELECTOR, "button[data-bands]").click()
+        WebDriverWait(browser, 60).until(lambda b, n=fills: count(b, "#train-loss path.js-fill") == n)
+
+
+@pytest.mark.parametrize("width", [1200, 390])
 def test_the_page_never_scrolls_sideways(browser: webdriver.Chrome, page: Path, width: int):
-    open_page(browser, page, width)
+    see_page(browser, page, width)
     wide = browser.execute_script("return document.documentElement.scrollWidth")
     assert wide <= width
     assert browser.execute_script("return document.querySelector('#activity-0 .main-svg').clientWidth") <= width
@@ -120,39 +169,8 @@ def test_the_page_never_scrolls_sideways(browser: webdriver.Chrome, page: Path, 
         )
 
 
-def test_a_click_on_a_name_hides_its_lines_and_another_brings_them_back(browser: webdriver.Chrome, page: Path):
-    open_page(browser, page)
-    button = browser.find_element(By.CSS_SELECTOR, ".legend button:nth-child(6)")
-    assert button.text == "PerFedS2"
-    for expected, pressed in ((8 * 3, "false"), (9 * 3, "true")):
-        time.sleep(0.6)  # two quick clicks are a double click
-        button.click()
-        for chart in ("test-accuracy-personal", "train-loss"):
-            WebDriverWait(browser, 15).until(lambda b, c=chart, n=expected: count(b, LINES.format(c)) == n)
-        assert button.get_attribute("aria-pressed") == pressed
-
-
-def test_bands_are_switched_off_and_on_from_the_keyboard(browser: webdriver.Chrome, page: Path):
-    open_page(browser, page)
-    button = browser.find_element(By.CSS_SELECTOR, "button[data-bands]")
-    browser.execute_script("arguments[0].focus()", button)
-    for key, lines, fills, pressed in ((Keys.ENTER, 9, 0, "false"), (Keys.SPACE, 9 * 3, 9, "true")):
-        browser.switch_to.active_element.send_keys(key)
-        WebDriverWait(browser, 15).until(lambda b, n=lines: count(b, LINES.format("train-loss")) == n)
-        assert count(browser, "#train-loss path.js-fill") == fills
-        assert button.get_attribute("aria-pressed") == pressed
-
-
-def test_a_hidden_line_keeps_its_band_hidden_whatever_the_switch_says(browser: webdriver.Chrome, page: Path):
-    open_page(browser, page)
-    browser.find_element(By.CSS_SELECTOR, ".legend button:nth-child(1)").click()
-    for fills in (0, 8):
-        browser.find_element(By.CSS_SELECTOR, "button[data-bands]").click()
-        WebDriverWait(browser, 15).until(lambda b, n=fills: count(b, "#train-loss path.js-fill") == n)
-
-
 def test_a_phone_shows_the_accuracies_first(browser: webdriver.Chrome, page: Path):
-    open_page(browser, page, 390)
+    see_page(browser, page, 390)
     top = "return [...document.querySelectorAll('.chart')].map(c => [c.id, c.getBoundingClientRect().top])"
     places = sorted(browser.execute_script(top), key=lambda each: each[1])
     assert [name for name, _ in places][:3] == ["test-accuracy-personal", "test-accuracy", "train-loss-personal"]
@@ -197,18 +215,6 @@ def test_axe_finds_no_fault(browser: webdriver.Chrome, page: Path, beside: Path,
         found = browser.execute_async_script("axe.run(document).then(arguments[0])")["violations"]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
         assert [(fault["id"], [node["target"] for node in fault["nodes"]]) for fault in found] == []
-
-
-def test_a_dark_reader_gets_light_text(browser: webdriver.Chrome, page: Path):
-    open_page(browser, page)
-    ink = "return document.getElementById('train-loss')._fullLayout.font.color"
-    light = browser.execute_script(ink)
-    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
-    try:
-        WebDriverWait(browser, 15).until(lambda b: b.execute_script(ink) != light)
-    finally:
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_a_hostile_name_is_shown_and_not_run(browser: webdriver.Chrome, make_run):
