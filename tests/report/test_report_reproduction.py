@@ -4,8 +4,6 @@ import csv
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -431,15 +429,16 @@ def test_the_command_prints_and_writes_two_folders_side_by_side(reproduced: Path
     open_set(
         folders[1], "paper", {"learning": {"alpha": 0.005, "beta": 0.02}, "methods": {"PerFed": {"hessian": "fo"}}}
     )
-    command = [sys.executable, "-m", "perfeds2", "reproduce", "--out", folders[0], "--beside", folders[1]]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    command = ["reproduce", "--out", folders[0], "--beside", folders[1]]
+    status, shown, _ = told(*command)
+    assert status == 0
     assert "tuned: Of 44 claims" in shown
     assert "Verdicts that differ: none." in shown
     assert "MNIST (exp_1, tuned)" in shown
     assert ">tuned</th>" in (folders[0] / "reproduction.html").read_text(encoding="utf-8")
     assert set(pd.read_csv(folders[0] / "claims.csv").ledger) == {"Table I", "tuned"}
     assert not (folders[1] / "claims.csv").exists()
-    markdown = subprocess.run([*command, "--markdown"], capture_output=True, text=True, check=True).stdout
+    _, markdown, _ = told(*command, "--markdown")
     assert markdown.startswith("Table I: Of 44 claims")
     assert "| claim | Table I | tuned |" in markdown
 
@@ -531,8 +530,9 @@ def test_hostile_texts_are_shown_and_not_run(browser: webdriver.Chrome, tmp_path
 def test_report_draws_a_set_again_and_says_which_command_made_it(reproduced: Path, tmp_path: Path):
     folder = shutil.copytree(reproduced, tmp_path / "copy")
     open_set(folder, "paper", {"learning": {"beta": 0.02}, "methods": {"PerFed": {"hessian": "fo"}}})
-    command = [sys.executable, "-m", "perfeds2", "report", folder, "--paper", "--out", tmp_path / "figures"]
-    assert "Report:" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    status, shown, _ = told("report", folder, "--paper", "--out", tmp_path / "figures")
+    assert status == 0
+    assert "Report:" in shown
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
         "claims.tex",
         *(f"exp_{number}.{kind}" for number in (1, 3, 8) for kind in ("pdf", "png")),

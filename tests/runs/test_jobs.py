@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import told
 
 from perfeds2 import FedAvg, compare
 from perfeds2.errors import InputError
@@ -162,7 +163,7 @@ def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path):
     flags = "--task synthetic --ues 4 --quorum 2 --batch 4 --horizon-s 20 --eval-every-s 0.5 --seeds 2 --quiet"
     start = [*flags.split(), "--algorithms", "FedAvgS2,FedAvg-ASY"]
     perfeds2 = [sys.executable, "-m", "perfeds2", "compare"]
-    subprocess.run([*perfeds2, *start, "--jobs", "1", "--out", tmp_path / "whole"], check=True)
+    assert told("compare", *start, "--jobs", "1", "--out", tmp_path / "whole")[0] == 0
     out, go_on = tmp_path / "out", ["--resume", tmp_path / "out", "--quiet"]
     for arguments, sent in (([*start, "--out", out], signal.SIGINT), (go_on, signal.SIGKILL)):
         asked = subprocess.Popen([*perfeds2, *arguments, "--jobs", "2"], stderr=subprocess.PIPE, text=True)
