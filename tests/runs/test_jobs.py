@@ -160,7 +160,7 @@ def test_what_a_user_did_wrong_is_said_as_in_one_process(tmp_path):
 @pytest.mark.slow
 def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path):
     """Ctrl-C, then kill -9 of the one who asked, then to the end: the bytes of a run that no one disturbed."""
-    flags = "--task synthetic --ues 4 --quorum 2 --batch 4 --horizon-s 20 --eval-every-s 0.5 --seeds 2 --quiet"
+    flags = "--task synthetic --ues 4 --quorum 2 --batch 4 --horizon-s 8 --eval-every-s 0.5 --seeds 2 --quiet"
     start = [*flags.split(), "--algorithms", "FedAvgS2,FedAvg-ASY"]
     perfeds2 = [sys.executable, "-m", "perfeds2", "compare"]
     assert told("compare", *start, "--jobs", "1", "--out", tmp_path / "whole")[0] == 0
