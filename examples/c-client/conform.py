@@ -53,7 +53,7 @@ class Play:
         for topic in TOPICS.from_devices:
             self.link.subscribe(topic)
 
-    def message(self, topic: str, data: bytes, _retained: bool) -> None:
+    def message(self, topic: str, data: bytes, retained: bool) -> None:  # noqa: ARG002 (the interface)
         self.heard.put((topic, data))
 
     def say(self, topic: str, data: bytes | dict[str, Any], retain: bool = False) -> None:

@@ -32,12 +32,13 @@ def credentials(
     folder: Path = typer.Argument(help="Folder for the files.", metavar="DIR"),
     devices: int = flag("--devices", "Number of devices; existing files stay.", "N", 0, min=0),
     host: list[str] = flag("--host", "Broker name or address. Repeatable.", "HOST", ...),
+    federation: str | None = flag("--federation", "Name of the federation. (default: perfeds2)", "NAME"),
     quiet: bool = QUIET,
 ) -> None:
     """Make authorities, and certificates for broker, server and devices."""
     from perfeds2.deployment.credentials import LOOPBACK, make_credentials
 
-    made = make_credentials(folder, devices, [*host, *LOOPBACK])
+    made = make_credentials(folder, devices, [*host, *LOOPBACK], federation)
     say(quiet, f"In {made.folder}, for every machine: ca.crt, ca.crl")
     say(quiet, "For the broker: broker.crt, broker.key, clients.crt, clients.crl")
     say(quiet, "For the server: server.crt, server.key; to enrol devices also clients.* and enrolment.*")

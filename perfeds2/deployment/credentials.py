@@ -53,6 +53,15 @@ class Credentials:
         self.clients = Authority(folder, "clients")  # its certificate and list are needed by the broker
         self.authority = self.brokers.certificate
         self.certificate, self.certificate_key = self.own_files(None)
+        self.federation = self._federation()
+
+    def _federation(self) -> str:
+        """Return the federation named in a client's certificate; the default if there is none yet."""
+        for path in (self.certificate, next(self.folder.glob("devices/device-*.crt"), None)):
+            if path is not None and path.exists():
+                name = read_certificates(path)[0].subject.rfc4514_string().removeprefix("CN=")
+                return name.rpartition(".")[0] or FEDERATION
+        return FEDERATION
 
     def file(self, party: Party, suffix: str) -> Path:
         """Return the path of a certificate (``crt``) or a private key (``key``)."""
@@ -116,7 +125,8 @@ class Credentials:
         authority = self.authority_of(party)
         is_server = authority is self.brokers
         usage = ExtendedKeyUsageOID.SERVER_AUTH if is_server else ExtendedKeyUsageOID.CLIENT_AUTH
-        certificate = authority.sign(name_of(party), public, usage, hosts, days)
+        name = name_of(party) if is_server else federated_name(self.federation, name_of(party))
+        certificate = authority.sign(name, public, usage, hosts, days)
         valid = [each for each in earlier if days_until(each.not_valid_after_utc) > 0]
         texts = [each.public_bytes(Encoding.PEM) for each in (certificate, *valid)]
         write(path, b"".join(texts))
@@ -213,7 +223,9 @@ def federated_name(federation: str, name: str) -> str:
     return name if federation == FEDERATION else f"{federation}.{name}"
 
 
-def make_credentials(folder: Path, devices: int, hosts: Sequence[str] = LOOPBACK) -> Credentials:
+def make_credentials(
+    folder: Path, devices: int, hosts: Sequence[str] = LOOPBACK, federation: str | None = None
+) -> Credentials:
     """Make two authorities, certificates of broker and server, and a key and a certificate for each device.
 
     Existing files stay. A new host leads to new certificates of the broker, which also list the old hosts.
@@ -222,6 +234,7 @@ def make_credentials(folder: Path, devices: int, hosts: Sequence[str] = LOOPBACK
         folder: The credentials folder; made if it does not exist.
         devices: Number of devices, n.
         hosts: Host names and addresses of the broker.
+        federation: Name of the federation, perfeds2 by default. Federations on one broker need different names.
 
     Returns:
         The files of the folder.
@@ -233,6 +246,11 @@ def make_credentials(folder: Path, devices: int, hosts: Sequence[str] = LOOPBACK
     if not 0 <= devices <= MOST_DEVICES:
         raise InputError(f"--devices {devices} is out of range; expected a number from 0 to {MOST_DEVICES}.")
     credentials = Credentials(folder)
+    if federation is not None and not re.fullmatch("[a-z0-9-]{1,32}", federation):
+        raise InputError(f"--federation {federation!r} is not a name; expected up to 32 of a to z, 0 to 9 and -.")
+    if federation not in (None, credentials.federation) and credentials.certificate.exists():
+        raise InputError(f"{folder} has the federation {credentials.federation!r}; choose a new folder for another.")
+    credentials.federation = federation or credentials.federation
     make_folder(credentials)
     with credentials.locked():
         credentials.brokers.make()

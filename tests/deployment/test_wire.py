@@ -6,6 +6,7 @@ import ssl
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fake_broker import FakeBroker
-from raw_mqtt import text, wait_for
+from raw_mqtt import Client, text, wait_for
 from worlds import world
 
-from perfeds2.deployment.mqtt.broker import Limits, access_list, configuration
+from perfeds2.deployment.credentials import Credentials, make_credentials
+from perfeds2.deployment.mqtt.broker import Limits, access_list, configuration, running_broker
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, prepare, travelling
 from perfeds2.deployment.mqtt.embedded import (
     ClientConnection,
@@ -29,7 +31,7 @@ from perfeds2.deployment.mqtt.embedded import (
     matches,
     read_access,
 )
-from perfeds2.deployment.mqtt.link import Site
+from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.mqtt.quota import Quota
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.mqtt.wire import Assembly, Here, JobMessage, Parcel, Run, Topics
@@ -195,6 +197,51 @@ def test_the_access_lists_of_two_federations_keep_their_devices_apart(tmp_path):
     assert not may("lab.device-1", "read", "ward/job/ward.device-1")
     assert Topics("ward").device_number("lab.device-1") is None  # the one thing that it may write to the other
     assert Topics("ward").device_number("ward.device-1") == 1
+
+
+def test_two_federations_share_a_real_broker(kind, tmp_path):
+    """Both have a device 1 and a server, and the broker lets in one client per name."""
+    lab, ward = (make_credentials(tmp_path / name, 2, federation=name) for name in ("lab", "ward"))
+    for suffix in ("crt", "crl"):  # the broker is lab's, and lets in the clients of both
+        (ward.folder / f"ca.{suffix}").write_bytes((lab.folder / f"ca.{suffix}").read_bytes())
+        with (lab.folder / f"clients.{suffix}").open("ab") as file:
+            file.write((ward.folder / f"clients.{suffix}").read_bytes())
+    assert (Credentials(lab.folder).federation, Credentials(ward.folder).federation) == ("lab", "ward")
+    run = Run(run="r", settings="")
+    with (
+        running_broker(lab, ("127.0.0.1", 0), tmp_path / "broker", kind, also=["ward"]) as broker,
+        ExitStack() as stack,
+    ):
+        servers = {}
+        for held in (lab, ward):
+            site = Site(broker.host, broker.port, held)
+            transport = MqttTransport(Link(site), run, 2, Topics(site.federation))
+            servers[held.federation] = stack.enter_context(transport)
+        here = Here(here=True, session="s", run="r").to_bytes()
+        for held in (lab, ward):
+            device = stack.enter_context(Client(broker, held, 1))
+            seen, server = set[int](), servers[held.federation]
+
+            def came(device=device, seen=seen, server=server):
+                for other in (lab, ward):  # it may write only the one that is its own
+                    device.publish(Topics(other.federation).here(1), here)
+                seen.update(server.changes().came)
+                return seen
+
+            wait_for(came, 60.0)
+            assert seen == {1}
+        assert all(server.link.is_up for server in servers.values())
+        assert not servers["ward"].changes().went
+        assert len((tmp_path / "broker" / "access.txt").read_text().split("user ")) == 3
+
+
+def test_a_folder_of_credentials_belongs_to_one_federation(tmp_path):
+    make_credentials(tmp_path / "keys", 1, federation="lab").rotate(None)
+    assert make_credentials(tmp_path / "keys", 2).federation == "lab"
+    with pytest.raises(InputError, match="has the federation 'lab'"):
+        make_credentials(tmp_path / "keys", 2, federation="ward")
+    with pytest.raises(InputError, match=r"--federation 'a\.b' is not a name"):
+        make_credentials(tmp_path / "more", 1, federation="a.b")
 
 
 # ---- limits of a device

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +118,7 @@ def running_broker(
     folder: Path,
     kind: Kind | None = None,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
+    also: Sequence[str] = (),
 ) -> Iterator[Broker]:
     """Run a broker within the context, and restart it when needed.
 
@@ -127,6 +128,7 @@ def running_broker(
         folder: Folder for the broker's two configuration files and its log.
         kind: The broker to run. By default Mosquitto, or the embedded one if that is not installed.
         limits: The most that a client can cost the broker.
+        also: Names of other federations that may use the broker.
 
     Yields:
         The running broker.
@@ -146,7 +148,7 @@ def running_broker(
     folder.chmod(0o700)
     site = Site(address[0], address[1] or free_port(address[0]), credentials)
     texts = {
-        "access.txt": access_list(site.federation),
+        "access.txt": "\n".join(map(access_list, (site.federation, *also))),
         "mosquitto.conf": configuration(credentials, (site.host, site.port), folder, limits),
     }
     for name, text in texts.items():

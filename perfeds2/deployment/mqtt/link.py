@@ -17,7 +17,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from perfeds2.deployment.credentials import FEDERATION, Credentials, name_of
+from perfeds2.deployment.credentials import Credentials, name_of
 from perfeds2.errors import InputError
 
 KEEPALIVE_S = 20  # the broker misses a silent machine after 1.5 times this; a dead process at once
@@ -49,7 +49,10 @@ class Site:
     host: str
     port: int
     credentials: Credentials
-    federation: str = FEDERATION
+
+    @property
+    def federation(self) -> str:
+        return self.credentials.federation
 
     @property
     def address(self) -> str:
