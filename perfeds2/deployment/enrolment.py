@@ -40,7 +40,7 @@ from perfeds2.deployment.authority import (
     write,
     write_private,
 )
-from perfeds2.deployment.credentials import ENROLMENT, Credentials, make_folder, name_of
+from perfeds2.deployment.credentials import ENROLMENT, Credentials, federated_name, make_folder, name_of
 from perfeds2.errors import InputError
 
 TOKEN = re.compile(r"(0|[1-9]\d{0,5})\.([\w-]{43})\.([0-9a-f]{64})\.(\d{1,9})", re.ASCII)
@@ -105,7 +105,7 @@ def renew_device(credentials: Credentials, shown: bytes | None) -> bytes:
     """Return the newest certificate for the key of a valid one; a new one, if that is old."""
     old = None if shown is None else x509.load_der_x509_certificate(shown)
     name = "" if old is None else common_name(old.subject)
-    found = re.fullmatch(r"device-(\d+)", name)
+    found = re.fullmatch(re.escape(federated_name(credentials.federation, "device-")) + r"(\d+)", name)
     if old is None or found is None or not isinstance(public := old.public_key(), ec.EllipticCurvePublicKey):
         raise InputError("only a device with a valid certificate can renew it")
     device = int(found[1])

@@ -20,6 +20,7 @@ from raw_mqtt import Client, text, wait_for
 from worlds import world
 
 from perfeds2.deployment.credentials import Credentials, make_credentials
+from perfeds2.deployment.enrolment import renew_device
 from perfeds2.deployment.mqtt.broker import Limits, access_list, configuration, running_broker
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, prepare, travelling
 from perfeds2.deployment.mqtt.embedded import (
@@ -233,6 +234,13 @@ def test_two_federations_share_a_real_broker(kind, tmp_path):
         assert all(server.link.is_up for server in servers.values())
         assert not servers["ward"].changes().went
         assert len((tmp_path / "broker" / "access.txt").read_text().split("user ")) == 3
+
+
+def test_a_device_of_a_named_federation_renews_its_certificate(tmp_path):
+    held = make_credentials(tmp_path / "keys", 2, federation="lab")
+    own = x509.load_pem_x509_certificate(held.file(1, "crt").read_bytes())
+    assert own.subject.rfc4514_string() == "CN=lab.device-1"
+    assert renew_device(held, own.public_bytes(Encoding.DER)) == own.public_bytes(Encoding.PEM)
 
 
 def test_a_folder_of_credentials_belongs_to_one_federation(tmp_path):
