@@ -198,7 +198,7 @@ def exposed_names():
         reasons={"wrong job": 1},
         accuracy=0.5,
     )
-    metrics = Metrics(model_bytes=1)
+    metrics = Metrics(model_bytes=1, days_left=lambda: {"server.crt": 9.0})
     metrics.tell(seen, Record(merges=[MergedUpdate(0, 0, 0, 0, 1.0)], closed_s=[1.0]))
     return set(re.findall(r"^(perfeds2_\w+)", generate_latest(metrics.registry).decode(), re.MULTILINE))
 

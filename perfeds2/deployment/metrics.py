@@ -8,8 +8,8 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from http.server import ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry, Histogram, MetricsHandler, disable_created_metrics
@@ -30,12 +30,15 @@ LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
 PATIENCE_S = 10.0  # for a client that connects and sends no request
 
 
+DaysLeft = Callable[[], Mapping[str, float]]  # days until files expire, by name
+
+
 class Metrics:
     """The metrics of a federation. One thread updates them, others read them."""
 
-    def __init__(self, model_bytes: int) -> None:
+    def __init__(self, model_bytes: int, days_left: DaysLeft = dict) -> None:
         disable_created_metrics()
-        self.model_bytes = model_bytes
+        self.model_bytes, self._days_left = model_bytes, days_left
         self.registry = CollectorRegistry()
         self._status: Status | None = None
         self._told_s = time.monotonic()
@@ -94,6 +97,11 @@ class Metrics:
         build = GaugeMetricFamily("perfeds2_build_info", "Version of perfeds2.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
+        left = GaugeMetricFamily("perfeds2_certificate_days_left", "Days until files expire.", labels=["file"])
+        with suppress(InputError, OSError):  # a file that is being replaced
+            for name, days in sorted(self._days_left().items(), key=lambda each: each[1])[:MOST_SHOWN]:
+                left.add_metric([name], days)
+        yield left
         status = self._status
         if status is None:
             return

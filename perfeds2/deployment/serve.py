@@ -11,7 +11,7 @@ from perfeds2.deployment.calibrate import write_laps
 from perfeds2.deployment.checkpoint import Checkpoints, Write
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.lease import Lease, LeaseLostError
-from perfeds2.deployment.metrics import Metrics, exposed
+from perfeds2.deployment.metrics import DaysLeft, Metrics, exposed
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import PAUSED, STOPPED
 from perfeds2.deployment.transport import Transport
@@ -30,7 +30,13 @@ Tell = Callable[[str], None]  # called with the current phase
 
 
 def serve(
-    setup: Setup, transport: Transport, path: Path, *, wait_for_all: bool = False, lease: Lease | None = None
+    setup: Setup,
+    transport: Transport,
+    path: Path,
+    *,
+    wait_for_all: bool = False,
+    lease: Lease | None = None,
+    days_left: DaysLeft = dict,
 ) -> Folder:
     """Run a federation, or resume one that was killed, until its rounds are done and its folder is complete.
 
@@ -42,6 +48,7 @@ def serve(
         path: The run's folder.
         wait_for_all: Start only with every device, and fail if one cannot take part.
         lease: The server's lease, without which it stops writing.
+        days_left: Returns when certificates expire, for the metrics.
 
     Returns:
         The complete run folder.
@@ -56,7 +63,7 @@ def serve(
             claim = when_there_is_room(lambda: stack.enter_context(claimed(path, setup.spec, CLAIM_WITHIN_S)))
         folder = replace(claim, chained=True)
         if not folder.finished:
-            _serve(setup, transport, folder, wait_for_all, lease)
+            _serve(setup, transport, folder, wait_for_all, lease, days_left)
         if not (folder.path / "report.html").exists():
             from perfeds2.report.run import write_report
 
@@ -64,10 +71,12 @@ def serve(
     return folder
 
 
-def _serve(setup: Setup, transport: Transport, folder: Folder, wait_for_all: bool, lease: Lease | None) -> None:
+def _serve(
+    setup: Setup, transport: Transport, folder: Folder, wait_for_all: bool, lease: Lease | None, days_left: DaysLeft
+) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
     federation = Federation(algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own)
-    metrics = Metrics(sum(values.nbytes for values in first.values()))
+    metrics = Metrics(sum(values.nbytes for values in first.values()), days_left)
     write = _writer(federation, folder, metrics, lease)
 
     def log(event: str) -> None:

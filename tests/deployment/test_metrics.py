@@ -151,6 +151,17 @@ def test_every_number_is_what_was_told():
     assert (buckets["0.05"], buckets["300.0"], buckets["+Inf"]) == (1, 1, 2)  # a bucket holds its own edge
 
 
+def test_the_ten_files_that_expire_first_are_shown_and_an_unreadable_one_does_no_harm():
+    metrics = Metrics(1, lambda: {f"{days}.crt": float(days) for days in range(20, 0, -1)})
+    seen = parse(generate_latest(metrics.registry).decode())["perfeds2_certificate_days_left"]
+    assert seen == {f"{days}.crt": days for days in range(1, 11)}
+
+    def unreadable():
+        raise InputError("server.crt is not a certificate.")
+
+    assert b"perfeds2_build_info" in generate_latest(Metrics(1, unreadable).registry)
+
+
 def test_only_what_is_new_is_counted():
     metrics, known = told()
     known.closed_s.append(4.5)

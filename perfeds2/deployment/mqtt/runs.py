@@ -274,7 +274,8 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
     run = travelling(setup, run_id, since_s)
     with MqttTransport(Link(site), run, setup.ues, Topics(site.federation), barred=barred) as transport:
         try:
-            serve(setup, transport, folder, wait_for_all=wait_for_all, lease=lease)
+            days_left = site.credentials.days_left
+            serve(setup, transport, folder, wait_for_all=wait_for_all, lease=lease, days_left=days_left)
         except LeaseLostError as error:
             print(error, flush=True)
             os._exit(BAD_INPUT)  # without telling devices that the run is over
