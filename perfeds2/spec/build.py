@@ -287,12 +287,13 @@ def protocol_of(spec: Spec, mode: str) -> Protocol:
     """Return the protocol of a mode (SYN, S2 or ASY) for the cell of a spec."""
     if mode == "SYN":
         return Protocol(spec.cell.ues)
+    rest_rounds = spec.protocol.rest_rounds or 1
     if mode == "ASY":
-        return Protocol(1)
+        return Protocol(1, rest_rounds=rest_rounds)
     assert spec.protocol.quorum is not None
     if spec.protocol.unplanned == "rest":
         return Protocol(spec.protocol.quorum, rests=True)
-    return Protocol(spec.protocol.quorum, bound_of(spec), spec.protocol.stale)
+    return Protocol(spec.protocol.quorum, bound_of(spec), spec.protocol.stale, rest_rounds=rest_rounds)
 
 
 def bound_of(spec: Spec) -> int | None:

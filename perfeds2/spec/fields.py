@@ -238,6 +238,7 @@ class ProtocolSpec(Section, title="Rounds"):
     unplanned: Literal["work", "rest"] | None = setting(
         None, "WHAT", "UEs that are not planned for a round work or rest.", shown="work"
     )
+    rest_rounds: Count | None = setting(None, "B", "Merge a UE at most once in B rounds.", shown="1: every round")
     tiers: Count | None = setting(None, "M", "Number of tiers of FedAT and TiFL.", shown="5")
     shares: Annotated[
         tuple[NotNegative, ...] | Annotated[Named, SHARES], BeforeValidator(read_shares), PlainSerializer(write_shares)

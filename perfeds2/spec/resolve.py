@@ -214,6 +214,17 @@ def resolve(values: Mapping[str, Value]) -> Spec:
     quorum = max(1, round(ues / 4)) if protocol.quorum is None else protocol.quorum
     if quorum > ues:
         raise InputError(f"--quorum must be from 1 to the number of UEs, {ues} (--ues), got {quorum}.")
+    resting = protocol.rest_rounds or 1
+    if quorum * resting > ues:
+        raise InputError(
+            f"--quorum {quorum} times --rest-rounds {resting} must be at most the number of UEs, {ues} (--ues); lower one."
+        )
+    waits = protocol.schedule.value is not None or protocol.stale == "ignore" or spec.energy.budget is not None
+    if resting > 1 and waits:
+        raise InputError(
+            f"--rest-rounds {resting} cannot be combined with --schedule, --stale ignore or --energy-budget: a round might wait "
+            f"for UEs that rest. Leave one out."
+        )
     if isinstance(protocol.shares, tuple) and len(protocol.shares) != ues:
         raise InputError(f"--shares has {len(protocol.shares)} numbers, but there are {ues} UEs (--ues).")
     if run.rounds is not None and run.horizon_s is not None:

@@ -37,6 +37,9 @@ class Protocol:
     UE that was merged then and has arrived again also gets the new model. If fewer than A other UEs are at work, the
     round waits for all updates and fills the remaining slots with UEs merged in the previous round.
 
+    With ``rest_rounds`` B, a UE that was merged in round k gets no model before round k + B opens. This bounds how much
+    privacy fast UEs lose.
+
     Raises:
         ValueError: If a value is out of range or the options contradict each other.
     """
@@ -46,6 +49,7 @@ class Protocol:
     stale: Stale = "restart"
     rests: bool = False  # whether UEs outside the plan have no job
     drafts: bool = False  # whether UEs merged in the previous round come last
+    rest_rounds: int = 1  # B: a UE is merged at most once in B rounds
 
     def __post_init__(self) -> None:
         if self.quorum < 1:
@@ -61,6 +65,14 @@ class Protocol:
         if self.drafts and (self.rests or self.stale != "restart"):
             raise ValueError(
                 f"drafts needs rests=False and stale='restart', got rests={self.rests} and stale={self.stale!r}."
+            )
+
+        if self.rest_rounds < 1:
+            raise ValueError(f"rest_rounds must be at least 1, got {self.rest_rounds}.")
+        if self.rest_rounds > 1 and (self.rests or self.drafts or self.stale == "ignore"):
+            raise ValueError(
+                "rest_rounds above 1 needs stale='restart' or 'wait', rests=False and drafts=False: "
+                "otherwise a round might wait for UEs that rest."
             )
 
     @property
@@ -80,10 +92,14 @@ class Protocol:
             ues: n, the number of UEs.
 
         Raises:
-            ValueError: If the quorum exceeds it.
+            ValueError: If the quorum exceeds it, or too few UEs are left while others rest.
         """
         if self.quorum > ues:
             raise ValueError(f"quorum must be at most the number of UEs, {ues}, got {self.quorum}.")
+        if self.quorum * self.rest_rounds > ues:
+            raise ValueError(
+                f"{self.quorum} (quorum) times {self.rest_rounds} (rest_rounds) must be at most the number of UEs, {ues}."
+            )
 
 
 @dataclass(frozen=True)
@@ -173,7 +189,7 @@ def hand_out(server: Server, closing: Closing, protocol: Protocol, here: Here | 
     new = server.round + 1
     versions, merged_in = server.versions.copy(), server.merged_in.copy()
     merged_in[closing.merged] = server.round
-    lost = closing.refused
+    lost, here = closing.refused, _rested(merged_in, new, protocol, here)
     if protocol.waits:
         versions[closing.merged] = versions[lost] = IDLE
         handed = _next_in_turn(versions, merged_in, protocol, here)
@@ -208,12 +224,21 @@ def welcome(
     """Hand the open round's model to UEs that are present, idle and allowed a job, and return those UEs too."""
     if protocol.rests:
         return (server, NO_UES) if planned is None else invite(server, planned.ravel(), here)
-    versions = server.versions.copy()
+    versions, rested = server.versions.copy(), _rested(server.merged_in, server.round, protocol, here)
+    here = here if rested is None else rested
     handed = np.flatnonzero(here & (versions == IDLE))
     if protocol.waits:
         handed = _next_in_turn(versions, server.merged_in, protocol, here)
     versions[handed] = server.round
     return replace(server, versions=versions), handed
+
+
+def _rested(merged_in: Int[np.ndarray, " n"], round_: int, protocol: Protocol, here: Here | None) -> Here | None:
+    """Return which UEs are present and have rested since their last merge; None means all of them."""
+    if protocol.rest_rounds == 1:
+        return here
+    rested = (merged_in < 0) | (merged_in + protocol.rest_rounds <= round_)
+    return rested if here is None else here & rested
 
 
 def _next_in_turn(

@@ -76,6 +76,8 @@ def simulate(
         raise ValueError("a protocol with drafts=True takes no schedule.")
     if protocol.rests and schedule is None:
         raise ValueError("a protocol with rests=True needs a schedule.")
+    if protocol.rest_rounds > 1 and (schedule is not None or budget is not None):
+        raise ValueError("rest_rounds above 1 takes no schedule and no energy budget; leave these out.")
     if budget is not None and schedule is not None:
         raise ValueError(
             "a schedule would wait for UEs that have spent their energy; give simulate a schedule or a budget, not both."

@@ -110,7 +110,8 @@ class Conditions:
     def has_idle(self) -> bool:
         """Whether a UE may be without a job."""
         protocol = self.protocol
-        return protocol.waits or protocol.rests or self.budget is not None or self.presence is not None
+        resting = protocol.waits or protocol.rests or protocol.rest_rounds > 1
+        return resting or self.budget is not None or self.presence is not None
 
     @cached_property
     def looks(self) -> bool:

@@ -50,3 +50,24 @@ def test_curves_are_drawn_over_epsilon(tmp_path: Path):
     assert told("compare", *PRIVATE, "--seeds", "1", "--dp-noise", "4", "--out", folder)[0] == 0
     assert told("report", folder, "--x", "epsilon")[0] == 0
     assert "over privacy loss" in (tmp_path / "r" / "report.html").read_text("utf-8")
+
+
+def test_resting_bounds_the_loss_of_fast_ues():
+    """The same rounds with the same noise; the fastest UEs take part at most every third round."""
+    cell, load = Cell.draw(12, seed=4, cpu_hz=(1e7, 2e9)), {"payload_bits": 1e4, "samples": 100, "rounds": 30}
+    usual, resting = (simulate(cell, Protocol(2, 3, rest_rounds=rest), **load) for rest in (1, 3))
+    assert resting.merges.max() <= 10 < usual.merges.max()
+    assert privacy_loss(resting, 2.0).max() < privacy_loss(usual, 2.0).max()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--quorum", "3", "--rest-rounds", "3"), "times --rest-rounds 3 must be at most the number of UEs, 6"),
+        (("--quorum", "2", "--rest-rounds", "2", "--stale", "ignore"), "might wait for UEs that rest"),
+    ],
+)
+def test_resting_that_cannot_work_is_refused(more, said):
+    status, _, wrong = told("simulate", *PRIVATE, *more)
+    assert status == 2
+    assert said in " ".join(wrong.split())

@@ -64,6 +64,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "stale": ("wait", "wait"),
     "schedule": ("deficit", "deficit"),
     "unplanned": ("rest", "rest"),
+    "rest_rounds": ("3", 3),
     "tiers": ("4", 4),
     "shares": (",".join(["0.05"] * 20), [0.05] * 20),
     "bandwidth": ("between:0.5", "between:0.5"),

@@ -64,7 +64,13 @@ def assert_agrees(run: Run, rounds: int) -> None:
     history = play_with_processes(
         radio_of(run),
         RoundRules(
-            protocol.quorum, protocol.max_staleness, protocol.stale, run.schedule, protocol.rests, protocol.drafts
+            protocol.quorum,
+            protocol.max_staleness,
+            protocol.stale,
+            run.schedule,
+            protocol.rests,
+            protocol.drafts,
+            protocol.rest_rounds,
         ),
         run.cell.compute_s(run.samples),
         run.payload_bits,
@@ -158,3 +164,27 @@ def test_simulate_agrees_with_processes_where_models_take_time_and_ues_move(way)
 def test_simulate_agrees_with_processes_on_any_downlink(run: Run, rounds: int, way, model_bits: float):
     cell = replace(run.cell, radio=RADIOS["umi"], power_w=0.2, downlink=Downlink(way, 25.0, model_bits))
     assert_agrees(replace(run, cell=cell), rounds)
+
+
+@pytest.mark.parametrize("stale", ["restart", "wait"])
+@pytest.mark.parametrize(("quorum", "rest_rounds", "bound"), [(1, 8, None), (3, 4, 2), (4, 3, 6)])
+def test_simulate_agrees_with_processes_where_merged_ues_rest(stale, quorum, rest_rounds, bound):
+    cell = Cell.draw(12, seed=quorum, cpu_hz=(2e7, 2e9))
+    run = Run(cell, Protocol(quorum, bound, stale, rest_rounds=rest_rounds), 1e5, 100.0, equal_share, None)
+    assert_agrees(run, 40)
+    timeline = run.simulate(40)
+    for ue in range(12):
+        rounds = np.flatnonzero((timeline.ues == ue).any(axis=1))
+        assert (np.diff(rounds) >= rest_rounds).all()
+
+
+def test_resting_is_refused_where_a_round_could_wait_for_it():
+    with pytest.raises(ValueError, match="might wait for UEs that rest"):
+        Protocol(2, 3, "ignore", rest_rounds=2)
+    with pytest.raises(ValueError, match="rest_rounds must be at least 1"):
+        Protocol(2, rest_rounds=0)
+    with pytest.raises(ValueError, match="must be at most the number of UEs, 5"):
+        Protocol(2, rest_rounds=3).check(5)
+    cell = Cell.draw(6, seed=0)
+    with pytest.raises(ValueError, match="takes no schedule"):
+        Run(cell, Protocol(2, rest_rounds=2), 1e5, 10.0, equal_share, round_robin(6, 2, 0)).simulate(2)

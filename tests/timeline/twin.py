@@ -332,10 +332,11 @@ def close_rounds(
         if rules.rests:
             continue
         if rules.stale == "wait" and rules.max_staleness is not None:
-            next_ = in_turn(phones, places)
+            next_ = in_turn([p for p in phones if p.version != OUT or has_rested(p, k + 1, rules)], places)
         else:
             too_old = [phone for phone in phones if rules.stale == "restart" and overdue(phone, k + 1, rules)]
-            next_ = list(dict.fromkeys([*merged, *refused, *too_old]))
+            tired = [p for p in phones if p.version == OUT and p not in merged]
+            next_ = [p for p in dict.fromkeys([*merged, *refused, *too_old, *tired]) if has_rested(p, k + 1, rules)]
             for phone in next_:
                 if not phone.here:
                     phone.drop()
@@ -348,6 +349,11 @@ def too_few(phones: list[Phone], k: int, rules: RoundRules, radio: Radio) -> boo
     able = [p for p in phones if p.version != OUT and not overdue(p, k, rules)]
     able += [p for p in phones if p.version == OUT and radio.hours and not p.is_empty]  # they may come, and get a job
     return len(able) < rules.quorum and phones[0].battery is not None
+
+
+def has_rested(phone: Phone, k: int, rules: RoundRules) -> bool:
+    """Whether a phone may be handed the model of round k."""
+    return phone.merged_in < 0 or k - phone.merged_in >= rules.rest_rounds
 
 
 def in_turn(phones: list[Phone], places: int) -> list[Phone]:
