@@ -21,6 +21,7 @@ from perfeds2.files import write_text
 from perfeds2.learning.attacks import ATTACKS, hostile_ues
 from perfeds2.learning.methods import ROBUST
 from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.statistics import mean_and_interval
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.resolve import spec_from
@@ -29,7 +30,7 @@ NAMES = [name.partition(":")[0] for name in ATTACKS]
 CLEAN = "none"
 NEVER_S = 1e9  # between evaluations: only the first and the last model are evaluated
 SHARES = (0.1, 0.2, 0.3)
-Accuracies = dict[str, float]  # personal accuracy by attack
+Accuracies = dict[str, np.ndarray]  # personal accuracy of each seed, by attack
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Bench:
         everything = [one for trainings in found.values() for one in trainings]
         results = run_all(everything, self.store, Workers(together=True), strict=True)
         return {
-            name: float(np.mean([honest_accuracy(results[one], share, one.seed) for one in trainings]))
+            name: np.array([honest_accuracy(results[one], share, one.seed) for one in trainings])
             for name, trainings in found.items()
         }
 
@@ -75,12 +76,15 @@ def honest_accuracy(result: Result, share: float, seed: int) -> float:
 
 def by_attack(bench: Bench, merges: Sequence[str], labels: int) -> str:
     """Return the table of one hostile UE of six, a column for each attack."""
-    lines, clean = [], 0.0
-    for merge in merges:
-        found = bench.accuracies(merge, 1 / 6, 6, 5, labels)
-        clean = clean or found[CLEAN]
-        lines.append([merge, *(percent(value) for value in found.values()), percent(min(found.values()) / clean)])
-    title = f"One hostile UE of 6, A = 5, {labels} labels per UE. Kept: the least accuracy of the row, relative to {merges[0]} without an attack."
+    found = {merge: bench.accuracies(merge, 1 / 6, 6, 5, labels) for merge in merges}
+    clean, lines = found[merges[0]][CLEAN], []
+    for merge, by_name in found.items():
+        worst = min(by_name.values(), key=np.mean)
+        lines.append([merge, *(percent(seeds.mean()) for seeds in by_name.values()), with_interval(worst / clean)])
+    title = (
+        f"One hostile UE of 6, A = 5, {labels} labels per UE. Kept: the least accuracy of the row, relative to "
+        f"{merges[0]} without an attack, seed by seed, with a 95 % interval."
+    )
     return f"{title}\n\n{markdown(['merge', CLEAN, *NAMES, 'kept'], lines)}"
 
 
@@ -91,7 +95,8 @@ def by_share(bench: Bench, merges: Sequence[str], labels: int = 2, ues: int = 20
         row = [merge]
         for quorum in quorums:
             found = [bench.accuracies(merge, share, ues, quorum, labels) for share in SHARES]
-            row += [percent(found[0][CLEAN]), *(percent(min(one[name] for name in NAMES)) for one in found)]
+            least = [min(one[name].mean() for name in NAMES) for one in found]
+            row += [percent(found[0][CLEAN].mean()), *map(percent, least)]
         lines.append(row)
     head = ["merge", *(f"A = {quorum}, {share:.0%}" for quorum in quorums for share in (0, *SHARES))]
     return f"{ues} UEs, {labels} labels per UE, by share of hostile UEs. Each number is the least of all attacks.\n\n{markdown(head, lines)}"
@@ -99,6 +104,12 @@ def by_share(bench: Bench, merges: Sequence[str], labels: int = 2, ues: int = 20
 
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def with_interval(shares: np.ndarray) -> str:
+    """Return the mean of the seeds and half the width of its 95 % interval."""
+    mean, low, _ = mean_and_interval(shares)
+    return percent(float(mean)) if low is None else f"{100 * mean:.1f} ± {100 * (mean - low):.1f} %"
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
