@@ -159,9 +159,11 @@ def server(
         port = open_site(enrol, "--enrol", credentials)
         enrolment = enrolling(site.credentials, (port.host, port.port))
     warn = repeating(lambda: list(map(typer.echo, site.credentials.warnings())))
-    with leased(queue.state, standby) as lease, started, enrolment, warn:
+    with leased(queue.state, standby) as lease, started, enrolment as enrolling_at, warn:
         inside = replace(site, host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(site.host, site.host))  # noqa: S104 (not bound here)
         typer.echo(f"{'Joining' if broker else 'Listening on'} {site.address}; runs are taken from {queue.state}")
+        if enrolling_at is not None:
+            typer.echo(f"Devices enrol on port {enrolling_at}")
         serve_queue(inside, queue, lease, typer.echo)
 
 

@@ -263,6 +263,24 @@ def test_a_stolen_broker_key_is_refused_once_the_list_is_heard(kind, tmp_path):
             link.close(("perfeds2/here/device-0", b""))
 
 
+def test_old_and_new_authority_are_both_trusted_until_the_rollover_is_finished(kind, tmp_path):
+    made = make_credentials(tmp_path / "credentials", 2)
+    device = Credentials(tmp_path / "device")
+    shutil.copytree(made.folder, device.folder)
+    with running_broker(made, ("127.0.0.1", 0), tmp_path / kind, kind) as broker:
+        address = (broker.host, broker.port)
+        made.roll()
+        made.rotate(1)
+        wait_for(lambda: broker.restarts > 0 and why_refused(made, address, 1) is None, 60)
+        assert why_refused(device, address, 0) is None
+        assert "revoked" in (why_refused(device, address, 1) or "")
+        device.take_trust(made.brokers.trust())
+        made.roll(finish=True)
+        wait_for(lambda: "another authority" in (why_refused(device, address, 0) or ""), 60)
+        assert why_refused(made, address, 1) is None
+        assert why_refused(made, address, None) is None
+
+
 def test_why_a_broker_does_not_answer_is_a_sentence(made, tmp_path):
     assert "nothing answers at 127.0.0.1" in (why_refused(made, ("127.0.0.1", free_port()), 0) or "")
     assert "does not exist" in (why_refused(Credentials(tmp_path), ("127.0.0.1", 1), 0) or "")

@@ -104,3 +104,54 @@ def test_rotate_says_what_to_install_and_until_when_the_old_key_works():
     assert "refuses the old key once it has received the list" in " ".join(said["--broker",].split())
     status, wrong = command_line.perfeds2("federate", "rotate", "--number", 1, "--broker")
     assert (status, "give one of them" in wrong) == (2, True)
+
+
+def test_a_device_enrols_by_two_commands_and_renews_while_it_runs(here, monkeypatch, capfd):
+    from perfeds2.deployment import enrolment
+    from perfeds2.deployment.credentials import Credentials
+    from perfeds2.deployment.mqtt import many
+    from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker
+    from perfeds2.deployment.mqtt.link import Link, Site
+
+    made, device = Credentials(here / "credentials"), Credentials(here / "device")
+    status, tokens, _ = command_line.told("federate", "token", "--devices", 4)
+    assert status == 0
+    assert [line.split(".")[0] for line in tokens.splitlines()] == ["2", "3"]  # 0 and 1 have a certificate
+    assert len(command_line.told("federate", "token", "--number", 1)[1].splitlines()) == 1
+    reloaded = []
+    monkeypatch.setattr(Link, "reload", lambda _: reloaded.append(3))
+    site = Site("127.0.0.1", 1, device)
+    with enrolment.enrolling(made, ("127.0.0.1", 0)) as port:
+        token = tokens.splitlines()[1]
+        command = ("federate", "enrol", f"127.0.0.1:{port}", "--token", token, "--credentials", device.folder)
+        status, said, _ = command_line.told(*command)
+        assert (status, "This is device 3." in said) == (0, True)
+        status, said = command_line.perfeds2(*command)
+        assert (status, "unknown or was used" in said) == (2, True)
+        running = DeviceClient(3, Link(site, 3), Worker(lambda _: Owner()).work)
+        many._renew([running], site)
+        assert reloaded == []
+        monkeypatch.setattr(enrolment, "RENEW_DAYS", 91)
+        many._renew([running], site)
+        assert reloaded == [3]
+    many._renew([running], site)
+    assert "device-3: enrolment at 127.0.0.1" in capfd.readouterr().out  # the server is away, which ends nothing
+
+
+def test_the_server_opens_the_enrolment_port_only_if_asked(here, monkeypatch):
+    def no_more(*_):
+        raise InputError("enough")
+
+    monkeypatch.setattr(runs, "serve_queue", no_more)
+    command = ("federate", "server", "--broker", "127.0.0.1:1", "--credentials", here / "credentials")
+    assert "Devices enrol" not in command_line.told(*command)[1]
+    assert "Devices enrol on port " in command_line.told(*command, "--enrol", "127.0.0.1:0")[1]
+
+
+def test_a_rollover_says_what_comes_next(here):
+    said = [command_line.told("federate", "rollover", *flags) for flags in ((), ("--finish",))]
+    assert [status for status, _, _ in said] == [0, 0]
+    assert "then use --finish" in " ".join(said[0][1].split())
+    assert "needs a new token" in " ".join(said[1][1].split())
+    status, wrong = command_line.perfeds2("federate", "rollover", "--finish", "--credentials", here / "credentials")
+    assert (status, "one authority only" in wrong) == (2, True)
