@@ -4,6 +4,7 @@ import contextlib
 import csv
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -14,8 +15,11 @@ import pytest
 pytest.importorskip("paho")
 
 from perfeds2.deployment.credentials import make_credentials
+from perfeds2.deployment.mqtt import transport as transport_module
 from perfeds2.deployment.mqtt.broker import Limits, find_mosquitto, free_port, running_broker
+from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.setup import Setup
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
 HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -53,7 +57,7 @@ class Listening:
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory):
-    """The shipped configuration with the ports of here, before a real broker with few places: its site, the broker's, a folder."""
+    """The shipped configuration with the ports of here, before a real broker with few places: its site and folder."""
     folder, port = tmp_path_factory.mktemp("front"), free_port()
     credentials = make_credentials(folder / "credentials", 1, ["127.0.0.1"])
     limits = Limits(connections=CONNECTIONS)
@@ -72,7 +76,7 @@ def front(tmp_path_factory):
         process = subprocess.Popen([str(HAPROXY), "-q", "-db", "-f", str(folder / "haproxy.cfg")])
         try:
             wait_for(lambda: answers(port) or process.poll() is not None)
-            yield Site("127.0.0.1", port, credentials), Site("127.0.0.1", broker.port, credentials), folder
+            yield Site("127.0.0.1", port, credentials), folder
         finally:
             process.kill()
             process.wait()
@@ -119,11 +123,9 @@ def test_the_shipped_file_is_one_for_haproxy(tmp_path):
 
 def test_half_open_connections_take_no_places_of_the_broker_and_are_dropped(front):
     """Three times as many as the broker takes; half of them send bytes that are no TLS hello."""
-    site, broker, _ = front
+    site, _ = front
     with silent(site, 30) as quiet, silent(site, 30, "127.0.0.3", b"\x16\x03\x01\x02") as slow:
         assert connects_within_s(site) < 20.0
-        with silent(broker, 2):  # places are left
-            pass
         assert all(map(is_dropped, [*quiet, *slow]))  # recv waits up to a minute
 
 
@@ -137,8 +139,32 @@ def denied(folder):
 
 
 def test_one_address_can_hold_only_so_many_connections(front):
-    site, _, folder = front
+    site, folder = front
     assert denied(folder) == 0
     with silent(site, 150, "127.0.0.4"):
         wait_for(lambda: denied(folder) > 0)
         assert connects_within_s(site) < 20.0
+
+
+def test_a_real_broker_that_hangs_is_noticed_and_forgiven(tmp_path, monkeypatch):
+    """Its process is stopped, so its connections stay open. The server's heartbeat is a message it may write and read."""
+    monkeypatch.setattr(transport_module, "BEAT_EVERY_S", 0.05)
+    monkeypatch.setattr(transport_module, "BEAT_WITHIN_S", 1.0)
+    credentials = make_credentials(tmp_path / "credentials", 1, ["127.0.0.1"])
+    run = travelling(Setup.from_texts({"devices": 1, "quorum": 1}), "a-run", 0.0)
+    with running_broker(credentials, ("127.0.0.1", 0), tmp_path / "broker", "mosquitto") as broker:
+        link = Link(Site("127.0.0.1", broker.port, credentials))
+        with transport_module.MqttTransport(link, run, 1) as transport:
+            beats = set()
+
+            def trouble():
+                beats.add(transport._beat_s)
+                return str(transport.troubles()[None])
+
+            wait_for(lambda: trouble() == "None" and len(beats) > 5)  # each but the last came back
+            os.kill(broker.process_id, signal.SIGSTOP)
+            try:
+                wait_for(lambda: "delivers no messages" in trouble())
+            finally:
+                os.kill(broker.process_id, signal.SIGCONT)
+            wait_for(lambda: trouble() == "None")
