@@ -43,7 +43,6 @@ Write = Callable[[Callable[[], None]], None]
 class Generation(NamedTuple):
     """A checkpoint that is intact, with its journal."""
 
-    path: Path
     arrays: Arrays
     facts: Facts
     journal: bytes
@@ -94,19 +93,19 @@ class Checkpoints:
         }
         arrays = named_leaves(NAME, (federation.params, federation.merging))
         while self._copies:
-            self._prune()
             save_arrays(self._path(self._number, "safetensors"), arrays, facts)
+            self._prune()
             self._number += 1
             self._copies -= 1
         self._copies = 1
 
     def _prune(self) -> None:
-        """Delete all but the last two checkpoints, and the journals that belong to none of them."""
+        """Delete all but the last three checkpoints, and the journals that belong to none of them."""
         files = self._files("safetensors")
-        for path in files[: 1 - GENERATIONS]:
+        for path in files[:-GENERATIONS]:
             path.unlink(missing_ok=True)
         for old, journal in pairwise(self._files("jsonl")):
-            if files and journal.stem <= files[1 - GENERATIONS :][0].stem:
+            if journal.stem <= files[-GENERATIONS:][0].stem:
                 old.unlink(missing_ok=True)
 
     def _append(self, federation: Federation) -> None:
@@ -137,7 +136,7 @@ class Checkpoints:
             except (InputError, ValueError, OSError):  # corrupt, without a journal, or deleted meanwhile
                 continue
             if hashlib.sha256(text).hexdigest() == facts["journal"]["sha256"]:
-                found.append(Generation(path, arrays, facts, text))
+                found.append(Generation(arrays, facts, text))
         return found
 
     def load(self, federation: Federation) -> float | None:
@@ -157,7 +156,7 @@ class Checkpoints:
                     f"folder from a backup, or start a new run in another folder."
                 )
             return None
-        _, arrays, facts, text = found[-1]
+        arrays, facts, text = found[-1]
         saved = from_leaves(NAME, arrays, (federation.params, federation.merging))
         if saved is None or facts["ues"] != federation.ues:
             raise InputError(
@@ -178,8 +177,6 @@ class Checkpoints:
                 device.refused, device.set_aside_s = refused, set_aside_s
         self._lengths = federation.record.lengths()
         federation.recall()
-        for path in {*self._files("safetensors")} - {each.path for each in found}:
-            path.rename(path.with_suffix(".corrupt"))  # so that it does not count when old ones are deleted
         self._number = (int(max(path.stem for path in files).rpartition("-")[2]) // SERVER + 1) * SERVER
         self._journal, self._bytes, self._digest = self._path(self._number, "jsonl"), len(text), hashlib.sha256(text)
         self._write(lambda: write_text(self._journal, text.decode()))

@@ -167,6 +167,16 @@ def test_a_save_writes_what_is_new_and_no_more(tmp_path):
     assert max(len(files) for files, *_ in copies) == 4
 
 
+def test_a_kill_during_a_save_does_not_count_as_a_lost_checkpoint(tmp_path):
+    folder, copies = saved_federation(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("perfeds2.deployment.checkpoint.save_arrays", killed)
+        with pytest.raises(KeyboardInterrupt):
+            loaded(folder)
+    assert loaded(folder).next_ticket < 10**9
+    assert copies
+
+
 def test_who_was_set_aside_stays_so_after_a_resume_even_if_no_round_closed_since(tmp_path):
     folder, copies = saved_federation(tmp_path, rounds=1, answer=fails({1, 2, 3}))
     server = loaded(folder)
