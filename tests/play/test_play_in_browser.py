@@ -38,14 +38,18 @@ AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, 
 def open_page(browser: Any, url: str, width: int = 1200, *, dark: bool = False, calm: bool = True) -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    wishes = {"prefers-color-scheme": "dark" if dark else "light", "prefers-reduced-motion": "reduce" if calm else ""}
-    features = [{"name": name, "value": value} for name, value in wishes.items()]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    wish(browser, dark=dark, calm=calm)
     browser.get("about:blank")  # else another # is no new page
     for kind in ("browser", "performance"):
         browser.get_log(kind)  # forget what other pages logged
     browser.get(url)
     until(browser, "document.body.dataset.drawn === 'yes' && !asking")
+
+
+def wish(browser: Any, *, dark: bool = False, calm: bool = True) -> None:
+    wishes = {"prefers-color-scheme": "dark" if dark else "light", "prefers-reduced-motion": "reduce" if calm else ""}
+    features = [{"name": name, "value": value} for name, value in wishes.items()]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 def until(browser: Any, condition: str, seconds: float = 60) -> None:
@@ -119,16 +123,18 @@ def test_it_speaks_to_its_own_server_only(browser, served):
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])
-@pytest.mark.parametrize("dark", [False, True])
-def test_it_fits_and_is_inked(browser, served, width, dark):
-    open_page(browser, served, width, dark=dark)
-    browser.execute_script("for (const each of document.querySelectorAll('details')) each.open = true; goTo(8000)")
+def test_it_fits_and_is_inked(browser, served, width):
+    open_page(browser, served, width)
+    browser.execute_script("for (const each of document.querySelectorAll('details')) each.open = true")
     assert run(browser, "document.documentElement.scrollWidth") <= width
     inked = (
         "Array.from(document.querySelectorAll('#cells canvas'), (canvas) => { const pen = canvas.getContext('2d');"
         "return new Set(new Uint32Array(pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size; })"
     )
-    assert min(run(browser, inked)) > 5  # colours on each of six drawings
+    for dark in (False, True):
+        wish(browser, dark=dark)
+        browser.execute_script("goTo(8000)")
+        assert min(run(browser, inked)) > 5  # colours on each of six drawings
     assert run(browser, "getComputedStyle(byId('score')).display") == ("none" if width == 1280 else "table")
     tops = [run(browser, f"byId('{name}').getBoundingClientRect().top + scrollY") for name in ("cells", "knobs")]
     assert (tops[0] < tops[1]) == (width < 1280)  # a phone shows the rounds first

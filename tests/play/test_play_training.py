@@ -1,16 +1,17 @@
 """Is what the button trains what the shown commands train, one at a time, until it is stopped?"""
 
+import contextlib
 import csv
+import io
 import itertools
 import json
 import re
 import shlex
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+from command_line import told
 
 from perfeds2.errors import InputError
 from perfeds2.play import training
@@ -78,7 +79,7 @@ def test_a_training_that_fails_says_so_in_one_line(rows):
 
 
 @pytest.mark.slow
-def test_the_button_the_command_and_the_python_give_the_same_numbers(ask, tmp_path):
+def test_the_button_the_command_and_the_python_give_the_same_numbers(ask, tmp_path, monkeypatch):
     """Over HTTP as the page does it, then by what the page says to type."""
     again = same_again(read_state(SMALL), {})
     assert {key: ask("rounds", {"knobs": SMALL, "whole": True})[key] for key in again} == again
@@ -94,18 +95,19 @@ def test_the_button_the_command_and_the_python_give_the_same_numbers(ask, tmp_pa
     )
     assert len(page) == 3 * 61
     _, *words = shlex.split(again["trained_by"])
-    typed = [sys.executable, "-m", "perfeds2", *words, "--out", "typed", "--quiet"]
-    subprocess.run(typed, cwd=tmp_path, check=True, timeout=200)
+    monkeypatch.chdir(tmp_path)
+    assert told(*words, "--out", "typed", "--quiet") == (0, "", "")
     assert metrics(tmp_path / "typed" / "metrics.csv") == page
     script = again["python"] + "\ntrained.metrics.to_csv('python.csv', index=False)\n"
-    said = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=200, capture_output=True, text=True
-    )
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(script, {})
     assert metrics(tmp_path / "python.csv") == page
     shown = ask("rounds", {"knobs": SMALL, "whole": True})["cells"]
     for cell in shown:
         n = cell["numbers"]
-        assert f"{cell['name']} {n['rounds']} {n['waiting_share']} {n['joules']}" in said.stdout.replace(".0 ", " ", 3)
+        assert f"{cell['name']} {n['rounds']} {n['waiting_share']} {n['joules']}" in said.getvalue().replace(
+            ".0 ", " ", 3
+        )
 
 
 def metrics(path):
@@ -117,11 +119,11 @@ def metrics(path):
 
 
 @pytest.mark.slow
-def test_a_canned_page_is_one_small_file_with_its_training(tmp_path):
-    command = [sys.executable, "-m", "perfeds2", "play", "--export", "talk.html", "--ues", "12", "--quorum", "4"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert ended.returncode == 0, ended.stderr
-    assert "Page: talk.html" in ended.stdout
+def test_a_canned_page_is_one_small_file_with_its_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, shown, said = told("play", "--export", "talk.html", "--ues", "12", "--quorum", "4")
+    assert status == 0, said
+    assert "Page: talk.html" in shown
     page = (tmp_path / "talk.html").read_text(encoding="utf-8")
     assert 100_000 < len(page) < 2_000_000
     (text,) = re.findall(r'id="data">(.*?)</script>', page)
