@@ -133,6 +133,7 @@ def test_it_fits_and_is_inked(browser, served, width):
     )
     for dark in (False, True):
         wish(browser, dark=dark)
+        until(browser, "theme.paper === getComputedStyle(document.documentElement).getPropertyValue('--paper').trim()")
         browser.execute_script("goTo(8000)")
         assert min(run(browser, inked)) > 5  # colours on each of six drawings
     assert run(browser, "getComputedStyle(byId('score')).display") == ("none" if width == 1280 else "table")

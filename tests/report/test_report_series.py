@@ -144,6 +144,11 @@ def test_activity_covers_the_window_of_every_ue_without_gaps(protocol: Protocol)
     assert marks(chart)["merged"] == timeline.ues[: timeline.until(window_s)].size
 
 
+def test_a_merge_at_the_edge_of_the_window_is_marked():
+    timeline = simulate(Cell.draw(6, 3), Protocol(2, 1), payload_bits=1e6, samples=4000.0, rounds=12)
+    assert marks(timeline.activity_chart(float(timeline.time_s[7]), 6))["merged"] == 8 * 2
+
+
 def test_a_restarted_job_is_marked_as_thrown_away():
     timeline = simulate(Cell.draw(6, 3), Protocol(1, 1), payload_bits=1e6, samples=4000.0, rounds=30)
     assert marks(timeline.activity_chart(timeline.end_s, 6))["thrown away"] == timeline.lost > 0
