@@ -1,6 +1,7 @@
 """Does a token let one device in once, does a key stay where it was made, and are certificates renewed in time?"""
 
 import concurrent.futures
+import contextlib
 import shutil
 import socket
 import ssl
@@ -197,6 +198,22 @@ def test_strangers_that_say_nothing_are_ended_and_others_served(made, device, to
                 assert time.monotonic() < ends_s
         for each in silent:
             each.close()
+
+
+def test_a_stranger_that_sends_a_byte_now_and_then_is_ended_too(made, monkeypatch):
+    monkeypatch.setattr(enrolment, "PATIENCE_S", 1.0)
+    with enrolling(made, ("127.0.0.1", 0)) as port, socket.create_connection(("127.0.0.1", port), timeout=0.2) as slow:
+        slow.sendall(bytes.fromhex("1603010200010001fc0303"))  # the first bytes of 512
+        ends_s, ended = time.monotonic() + 60, False
+        while not ended and time.monotonic() < ends_s:
+            try:
+                ended = slow.recv(100) == b""
+            except TimeoutError:
+                with contextlib.suppress(ConnectionError):
+                    slow.sendall(b"\0")
+            except ConnectionError:
+                ended = True
+        assert ended
 
 
 def test_a_new_token_readmits_a_device_and_revokes_its_old_certificate(made, address, device, token, tmp_path):
