@@ -131,11 +131,10 @@ def test_a_federation_has_devices_of_its_own_on_which_rates_can_be_imposed():
 
 
 @pytest.mark.slow
-def test_an_imposed_rate_delays_the_answer(monkeypatch):
-    slept = []
-    monkeypatch.setattr("perfeds2.deployment.device.time.sleep", slept.append)
+def test_an_imposed_rate_delays_the_answer():
+    slept: list[float] = []
     setup = Setup.from_texts({"devices": 2, "batch": 4, "uplink-bps": f"1={BITS / 7}"})
     task, first = setup.task(0), setup.first_params()
     for request in (Request(0, 0, 0), Request(0, 1, 0), Request(0, 1, 0, "evaluate")):
-        do_job(setup, task, request, Handed(first))
+        do_job(setup, task, request, Handed(first), pause=slept.append)
     assert [seconds for seconds in slept if seconds] == [pytest.approx(7.0)]
