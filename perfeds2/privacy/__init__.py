@@ -1,1 +1,3 @@
 """Bound what the released models reveal about a UE, from the timeline alone."""
+
+DELTA = 1e-5  # δ, unless given

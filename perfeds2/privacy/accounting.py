@@ -16,9 +16,9 @@ from jaxtyping import Float
 from scipy.optimize import elementwise
 from scipy.special import log_ndtr
 
+from perfeds2.privacy import DELTA
 from perfeds2.timeline.record import Timeline
 
-DELTA = 1e-5
 ASSUMPTIONS = (
     "ε covers all released models, if one UE's uploads are replaced by zeros; who arrives when is public. "
     "Sampling amplifies nothing. Measured losses and accuracies are not protected."
@@ -42,8 +42,8 @@ def privacy_loss(timeline: Timeline, sigma: float, delta: float = DELTA, bands: 
 
     Example:
         >>> from perfeds2 import Cell, Protocol, privacy_loss, simulate
-        >>> timeline = simulate(Cell.draw(4, seed=0), Protocol(2, 3), payload_bits=77_120, samples=120, rounds=20)
-        >>> privacy_loss(timeline, sigma=4.0).round(2)[timeline.merges == 10]
+        >>> timeline = simulate(Cell.draw(4, seed=0), Protocol(4), payload_bits=77_120, samples=120, rounds=10)
+        >>> privacy_loss(timeline, sigma=4.0).round(2)
         array([3.34, 3.34, 3.34, 3.34])
     """
     _expect_above_zero("sigma", sigma)
@@ -69,7 +69,7 @@ def noise_for(timeline: Timeline, epsilon: float, delta: float = DELTA, bands: i
 
     Example:
         >>> from perfeds2 import Cell, Protocol, noise_for, privacy_loss, simulate
-        >>> timeline = simulate(Cell.draw(4, seed=0), Protocol(2, 3), payload_bits=77_120, samples=120, rounds=20)
+        >>> timeline = simulate(Cell.draw(4, seed=0), Protocol(4), payload_bits=77_120, samples=120, rounds=10)
         >>> privacy_loss(timeline, noise_for(timeline, epsilon=2.0)).max().round(6)
         np.float64(2.0)
     """

@@ -14,7 +14,7 @@ import pydantic
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from perfeds2.privacy.accounting import DELTA
+from perfeds2.privacy import DELTA
 from perfeds2.spec.names import Kind, Named, Value, Values, method_name
 from perfeds2.spec.values import (
     ALGORITHM,

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from perfeds2.errors import InputError
 from perfeds2.learning.merges import OfMean, Weighted
 from perfeds2.learning.replay import Learner
-from perfeds2.privacy.accounting import DELTA, noise_for, privacy_loss, worst_losses
+from perfeds2.privacy import DELTA
+from perfeds2.privacy.accounting import noise_for, privacy_loss, worst_losses
 from perfeds2.spec.fields import PrivacySpec
 from perfeds2.timeline.record import Timeline
 

@@ -1,6 +1,5 @@
 """Is the wire protocol open? A client in C takes part, and both clients keep every point of docs/explanation/wire.md."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from raw_mqtt import wait_for
 
+from benchmarks import conform
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.mqtt.broker import running_broker
@@ -26,15 +26,6 @@ needs_c = pytest.mark.skipif(
     reason="needs gcc, libmosquitto-dev and libssl-dev",
 )
 WHERE = ["{host}", "{port}", "{ca}", "{certificate}", "{key}", "{number}"]
-
-
-def load_conform():
-    spec = importlib.util.spec_from_file_location("conform", FOLDER / "conform.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +47,6 @@ def test_the_client_is_short():
 
 @needs_c
 def test_the_c_client_keeps_every_point_of_the_protocol(client, tmp_path):
-    conform = load_conform()
     x = np.random.default_rng(0).normal(size=(40, 64))
     data = write_data(tmp_path / "mine.csv", x, np.arange(40) % 10)
     with conform.playing([client, *WHERE, data], tmp_path) as (play, reconnect):
@@ -66,7 +56,6 @@ def test_the_c_client_keeps_every_point_of_the_protocol(client, tmp_path):
 
 
 def test_our_own_device_keeps_every_point_of_the_protocol(tmp_path):
-    conform = load_conform()
     words = [
         sys.executable,
         "-m",
@@ -94,7 +83,6 @@ def test_our_own_device_keeps_every_point_of_the_protocol(tmp_path):
 @needs_c
 def test_the_c_client_computes_the_gradient_and_the_metrics(client, tmp_path):
     """All samples are the same, so every batch is the same."""
-    conform = load_conform()
     x = np.random.default_rng(1).normal(size=64)
     data = write_data(tmp_path / "mine.csv", np.tile(x, (8, 1)), np.full(8, 4))
     with conform.playing([client, *WHERE, data], tmp_path) as (play, _):

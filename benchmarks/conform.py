@@ -1,6 +1,6 @@
 """Check whether a client follows the wire protocol (docs/explanation/wire.md).
 
-    python examples/c-client/conform.py ./client {host} {port} {ca} {certificate} {key} {number} mine.csv
+    python benchmarks/conform.py ./client {host} {port} {ca} {certificate} {key} {number} mine.csv
 
 Plays the server to one client on a broker of its own, and prints which points hold. The command starts the client; the
 names in braces are filled in, {folder} with that of the credentials. The client must know FedAvg on a logistic model: 64 inputs, 10 classes.
