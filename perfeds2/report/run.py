@@ -70,7 +70,9 @@ def page(run: RunResults, axis: str = "seconds") -> str:
         f"synchronous, dotted asynchronous{own}. Click a name to hide it, double-click to see it alone. A line ends where a "
         f"seed diverges."
     )
-    command = verbatim(f"perfeds2 {run.command} --spec spec.toml --out again")
+    again, same = f"perfeds2 {run.command} --spec spec.toml --out again", "it gives the same numbers again"
+    if run.command == "federate":
+        again, same = "perfeds2 replay .", "the simulator reaches the same weights"
     spec = ['<p class="hint">spec.toml, all settings of this run:</p>', verbatim(run.spec)] if run.spec else []
     behind = behind_best(run)
     sections = [
@@ -82,7 +84,7 @@ def page(run: RunResults, axis: str = "seconds") -> str:
         ),
         section("Good to know", *map(note, notes)),
         *timeline_sections(run),
-        section("Run it again", command, *spec, hint="In this run's folder; it gives the same numbers again."),
+        section("Run it again", verbatim(again), *spec, hint=f"In this run's folder; {same}."),
     ]
     return document(facts, headline, map(paragraph, paragraphs), sections)
 

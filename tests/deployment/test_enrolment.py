@@ -200,18 +200,25 @@ def test_strangers_that_say_nothing_are_ended_and_others_served(made, device, to
             each.close()
 
 
-def test_a_stranger_that_sends_a_byte_now_and_then_is_ended_too(made, monkeypatch):
+def test_a_request_that_comes_byte_by_byte_is_ended(made, monkeypatch):
     monkeypatch.setattr(enrolment, "PATIENCE_S", 1.0)
-    with enrolling(made, ("127.0.0.1", 0)) as port, socket.create_connection(("127.0.0.1", port), timeout=0.2) as slow:
-        slow.sendall(bytes.fromhex("1603010200010001fc0303"))  # the first bytes of 512
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    with (
+        enrolling(made, ("127.0.0.1", 0)) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
+        stranger.wrap_socket(plain) as slow,
+    ):
+        slow.settimeout(0.2)
+        slow.sendall(b"GET /trust HTTP/1.1\r\nSlow: ")
         ends_s, ended = time.monotonic() + 60, False
         while not ended and time.monotonic() < ends_s:
             try:
                 ended = slow.recv(100) == b""
             except TimeoutError:
-                with contextlib.suppress(ConnectionError):
-                    slow.sendall(b"\0")
-            except ConnectionError:
+                with contextlib.suppress(OSError):
+                    slow.sendall(b"y")
+            except OSError:
                 ended = True
         assert ended
 
