@@ -90,7 +90,10 @@ def test_the_c_client_computes_the_gradient_and_the_metrics(client, tmp_path):
         assert play.here()["here"]
         play.publish(0)
         play.job(0)
-        head, update, _ = play.answer(0)
+        answer = play.answer(0)
+    assert answer is not None
+    head, update, _ = answer
+    assert update is not None
     weight, bias = play.model["dense1.weight"].astype(float), play.model["dense1.bias"].astype(float)
 
     def loss_and_slope(weight, bias):
