@@ -27,6 +27,7 @@ OTHER: dict[str, object] = {  # none of them the default
     "clip": 2.5,
     "personal_steps": 5,
     "merge": "FedBuff",
+    "attack": "sign-flip:0.5",
 }
 
 
