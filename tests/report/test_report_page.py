@@ -10,7 +10,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
-from conftest import ALGORITHMS
+from made_up_runs import ALGORITHMS
 from plotly.offline import get_plotlyjs
 
 import perfeds2.report

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import test_report_in_browser as in_browser
 from command_line import told
-from conftest import SLOW_S, made_up_metrics
+from made_up_runs import SLOW_S, made_up_metrics
 from matplotlib.image import imread
 from selenium import webdriver
 from selenium.webdriver.common.by import By
