@@ -172,8 +172,10 @@ def is_alive(process: int) -> bool:
         return False
 
 
-def wait_for(what, timeout_s=15.0) -> None:
+def wait_for(what, timeout_s=120.0):
+    """Wait until a function returns something true, and return that."""
     ends_s = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < ends_s, "never came true"
+    while not (found := what()):
+        assert time.monotonic() < ends_s, "it never happened"
         time.sleep(0.05)
+    return found

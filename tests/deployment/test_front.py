@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("paho")
 
+from raw_mqtt import wait_for
+
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.mqtt import transport as transport_module
 from perfeds2.deployment.mqtt.broker import Limits, find_mosquitto, free_port, running_broker
@@ -28,13 +30,6 @@ pytestmark = [
     pytest.mark.skipif(HAPROXY is None, reason="HAProxy is not installed."),
     pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed."),
 ]
-
-
-def wait_for(what):
-    ends_s = time.monotonic() + 60.0
-    while not what():
-        assert time.monotonic() < ends_s, "it never happened"
-        time.sleep(0.02)
 
 
 def answers(port):

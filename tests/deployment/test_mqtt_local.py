@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +18,7 @@ pytest.importorskip("paho")
 
 import command_line
 from drills import MERGED, VICTIMS
+from raw_mqtt import wait_for
 from test_own_model import example, write_samples
 
 from perfeds2.deployment.audit import verify_log
@@ -36,14 +36,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed."),
 ]
-
-
-def wait_for(what, timeout_s=120.0):
-    ends_s = time.monotonic() + timeout_s
-    while not (found := what()):
-        assert time.monotonic() < ends_s, "it never happened"
-        time.sleep(0.05)
-    return found
 
 
 def text(path):

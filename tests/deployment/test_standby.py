@@ -14,6 +14,7 @@ pytest.importorskip("paho")
 
 import command_line
 from in_process import InProcess
+from raw_mqtt import wait_for
 from test_federation_by_hand import SETUP, honest
 
 from perfeds2.deployment import lease as leases
@@ -23,14 +24,6 @@ from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, leased, owner
 from perfeds2.deployment.mqtt.broker import running_broker
 from perfeds2.deployment.serve import serve
 from perfeds2.errors import InputError
-
-
-def wait_for(what, timeout_s=120.0):
-    ends_s = time.monotonic() + timeout_s
-    while not (found := what()):
-        assert time.monotonic() < ends_s, "it never happened"
-        time.sleep(0.05)
-    return found
 
 
 def another_host(monkeypatch):

@@ -66,7 +66,7 @@ class RoundRules:
     schedule: Callable[..., np.ndarray] | None = None  # of the round's number, or of the moment
     rests: bool = False  # only the planned are handed a model
     drafts: bool = False  # SAFA: who was merged in the round before comes last
-    rest_rounds: int = 1  # who was merged is handed nothing before this many rounds later
+    rest_rounds: int = 1  # a UE is merged at most once in this many rounds
 
 
 @dataclass(frozen=True)
