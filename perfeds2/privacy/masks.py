@@ -1,0 +1,156 @@
+"""Mask the updates of a round's A members, so that the server learns their sum and nothing else.
+
+Updates are clipped and written in fixed point modulo 2^32. Every two members agree on a pair mask, which one of them adds
+and the other subtracts: in the sum it cancels. Each member adds a mask of its own too, and splits its seed among all
+members, any t of whom can reveal it. If a member is missing, the others reveal the pair masks they have with it, and
+never its own mask: so an upload that comes too late stays hidden.
+
+Members are numbered from 0 in the order of the list that all of them got, and the list is part of every key.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from jaxtyping import Float, UInt8, UInt32
+
+from perfeds2.privacy.sharing import SECRET_BYTES, new_secret, split
+
+FEWEST_MEMBERS = 3  # of two, each would learn the other's update from the sum
+HALF = 2**31 - 1  # largest sum in fixed point
+SEALED_BYTES = SECRET_BYTES + 16  # an encrypted share
+KEY_BYTES = 32
+
+Words = UInt32[np.ndarray, " d"]
+Rows = UInt8[np.ndarray, "A bytes"]  # one for each member
+
+
+def threshold_of(members: int) -> int:
+    """Return t: how many members can together reveal another's own mask."""
+    return (members + 1) // 2
+
+
+def fewest_left(members: int) -> int:
+    """Return how many members must upload. With t − 1 of them in league with the server, two others hide each other."""
+    return threshold_of(members) + 1
+
+
+# ---- fixed point
+
+
+def to_words(values: Float[np.ndarray, " d"], clip: float, members: int) -> Words:
+    """Return values from −clip to clip in fixed point, so fine that the sum of all members' just fits."""
+    most = HALF // members
+    rounded = np.rint(np.asarray(values, np.float64) * (most / clip))
+    return np.clip(rounded, -most, most).astype(np.int64).astype(np.uint32)
+
+
+def from_words(total: Words, clip: float, members: int) -> Float[np.ndarray, " d"]:
+    """Return the sum of members' values from the sum of their words."""
+    return total.view(np.int32) * (clip / (HALF // members))
+
+
+# ---- masks
+
+
+class Pair(NamedTuple):
+    """What a member shares with another, and nobody else knows."""
+
+    mask: bytes  # seed of the pair mask
+    sends: bytes  # key of what it sends to the other
+    receives: bytes
+
+
+def agree(private: X25519PrivateKey, keys: Sequence[bytes], own: int, context: bytes) -> dict[int, Pair]:
+    """Return what a member shares with each of the others.
+
+    Args:
+        private: The member's key.
+        keys: All members' public keys.
+        own: The member's number.
+        context: Digest of the list of members. Members with different lists share nothing.
+
+    Raises:
+        ValueError: A key is invalid.
+    """
+    pairs = {}
+    for other, key in enumerate(keys):
+        if other != own:
+            shared = private.exchange(X25519PublicKey.from_public_bytes(key))
+            info = b"perfeds2 masks" + context + bytes(f"{min(own, other)} {max(own, other)}", "ascii")
+            made = HKDF(hashes.SHA256(), 3 * KEY_BYTES, None, info).derive(shared)
+            mask, up, down = made[:KEY_BYTES], made[KEY_BYTES : 2 * KEY_BYTES], made[2 * KEY_BYTES :]
+            pairs[other] = Pair(mask, up, down) if own < other else Pair(mask, down, up)
+    return pairs
+
+
+def pad(seed: bytes, size: int) -> Words:
+    """Return a mask of ``size`` words. Every seed makes one mask only, so the nonce is zero."""
+    stream = Cipher(ChaCha20(seed, bytes(16)), None).encryptor().update(bytes(4 * size))
+    return np.frombuffer(stream, "<u4").astype(np.uint32, copy=False)
+
+
+class Upload(NamedTuple):
+    """What a member uploads."""
+
+    words: Words  # masked
+    shares: Rows  # of the seed of its own mask, each encrypted to its holder; its own row is empty
+    digests: Rows  # of the shares, so that a forged one is noticed
+
+
+def masked(words: Words, own: int, pairs: Mapping[int, Pair]) -> tuple[Upload, bytes]:
+    """Mask a member's words, and return them with the share of its own seed that it keeps."""
+    seed, members = new_secret(), len(pairs) + 1
+    total = words + pad(seed, words.size)
+    for other, pair in pairs.items():
+        total += pad(pair.mask, words.size) if own < other else -pad(pair.mask, words.size)
+    shares = split(seed, threshold_of(members), members)
+    sealed = [
+        ChaCha20Poly1305(pairs[holder].sends).encrypt(bytes(12), share, None)
+        if holder in pairs
+        else bytes(SEALED_BYTES)
+        for holder, share in enumerate(shares)
+    ]
+    return Upload(total, rows_of(sealed), rows_of(map(digest_of, shares))), shares[own]
+
+
+def opened(sealed: bytes, pair: Pair) -> bytes | None:
+    """Decrypt a share from another member; None if it is forged."""
+    try:
+        return ChaCha20Poly1305(pair.receives).decrypt(bytes(12), sealed, None)
+    except InvalidTag:
+        return None
+
+
+def unmasked(
+    words: Mapping[int, Words], seeds: Mapping[int, bytes], revealed: Mapping[tuple[int, int], bytes]
+) -> Words:
+    """Return the sum of the uploads without their masks.
+
+    Args:
+        words: Masked words by member.
+        seeds: Seed of each of these members' own masks.
+        revealed: Seeds of the pair masks of (a member, a missing one).
+    """
+    total = np.zeros_like(next(iter(words.values())))
+    for member, uploaded in words.items():
+        total += uploaded - pad(seeds[member], total.size)
+    for (member, missing), seed in revealed.items():
+        total -= pad(seed, total.size) if member < missing else -pad(seed, total.size)
+    return total
+
+
+def digest_of(share: bytes) -> bytes:
+    return hashlib.sha256(share).digest()
+
+
+def rows_of(texts: Iterable[bytes]) -> Rows:
+    return np.array([np.frombuffer(text, np.uint8) for text in texts])

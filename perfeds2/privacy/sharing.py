@@ -1,0 +1,50 @@
+"""Split a secret into shares, so that any t of them give it back and fewer say nothing (Shamir's secret sharing)."""
+
+import secrets
+from collections.abc import Mapping
+
+PRIME = 2**256 - 189  # the largest below 2^256: secrets and shares have 32 bytes
+SECRET_BYTES = 32
+
+
+def new_secret() -> bytes:
+    return secrets.randbelow(PRIME).to_bytes(SECRET_BYTES)
+
+
+def split(secret: bytes, threshold: int, holders: int) -> list[bytes]:
+    """Return one share for each holder: a random polynomial of degree t − 1 through the secret, at 1, 2, … holders.
+
+    Args:
+        secret: From ``new_secret``.
+        threshold: t, how many shares give the secret back.
+        holders: How many shares to make.
+    """
+    if not 1 <= threshold <= holders:
+        raise ValueError(f"threshold must be from 1 to the number of holders, {holders}, got {threshold}.")
+    polynomial = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
+    shares = []
+    for point in range(1, holders + 1):
+        value = 0
+        for coefficient in reversed(polynomial):
+            value = (value * point + coefficient) % PRIME
+        shares.append(value.to_bytes(SECRET_BYTES))
+    return shares
+
+
+def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """Return the secret from the shares of at least t holders, numbered from 0 (Lagrange's polynomial at 0).
+
+    Raises:
+        ValueError: There are too few shares.
+    """
+    if len(shares) < threshold:
+        raise ValueError(f"{threshold} shares are needed, got {len(shares)}.")
+    points = sorted(shares)[:threshold]
+    secret = 0
+    for holder in points:
+        weight = 1
+        for other in points:
+            if other != holder:
+                weight = weight * (other + 1) * pow(other - holder, -1, PRIME) % PRIME
+        secret += weight * int.from_bytes(shares[holder])
+    return (secret % PRIME).to_bytes(SECRET_BYTES)
