@@ -125,7 +125,7 @@ STUDY: Flags = {  # flags of arena, plan, sweep and tune
     ),
     "track": (list[str] | None, TRACK),
 }
-WITH_RESUME = {"resume", "quiet", "yes", "jobs", "as_json", *STUDY}  # the folder has all other settings
+WITH_RESUME = {"resume", "quiet", "yes", "jobs", "as_json", "submit", *STUDY}  # the folder has all other settings
 
 
 COMMON: Flags = {

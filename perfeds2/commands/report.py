@@ -24,10 +24,11 @@ def report(
     folders: list[Path] = typer.Argument(
         help="Folders that perfeds2 wrote. Several are compared on one page.", metavar="DIR..."
     ),
+    leaderboard: bool = flag("--leaderboard", "Check and merge the submissions in DIR.", default=False),
     paper: bool = flag("--paper", "Also write PDF and PNG figures and LaTeX tables.", default=False),
     out: Path | None = flag(
         "--out",
-        "Folder for --paper figures or a comparison. (default: DIR/figures or DIR; comparison: runs/A-and-B)",
+        "Folder for --paper figures, a comparison or a leaderboard. (default: beside the results)",
         "DIR",
     ),
     x: str = flag(
@@ -45,6 +46,8 @@ def report(
             raise InputError(f"--x {x!r} is not known; expected one of {', '.join(AXES)}.")
         names = ", ".join(map(str, folders))
         try:
+            if leaderboard:
+                folders, out = [_merged(folders, out)], None
             drawn = _draw_one(folders[0], paper, out, x) if len(folders) == 1 else _draw_several(folders, paper, out, x)
         except InputError:
             raise
@@ -53,6 +56,17 @@ def report(
             raise InputError(f"{names} cannot be read or drawn ({type(error).__name__}: {said}).") from None
         for path in drawn:
             say(quiet, f"{WORDS.get(path.suffix, 'Figure')}: {path}")
+
+
+def _merged(folders: Sequence[Path], out: Path | None) -> Path:
+    """Merge the submissions in a folder into an arena. Return its folder."""
+    from perfeds2.studies.suite import merge_submissions
+
+    if len(folders) != 1:
+        raise InputError("--leaderboard takes one folder of submissions.")
+    place = out or folders[0] / "leaderboard"
+    merge_submissions(folders[0], place)
+    return place
 
 
 def _kind(folder: Path) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from statistics import mean
 
 from perfeds2.chart import Chart
 from perfeds2.files import write_text
@@ -37,6 +38,7 @@ MATRICES = {  # by tested measure: section title, then the words for better and 
     ACCURACY: ("Which method ends better?", "better", "worse"),
     "worst_decile": ("Which method is better for the worst tenth of UEs?", "better", "worse"),
 }
+COSTS = (TIME, "joules_to_target", "bits_to_target")
 TESTS = (
     "The row against the column: Student's t-test on the differences between the same seeds, with Holm's correction over all pairs. "
     "Tied differences get the variance of rounding. A cell has a word only if p is below 0.05. For a seed that never met the target, the horizon is used."
@@ -73,6 +75,7 @@ def print_arena(folder: Path) -> None:
             print_prose(console, said)
     if len(arena.bouts) > 1:
         console.print(for_terminal(overview(arena)))
+        console.print(for_terminal(ranking(arena)))
 
 
 def _facts(arena: ArenaFolder, bout: BoutFound) -> str:
@@ -194,6 +197,38 @@ def overview(arena: ArenaFolder) -> Table:
     return Table([Column("Bout", "left"), Column("Target"), *(Column(head, "left") for head in heads)], rows)
 
 
+def ranking(arena: ArenaFolder) -> Table:
+    """Return a row per method that took part in all bouts: its mean rank by each measure, where 1 is the best."""
+    ranks: dict[str, list[list[int]]] = {}
+    for bout in arena.bouts:
+        keys = {
+            each.name: (*(each.lateness(name) for name in COSTS), -each.mean("worst_decile"), -each.mean(ACCURACY))
+            for each in bout.run.algorithms
+        }
+        for name, own in keys.items():
+            ranks.setdefault(name, []).append(
+                [1 + sum(other[at] < key for other in keys.values()) for at, key in enumerate(own)]  # type: ignore[operator]  # alike by place
+            )
+    means = {name: [mean(of_bouts) for of_bouts in zip(*own, strict=True)] for name, own in ranks.items()}
+    means = {name: own for name, own in means.items() if len(ranks[name]) == len(arena.bouts)}
+    best = [min(of_methods) for of_methods in zip(*means.values(), strict=True)]
+    rows: list[list[Cell]] = [
+        [name, *(Span(f"{each:.1f}", "best" if each == least else "") for each, least in zip(own, best, strict=True))]
+        for name, own in sorted(means.items(), key=lambda item: item[1])
+    ]
+    heads = ("Seconds", "Joules", "Bits", "Worst tenth of UEs", "At the end")
+    return Table([Column("Mean rank by", "left"), *map(Column, heads)], rows)
+
+
+def signatures(arena: ArenaFolder) -> Table:
+    """Return who signed which method's results."""
+    rows = [
+        [one["method"], one["perfeds2"], one["key"][:16], one["source"][:16] or "built in"] for one in arena.submissions
+    ]
+    heads = ("Method", "perfeds2", "Signed with key", "Hash of its file")
+    return Table([Column(head, "left") for head in heads], rows)
+
+
 def _best(bout: BoutFound, measure: str) -> str:
     best = max(bout.run.algorithms, key=lambda each: each.mean(measure))
     return f"{best.name} ({bout.run.score.show(best.mean(measure))})"
@@ -232,12 +267,21 @@ def _page(arena: ArenaFolder, axis: str) -> str:
         f"{arena.tries} settings tried for each method" if arena.tries else "nothing tuned",
         f"perfeds2 {arena.version}",
     ]
-    sections = [section("Who is first where?", overview(arena))] if len(arena.bouts) > 1 else []
+    if arena.suite:
+        facts.insert(1, f"suite {arena.suite}")
+    sections = []
+    if len(arena.bouts) > 1:
+        hint = f"Mean rank over {len(arena.bouts)} bouts; 1 is the best. Costs are those of reaching the target."
+        sections.append(section("Which method is best over all bouts?", ranking(arena), hint=hint))
+        sections.append(section("Who is first where?", overview(arena)))
     for number, bout in enumerate(arena.bouts):
         sections += _bout_sections(arena, bout, number, axis)
-    sections.append(
-        section("How it was done", verbatim(f"perfeds2 arena --resume {arena.folder.name}"), hint=escape(HOW))
-    )
+    again = f"perfeds2 arena --resume {arena.folder.name}"
+    if arena.submissions:
+        again = f"perfeds2 arena --suite {arena.suite} --mine FILE.py:NAME --submit NAME.json\nperfeds2 report --leaderboard DIR"
+        hint = "A signature shows that a file was not changed afterwards. To check a result, run the method again."
+        sections.append(section("Who ran what?", signatures(arena), hint=hint))
+    sections.append(section("How it was done", verbatim(again), hint=escape(HOW)))
     return document(facts, headline(arena), [], sections)
 
 

@@ -167,6 +167,8 @@ class ArenaFolder:
     tries: int
     mine: tuple[str, ...]  # the user's own methods
     bouts: tuple[BoutFound, ...]
+    suite: str = ""  # the benchmark it ran
+    submissions: Sequence[Mapping[str, str]] = ()  # in a leaderboard: who signed which method's results
 
     @property
     def has_tests(self) -> bool:
@@ -205,7 +207,14 @@ def load_arena(folder: Path) -> ArenaFolder:
         missing = tuple(map(str, each["missing"]))
         bouts.append(BoutFound(run, cell, float(each["eval_every_s"]), bool(each["tuning"]), missing, verdicts))
     return ArenaFolder(
-        folder, str(said["perfeds2"]), seeds, int(said["tune"]), tuple(map(str, said["mine"])), tuple(bouts)
+        folder,
+        str(said["perfeds2"]),
+        seeds,
+        int(said["tune"]),
+        tuple(map(str, said["mine"])),
+        tuple(bouts),
+        str(said.get("suite", "")),
+        said.get("submissions", ()),
     )
 
 

@@ -50,6 +50,7 @@ TO_TARGET = {  # column of the result, by measure
 }
 FACTS = ("rounds", "merges", "staleness_mean")
 AT_END = ("accuracy", "accuracy_global", "accuracy_over_time", "worst_decile", "jain", *FACTS)
+HEADS = ("task", "cell", "method", "mode", "seed", "target_accuracy", *TO_TARGET, *AT_END, "diverged")  # of arena.csv
 BETTER = {"seconds_to_target": min, "accuracy": max, "worst_decile": max}  # which direction is better
 
 
@@ -197,53 +198,61 @@ def verdicts(rows: Mapping[str, Sequence[Row]], measure: str, horizon_s: float) 
     return found
 
 
-def describe_bout(outcomes: Sequence[MethodOutcome]) -> tuple[list[Row], Row]:
-    """Return the rows of a bout and their summary, which lists methods without any result as missing."""
-    bout, spec = outcomes[0].bout, outcomes[0].bout.spec
-    run, there = spec.run, [outcome for outcome in outcomes if outcome.results]
-    assert run.horizon_s is not None
-    where = {"task": bout.task, "cell": bout.cell}
-    rows = {
-        one.method: [
-            {**where, "method": one.method, "mode": result.facts["mode"], "seed": result.facts["seed"]}
-            | {"target_accuracy": run.target_accuracy}
-            | score(result, run.target_accuracy)
-            for result in one.results
-        ]
-        for one in there
+def rows_of(outcome: MethodOutcome) -> list[Row]:
+    """Return a row per seed with the measures of one method."""
+    bout, target = outcome.bout, outcome.bout.spec.run.target_accuracy
+    where = {"task": bout.task, "cell": bout.cell, "method": outcome.method}
+    return [
+        {**where, "mode": result.facts["mode"], "seed": result.facts["seed"], "target_accuracy": target}
+        | score(result, target)
+        for result in outcome.results
+    ]
+
+
+def about(outcome: MethodOutcome) -> Row:
+    """Return how one method was tuned."""
+    search, tuned = outcome.bout.search, outcome.tuned
+    return {
+        "tried": len(search.candidates(outcome.method)) if search and tuned else 0,
+        "settings": tuned.settings if tuned else {},
+        "edges": list(tuned.edges) if tuned else [],
     }
-    described = {
-        **where,
+
+
+def describe_bout(bout: Bout, found: Mapping[str, tuple[Row, Sequence[Row]]]) -> Row:
+    """Summarise a bout.
+
+    Args:
+        bout: The bout.
+        found: For each method, how it was tuned and its rows. A method without rows is listed as missing.
+    """
+    spec, run = bout.spec, bout.spec.run
+    assert run.horizon_s is not None
+    rows = {name: own for name, (_, own) in found.items() if own}
+    return {
+        "task": bout.task,
+        "cell": bout.cell,
         "ues": spec.cell.ues,
         "horizon_s": run.horizon_s,
         "eval_every_s": run.eval_every_s,
         "metric": metric_of(spec),
         "target_accuracy": run.target_accuracy,
         "tuning": None if bout.search is None else {"seeds": len(bout.search.seeds), "rungs": bout.search.rungs},
-        "missing": [one.method for one in outcomes if not one.results],
+        "missing": [name for name in found if name not in rows],
         "methods": [
-            {
-                "method": one.method,
-                "mode": one.results[0].facts["mode"],
-                "tried": len(bout.search.candidates(one.method)) if bout.search and one.tuned else 0,
-                "settings": one.tuned.settings if one.tuned else {},
-                "edges": list(one.tuned.edges) if one.tuned else [],
-                **summarise_method(rows[one.method]),
-            }
-            for one in there
+            {"method": name, "mode": own[0]["mode"], **found[name][0], **summarise_method(own)}
+            for name, own in rows.items()
         ],
         "compared": {measure: verdicts(rows, measure, run.horizon_s) for measure in BETTER},
     }
-    return [row for of_method in rows.values() for row in of_method], described
 
 
 def write_tables(path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome]) -> None:
     """Write arena.csv and arena_metrics.csv of the available results, and arena.json last to mark completion."""
-    of_bouts = [[one for one in outcomes if one.bout is bout] for bout in plan.bouts]
-    found = [describe_bout(own) for own in of_bouts]
-    rows = [row for of_bout, _ in found for row in of_bout]
-    heads = ["task", "cell", "method", "mode", "seed", "target_accuracy", *TO_TARGET, *AT_END, "diverged"]
-    write_csv(path / "arena.csv", heads, rows)
+    found: list[dict[str, tuple[Row, list[Row]]]] = [
+        {one.method: (about(one), rows_of(one)) for one in outcomes if one.bout is bout} for bout in plan.bouts
+    ]
+    write_csv(path / "arena.csv", HEADS, [row for of_bout in found for _, rows in of_bout.values() for row in rows])
     where = ["task", "cell", "method", "seed"]
     every = (
         dict(zip(where, (one.bout.task, one.bout.cell, one.method, result.facts["seed"]), strict=True)) | row
@@ -256,12 +265,13 @@ def write_tables(path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome])
     write_csv(path / "arena_metrics.csv", heads, every)
     said = {
         "perfeds2": __version__,
+        **({"suite": plan.suite} if plan.suite else {}),
         "tasks": list(dict.fromkeys(bout.task for bout in plan.bouts)),
         "cells": list(plan.cells),
         "methods": list(plan.bouts[0].methods),
         "mine": [name for name, named in plan.bouts[0].methods.items() if named.source],
         "seeds": list(plan.seeds),
         "tune": plan.tries,
-        "bouts": [described for _, described in found],
+        "bouts": [describe_bout(bout, own) for bout, own in zip(plan.bouts, found, strict=True)],
     }
     write_text(path / "arena.json", json.dumps(said, indent=1) + "\n")

@@ -68,6 +68,7 @@ class ArenaPlan:
     tuning_seeds: int
     rungs: int
     asked: dict[str, AxisValues]  # values by METHOD.setting that replace the default search
+    suite: str = ""  # the benchmark it belongs to
 
     @cached_property
     def bouts(self) -> tuple[Bout, ...]:
@@ -122,6 +123,7 @@ class ArenaPlan:
         base = as_read(self.base, self.bouts[0].spec)
         return tomli_w.dumps(
             {
+                **({"suite": self.suite} if self.suite else {}),
                 "tasks": [bout.spec.task.name.text for bout in self.bouts][:: len(self.cells)],
                 "methods": [named.text for named in self.methods],
                 "tries": self.tries,
@@ -209,6 +211,7 @@ def make_plan(
     tries: int | None = None,
     tuning_seeds: int = TUNING_SEEDS,
     rungs: int = RUNGS,
+    suite: str = "",
 ) -> ArenaPlan:
     """Plan an arena, and check it before anything runs.
 
@@ -225,6 +228,7 @@ def make_plan(
         tries: Settings tried per method; 0 tunes nothing.
         tuning_seeds: Number of tuning seeds.
         rungs: Number of successive-halving rungs.
+        suite: The name of the benchmark that these settings are.
 
     Raises:
         InputError: If anything is invalid or given twice.
@@ -261,6 +265,7 @@ def make_plan(
         tuning_seeds,
         rungs,
         asked,
+        suite,
     )
     places = [f"{bout.task} on {bout.cell}" for bout in plan.bouts]
     twice = next((place for place in places if places.count(place) > 1), None)
