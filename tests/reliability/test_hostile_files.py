@@ -98,6 +98,14 @@ def test_no_flipped_bit_of_a_checkpoint_goes_unnoticed(folder):
         assert read is None or content_of(read) == known  # the padding of the header says nothing
 
 
+@pytest.mark.parametrize(("old", "new"), [(b'"F32"', b'"I32"'), (b"[3,4]", b"[4,3]")])
+def test_a_checkpoint_whose_numbers_would_be_read_differently_is_refused(folder, old, new):
+    good = checkpoint(folder)
+    assert good.count(old) == 1
+    with pytest.raises(InputError, match="its checksum does not match"):
+        load_arrays(put(folder, "other.safetensors", good.replace(old, new)))
+
+
 IDX = idx(RANDOM.integers(0, 256, (3, 28, 28), dtype=np.uint8))
 
 

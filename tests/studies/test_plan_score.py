@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfeds2.studies.plan_data import SeedOutcome, too_many_fail
+from perfeds2.studies.plan_search import unstable
 from perfeds2.studies.plan_trials import judge
 
 TARGET = 0.9
@@ -57,9 +58,20 @@ def test_a_slow_one_does_not_fail_and_one_that_falls_back_does():
     assert falling.fall == pytest.approx(0.7 / 0.9)
 
 
+def test_a_fall_counts_only_below_a_target_that_was_not_met_at_the_start():
+    assert judged(0.95, 0.2, 0.95, 0.95).fall == 0
+    assert judged(0.0, 1.0, 0.45, 1.0).fall == pytest.approx(0.5)
+
+
 def test_one_that_diverges_fails_even_if_it_was_there():
     trial = judged(0.0, 1.0, 1.0, None, None)
     assert (trial.state, trial.fails) == ("diverged", True)
+
+
+def test_how_long_a_lost_target_was_held_is_one_share_or_a_range_of_them():
+    bad, worse = judged(0.0, 1.0, 0.0, 1.0, 0.0), judged(0.0, 1.0, 0.0, 0.0, 0.0)
+    assert unstable([bad]) == "lost again in 1 of 1 seeds (held in 50% of later evaluations)"
+    assert unstable([bad, worse]) == "lost again in 2 of 2 seeds (held in 25% to 50% of later evaluations)"
 
 
 def test_a_third_of_the_seeds_is_too_many():

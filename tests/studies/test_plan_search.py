@@ -267,6 +267,12 @@ def test_bands_that_finish_together_go_with_plans_only():
     assert found == {("first", "equal_share"), ("deficit", "equal_share"), ("deficit", "equal_finish")}
 
 
+def test_stale_rules_are_searched_with_first_arrivals_only():
+    space = space_of(search={"schedule": ["first", "deficit"], "stale": ["restart", "wait"]})
+    found = {(each.schedule, each.stale) for each in map_of(space, space.asked.with_(stale="wait"))}
+    assert found == {("first", "restart"), ("first", "wait"), ("deficit", "wait")}
+
+
 def test_the_spec_of_a_choice_says_what_the_choice_says():
     space = space_of(search={"bits": [8]}, **{"PerFedS2.local_steps": 3, "PerFedS2.beta": 0.02})
     assert space.asked.local_steps == 3

@@ -67,6 +67,11 @@ def test_its_table_has_a_row_a_choice_with_the_recommended_first_and_what_was_as
     assert unbounded["scouted_s"] == 9.0
 
 
+def test_a_seed_that_never_reached_the_target_held_it_in_no_evaluation():
+    never = replace(trial(1, 4.0), state="never", time_s=None, reached_s=None, held=None)
+    assert Candidate(CHOICE, "slower", "", trials=(trial(0, 4.0), never)).held == pytest.approx(0.99 / 2)
+
+
 def test_its_map_has_every_a_and_s_of_the_choice_and_a_star_on_it():
     axes = Figure().subplots()
     assert PLAN.plot(axes) is axes
