@@ -78,7 +78,7 @@ class Choice:
     @property
     def without_a_and_s(self) -> "Choice":
         """Return a key that is equal for all choices of one map of A and S."""
-        return replace(self, quorum=0, max_staleness=0)
+        return replace(self, quorum=0, max_staleness=None)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """When is a target reached and kept? The fast judge against loops one can read."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -61,6 +62,21 @@ def test_a_slow_one_does_not_fail_and_one_that_falls_back_does():
 def test_a_fall_counts_only_below_a_target_that_was_not_met_at_the_start():
     assert judged(0.95, 0.2, 0.95, 0.95).fall == 0
     assert judged(0.0, 1.0, 0.45, 1.0).fall == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("state", "held", "fall", "fails"),
+    [
+        ("never", None, 0.25, False),
+        ("never", None, 0.26, True),
+        ("lost", 0.75, 0.2, False),
+        ("late", 0.7, 0.1, False),
+        ("late", 0.7, 0.11, True),
+        ("kept", 0.7, 0.9, False),
+    ],
+)
+def test_only_what_falls_far_and_often_fails(state, held, fall, fails):
+    assert replace(judged(0.0, 1.0), state=state, held=held, fall=fall).fails == fails
 
 
 def test_one_that_diverges_fails_even_if_it_was_there():

@@ -12,8 +12,8 @@ from perfeds2.errors import InputError
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.plan import make_plan
 from perfeds2.studies.plan_data import Choice, PlanRequest, PlanTarget
-from perfeds2.studies.plan_search import PlanSearch, check_limits
-from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours
+from perfeds2.studies.plan_search import PlanSearch, begin, check_limits
+from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours, variants
 from perfeds2.studies.plan_trials import EVALUATIONS, Played, Trials
 from perfeds2.studies.search import Rung
 
@@ -43,6 +43,7 @@ class MadeUp(Trials):
     joules: Callable[[Choice], float] = lambda choice: 1.0  # noqa: ARG005 (a second)
     forgets_s: Callable[[Choice], float] = lambda choice: math.inf  # noqa: ARG005
     wanted: list[tuple[Choice, int, float]] = field(default_factory=list)
+    announced: list[float] = field(default_factory=list)
 
     def play(self, choice: Choice, seed: int, horizon_s: float) -> Played | str:
         starved = (3,) if self.starved(choice) else ()
@@ -55,6 +56,7 @@ class MadeUp(Trials):
 
     def run(self, wanted: Sequence[tuple[Choice, int, float]]) -> list[Sequence[Mapping[str, Any]]]:
         self.wanted += wanted
+        self.announced.append(self.expected_s)
         return [self.curve(*one) for one in wanted]
 
     def curve(self, choice: Choice, seed: int, horizon_s: float) -> list[dict[str, float]]:
@@ -114,6 +116,24 @@ def test_bits_and_local_steps_are_searched_too():
     plan, _ = made(lambda c, _: (0.1 * c.quorum + c.bits / 8 + abs(c.local_steps - 2), 1.0), space)
     assert plan.best is not None
     assert (plan.best.choice.bits, plan.best.choice.local_steps) == (8, 2)
+
+
+def test_bits_that_suit_only_the_best_are_found_by_varying_it():
+    """The first map has the bits that suit the spec's own A, 5."""
+    space = space_of(search={"bits": [8, 32], "quorum": [5, 7, 12, 18]}, quorum=5)
+    plan, _ = made(
+        lambda c, _: (1 + abs(c.quorum - 12) / 4 + (c.bits != (8 if c.quorum == 12 else 32)) / 2, 1.0), space
+    )
+    assert plan.best is not None
+    assert (plan.best.quorum, plan.best.choice.bits) == (12, 8)
+
+
+def test_the_work_ahead_is_announced_in_simulated_seconds():
+    _, trials = made(cliff, request=PlanRequest(horizon_s=10.0))
+    assert trials.announced[0] == 20 * 10
+    scouts = 7 * 3 + 1  # every A and S, and the spec's own choice
+    assert pytest.approx(scouts * 10 / 3 + (20 * 3 + 12 * 5) * 10) in trials.announced
+    assert trials.announced[-1] == (5 + 5) * 10
 
 
 def test_what_is_lost_when_it_is_watched_longer_is_not_recommended():
@@ -198,6 +218,16 @@ def test_nothing_is_recommended_where_nothing_stands():
     assert "None of" in repr(plan)
 
 
+def test_if_the_spec_does_not_reach_the_target_a_quarter_of_the_ues_without_a_bound_is_tried():
+    space = space_of(quorum=4)
+    gentle = space.asked.with_(quorum=12, max_staleness=None)
+    trials = MadeUp(space, law=lambda choice, _: (2.0 if choice == gentle else 1e6, 1.0))
+    best, target = begin(space, trials, PlanRequest())
+    assert best == gentle
+    assert target.horizon_s == 8.6  # 4.5 times 1.92 s, where the line crosses 90 %
+    assert {choice for choice, _, _ in trials.wanted} == {space.asked, gentle}
+
+
 def test_a_target_no_one_reaches_is_refused_with_how_far_it_got():
     with pytest.raises(
         InputError, match=r"--target-accuracy 0.9 is not reached within 240 simulated seconds .*best look"
@@ -216,6 +246,9 @@ def test_neighbours_lie_on_both_sides_also_beyond_what_is_searched():
     all_of_them = choice.with_(quorum=50, max_staleness=None)
     beside = {(axis, vars(each)[axis]) for axis, each in neighbours(space, all_of_them)}
     assert beside == {("quorum", 33), ("max_staleness", 50)}  # 12 and 10 are searched, but far
+    smallest = choice.with_(quorum=1, max_staleness=0)
+    beside = {(axis, vars(each)[axis]) for axis, each in neighbours(space, smallest)}
+    assert beside == {("quorum", 2), ("max_staleness", 1)}
 
 
 def test_a_value_that_is_far_is_no_neighbour_however_few_are_searched():
@@ -225,6 +258,9 @@ def test_a_value_that_is_far_is_no_neighbour_however_few_are_searched():
     assert beside == {("quorum", 2), ("quorum", 6), ("max_staleness", 2), ("max_staleness", 10)}
     beside = {vars(each)["max_staleness"] for axis, each in neighbours(space, choice.with_(max_staleness=None))}
     assert 80 in beside  # an update is hardly ever staler
+    space = space_of(search={"max_staleness": [40, None]})
+    beside = {vars(each)["max_staleness"] for _, each in neighbours(space, space.asked.with_(max_staleness=None))}
+    assert beside == {None, 50}  # None: those beside it in A
 
 
 def test_something_sooner_that_was_not_searched_is_named_with_the_flag_to_type():
@@ -273,6 +309,14 @@ def test_stale_rules_are_searched_with_first_arrivals_only():
     assert found == {("first", "restart"), ("first", "wait"), ("deficit", "wait")}
 
 
+def test_a_variant_differs_in_one_of_local_steps_bits_and_stale_rule():
+    space = space_of(search={"bits": [8, 32], "local_steps": [1, 2], "stale": ["restart", "wait"]})
+    asked = space.asked
+    changes: list[dict[str, Any]] = [{"bits": 8}, {"local_steps": 2}, {"stale": "wait"}]
+    assert set(variants(space, asked)) == {asked.with_(**change) for change in changes}
+    assert len(variants(space, asked)) == 3
+
+
 def test_the_spec_of_a_choice_says_what_the_choice_says():
     space = space_of(search={"bits": [8]}, **{"PerFedS2.local_steps": 3, "PerFedS2.beta": 0.02})
     assert space.asked.local_steps == 3
@@ -310,6 +354,11 @@ def test_what_cannot_be_searched_is_refused_in_one_sentence(search, said):
 def test_limits_that_are_none_are_refused_in_one_sentence(asked, said):
     with pytest.raises(InputError, match=said):
         PlanRequest(**asked)
+
+
+@pytest.mark.parametrize("asked", [{"keep": 0.5}, {"keep": 1.0}, {"least_share": 0.0}, {"least_share": 1.0}])
+def test_the_ends_of_a_range_are_allowed(asked):
+    assert vars(PlanRequest(**asked)).items() >= asked.items()
 
 
 def test_a_plan_is_for_one_algorithm_in_semi_synchronous_rounds():
