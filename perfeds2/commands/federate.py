@@ -59,6 +59,7 @@ def make_setup(given: Values) -> "Setup":
     texts = {name.replace("_", "-"): value for name, value in given.items() if name != "help_all"}
     setup = Setup.from_texts(texts | {name.strip(): value.strip() for name, _, value in assigned}, own_model)
     check_model(setup.spec)
+    _ = setup.losses  # refuses privacy settings that do not fit
     return setup
 
 
@@ -208,7 +209,7 @@ def status(credentials: Path = CREDENTIALS, state: Path = STATE) -> None:
     typer.echo(f"{'A' if queue.is_served() else 'No'} server uses {queue.state}.")
     for run in queue.runs().values():
         now = read_status(run)
-        typer.echo(f"{run}: {'waiting' if now is None else f'{now.phase}, round {now.round} of {now.rounds}'}")
+        typer.echo(f"{run}: {'waiting' if now is None else now.line}")
     for warning in held.warnings():
         typer.echo(f"warning: {warning}")
 

@@ -165,6 +165,11 @@ class Checkpoints:
         federation.round, federation.opened_s = facts["round"], facts["opened_s"]
         federation.become(*saved)
         lost = len(found) < GENERATIONS
+        if lost and federation.learner.noise is not None:
+            raise InputError(
+                f"only {len(found)} of {GENERATIONS} checkpoints in {self.folder.parts} are intact: rounds may be lost whose "
+                f"models were sent, and with the same noise again they would reveal updates. Start a new run in another folder."
+            )
         if lost:
             federation.log(f"warning: {len(found)} of {GENERATIONS} checkpoints are intact; using the newest of them")
         federation.next_ticket = facts["next_ticket"] + (TICKETS_FAR_AHEAD if lost else TICKETS_AHEAD)

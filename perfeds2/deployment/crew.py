@@ -31,6 +31,8 @@ class Device:
     failures: int = 0  # consecutive
     refused: int = 0
     clipped: int = 0  # updates, since this server started
+    losses: np.ndarray | None = None  # ε after 0, 1, 2, … merges; None without noise
+    most_merges: float = np.inf  # that its privacy budget allows
     set_aside_s: float | None = None  # when it was set aside; None: it takes part
     seen_s: float | None = None
     evaluated: int = -1  # newest version it has evaluated
@@ -39,6 +41,15 @@ class Device:
     @property
     def set_aside(self) -> bool:
         return self.set_aside_s is not None
+
+    @property
+    def epsilon(self) -> float | None:
+        return None if self.losses is None else float(self.losses[self.merges])
+
+    @property
+    def spent(self) -> bool:
+        """Whether another merge would exceed its privacy budget. It has at most one job, so none is uncounted."""
+        return self.merges >= self.most_merges
 
     @property
     def arrived_s(self) -> float:
@@ -54,15 +65,18 @@ class Device:
         if not self.here:
             return "away"
         if self.job is None:
-            return "idle"
+            return "spent" if self.spent else "idle"
         return "working" if self.wanted or self.job.kind == "evaluate" else "finishing"
 
 
 class Crew:
     """All devices, by number and by state. Call ``file`` after changing a device."""
 
-    def __init__(self, ues: int) -> None:
-        self.devices = [Device(ue) for ue in range(ues)]
+    def __init__(self, ues: int, losses: np.ndarray | None = None, budget: float | None = None) -> None:
+        most = np.inf
+        if losses is not None and budget is not None:
+            most = float(np.searchsorted(losses, budget, "right")) - 1
+        self.devices = [Device(ue, losses=losses, most_merges=most) for ue in range(ues)]
         self.states: dict[DeviceState, dict[int, None]] = {state: {} for state in STATES}  # longest in the state first
         self.states["away"] = dict.fromkeys(range(ues))
         self.changed: set[int] = set()  # UEs, since the last checkpoint
@@ -79,7 +93,20 @@ class Crew:
     @property
     def usable(self) -> int:
         """Number of devices that can still contribute to the open round."""
-        return len(self.devices) - self.count("away", "set aside")
+        return len(self.devices) - self.count("away", "set aside", "spent")
+
+    def resting(self, latest: int) -> int:
+        """Return how many idle devices were merged after round ``latest``, and rest."""
+        return sum(self[ue].merged_in > latest for ue in self.states["idle"])
+
+    def left(self, latest: int) -> int:
+        """Return how many devices have privacy budget and do not rest, wherever they are."""
+        return sum(not device.spent and device.merged_in <= latest for device in self.devices)
+
+    def privacy(self) -> dict[str, float]:
+        """Return the worst and the median ε of all devices; nothing without noise."""
+        found = [device.epsilon for device in self.devices if device.epsilon is not None]
+        return {"epsilon_worst": max(found), "epsilon_median": float(np.median(found))} if found else {}
 
     def move(self, ues: Iterable[int], here: bool) -> None:
         """Mark devices as reachable or unreachable."""
@@ -99,13 +126,15 @@ class Crew:
             self._queued.add(ue)
             heapq.heappush(self._turns, (device.merged_in, ue))
 
-    def longest_out(self, most: int) -> list[int]:
+    def longest_out(self, most: int, latest: int) -> list[int]:
         """Dequeue up to ``most`` idle devices, those merged longest ago first, and return them in ascending order.
+
+        Devices merged after round ``latest`` stay in the queue.
 
         The caller must hand each of them a job.
         """
         found = []
-        while self._turns and len(found) < most:
+        while self._turns and self._turns[0][0] <= latest and len(found) < most:
             _, ue = heapq.heappop(self._turns)
             self._queued.discard(ue)
             if self._filed[ue] == "idle":  # otherwise it has left, and queues again when it returns

@@ -21,19 +21,20 @@ from jaxtyping import PyTree
 
 from perfeds2.deployment.crew import Crew, Device
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
-from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, uploaded
+from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
-from perfeds2.deployment.status import SHOWN, STATES, ClosedRound, DeviceStatus, Status
+from perfeds2.deployment.status import SHOWN, STATES, DeviceStatus, Status
 from perfeds2.deployment.transport import Kind, Reply, Request, Transport
 from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, reason_of, refusal, shortened
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.replay import Learner
-from perfeds2.timeline.protocol import IDLE, Protocol, Server, close_round, hand_out
+from perfeds2.timeline.protocol import IDLE, Protocol, Server, close_round, hand_out, rested_since
 from perfeds2.timeline.record import Timeline
 
 RECENT = 12  # rounds shown in the live table
+ROUNDING = 1e-6  # of the norm of an update that its device has clipped
 LOGGED = 20  # refusals of one device that are all logged; of later ones only powers of two
 PERSONAL = METRICS.index("test_accuracy_personal")
 
@@ -67,6 +68,8 @@ class Federation:
     norms: Norms = field(init=False)
     form: Form = field(init=False)  # names, shapes and dtypes of an update
     outgoing: Handed = field(init=False)  # w_k and what the merge sends along
+    losses: np.ndarray | None = None  # largest ε of a device after 0, 1, 2, … merges; None without noise
+    ended: str | None = None  # why the run ended before its last round
     shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
     length: float = field(init=False)  # ‖w_k‖
     troubles: dict[int | None, str] = field(default_factory=dict)  # by UE, or None for the network
@@ -80,7 +83,7 @@ class Federation:
     def __post_init__(self) -> None:
         self.protocol.check(self.ues)
         self.form, self.length = form_of(uploaded(self.params, self.learner)), norm_of(self.params)
-        self.crew, self.norms = Crew(self.ues), Norms(self.ues)
+        self.crew, self.norms = Crew(self.ues, self.losses, self.own.epsilon_budget), Norms(self.ues)
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
         self.outgoing = handed_out(self.params, self.learner, self.merging)
@@ -192,7 +195,9 @@ class Federation:
 
     @property
     def norm_bound(self) -> float:
-        """Norm that longer updates are clipped to now."""
+        """Norm that longer updates are clipped to now. With noise, it must not depend on what other devices sent."""
+        if self.learner.noise is not None and self.learner.clip is not None:
+            return min(self.learner.clip * (1 + ROUNDING), self.own.norm_bound or math.inf)
         usual = self.norms.bound(self.own.norm_factor, self.length, self.learner.beta)
         return min(usual, self.own.norm_bound or math.inf)
 
@@ -301,7 +306,8 @@ class Federation:
             device.merged_in, device.merges, device.merged_ticket = self.round, device.merges + 1, merges[-1].ticket
         senders = [(m.ue, self.round - m.version) for m in merges]
         handed = [self.shelf[m.version] for m in merges] if needs_past(self.learner) else []
-        self.become(*merged(self.params, updates, self.learner, self.merging, senders, handed))
+        noise = noise_on(self.params, self.learner, self.round)
+        self.become(*merged(self.params, updates, self.learner, self.merging, senders, handed, noise))
         self.record.merges += merges
         self.record.closed_s.append(time_s)
         self.record.accuracies.append(self.accuracy)
@@ -342,11 +348,12 @@ class Federation:
 
         If rounds wait for stale devices, at most A·(S+1) may work, and those merged longest ago go first.
         """
+        latest = rested_since(self.round, self.protocol)
         if self.protocol.waits:
             most = self.protocol.most_at_work or 0
-            idle = self.crew.longest_out(most - self.crew.count("working", "arrived"))
+            idle = self.crew.longest_out(most - self.crew.count("working", "arrived"), latest)
         else:
-            idle = sorted(self.crew.states["idle"])
+            idle = sorted(ue for ue in self.crew.states["idle"] if self.crew[ue].merged_in <= latest)
         for ue in self._within_share(idle):
             device = self.crew[ue]
             self.shelf.lend(self.round, ue, self.outgoing if needs_past(self.learner) else None)
@@ -380,14 +387,29 @@ class Federation:
         self.transport.dispatch(device.job, self.outgoing.packed())
 
     def _count_hands(self) -> None:
-        """Warn if there are fewer usable devices than the quorum, and give up after ``wait_s``."""
-        crew, quorum = self.crew, self.protocol.quorum
-        if crew.usable >= quorum:
+        """Warn if there are fewer usable devices than the quorum, and give up after ``wait_s``.
+
+        If fewer will ever have privacy budget for another round, end the run.
+        """
+        crew, quorum, latest = self.crew, self.protocol.quorum, rested_since(self.round, self.protocol)
+        resting = crew.resting(latest)
+        usable = crew.usable - resting
+        if usable >= quorum:
             if self.warning is not None:
-                self.log(f"enough devices again: {crew.usable} of {self.ues}")
+                self.log(f"enough devices again: {usable} of {self.ues}")
             self.warning, self._short_since_s = None, math.inf
             return
-        said = f"{crew.usable} of {self.ues} devices can be used and a round needs {quorum}: {crew.count('away')} away, {crew.count('set aside')} set aside"
+        if (left := crew.left(latest)) < quorum:
+            self.ended = (
+                f"The run ended after {self.round} of {self.rounds} rounds: {left} of {self.ues} devices have privacy budget "
+                f"for another round (--epsilon-budget), and it needs {quorum}."
+            )
+            self.log(f"ended: {self.ended}")
+            self.rounds = self.round
+            return
+        said = f"{usable} of {self.ues} devices can be used and a round needs {quorum}: {crew.count('away')} away, {crew.count('set aside')} set aside"
+        more = {"resting": resting, "without privacy budget": crew.count("spent")}
+        said += "".join(f", {count} {what}" for what, count in more.items() if count)
         if self.warning is None:
             self._short_since_s = self.time_s
             self.log(f"warning: {said}")
@@ -410,7 +432,7 @@ class Federation:
     def ask_everybody(self, asked: set[int]) -> bool:
         """Send the last model to each idle device once for evaluation; return whether any is still at work."""
         self.look()
-        for ue in sorted(self.crew.states["idle"].keys() - asked):
+        for ue in sorted((self.crew.states["idle"].keys() | self.crew.states["spent"].keys()) - asked):
             self._dispatch(self.crew[ue], "evaluate")
             asked.add(ue)
         return self.crew.count("working", "finishing") > 0
@@ -442,7 +464,7 @@ class Federation:
 
     def status(self, phase: str) -> Status:
         """Return the status. Of more than ``SHOWN`` devices, list a few per state, longest in it first."""
-        crew = self.crew
+        crew, quorum = self.crew, self.protocol.quorum
         few = (ue for state in STATES for ue in islice(crew.states[state], SHOWN // len(STATES)))
         shown = range(self.ues) if self.ues <= SHOWN else sorted(few)
         return Status(
@@ -451,11 +473,12 @@ class Federation:
             round=self.round,
             rounds=self.rounds,
             time_s=self.time_s,
-            quorum=self.protocol.quorum,
+            quorum=quorum,
             ues=self.ues,
             states={state: crew.count(state) for state in STATES},
             devices=[DeviceStatus.model_validate(crew[ue]) for ue in shown],
-            recent=[self._closed_round(number) for number in range(max(self.round - RECENT, 0), self.round)],
+            **crew.privacy(),
+            recent=[self.record.closed_round(k, quorum) for k in range(max(self.round - RECENT, 0), self.round)],
             jobs=self.jobs,
             refused=self.refused,
             reasons=dict(self.reasons),
@@ -465,17 +488,6 @@ class Federation:
             fall=self.fall,
             warning=self.warning or self.alarm,
             troubles=[why if ue is None else f"device {ue}: {why}" for ue, why in islice(self.troubles.items(), SHOWN)],
-        )
-
-    def _closed_round(self, number: int) -> ClosedRound:
-        quorum, record = self.protocol.quorum, self.record
-        time_s = record.closed_s[number]
-        return ClosedRound(
-            round=number,
-            time_s=time_s,
-            took_s=time_s - (record.closed_s[number - 1] if number else 0.0),
-            ues=[merge.ue for merge in record.merges[number * quorum : (number + 1) * quorum]],
-            accuracy=record.accuracies[number],
         )
 
 

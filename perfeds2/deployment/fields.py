@@ -51,6 +51,7 @@ class DeploymentSpec(Section, title="Federation"):
     evaluate_s: Seconds = setting(120.0, "SECONDS", "Time for the last evaluation.")
     norm_bound: Positive | None = setting(None, "NORM", "Norm that longer updates are clipped to.")
     norm_factor: Factor = setting(10.0, "N", "The same, as a multiple of the median norm; or off.")
+    epsilon_budget: Positive | None = setting(None, "EPSILON", "Largest privacy loss of a device, which then stops.")
     max_share: PositiveShare = setting(1.0, "SHARE", "Largest share of merges of one device.")
     alarm_fall: PositiveShare = setting(0.2, "SHARE", "Fall of personal accuracy that raises an alarm; 1 is off.")
     job_s: Seconds = setting(600.0, "SECONDS", "Time to answer a job; 0 is no limit.")
@@ -91,8 +92,7 @@ FOLLOWED_FIELDS = {  # sections not listed apply in full; devices have real radi
     "cell": ("ues",),
     "radio": ("bits",),
     "energy": (),
-    "privacy": (),
-    "protocol": ("quorum", "max_staleness", "stale"),
+    "protocol": ("quorum", "max_staleness", "stale", "rest_rounds"),
     "run": ("algorithms", "seeds", "rounds", "target_accuracy"),
 }
 FOLLOWED = [

@@ -14,7 +14,8 @@ from jaxtyping import PyTree
 
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import input_errors
-from perfeds2.learning.merges import Arrived, Backward, OfMean, Telling
+from perfeds2.learning.merges import Arrived, Backward, OfMean, Telling, Weighted
+from perfeds2.learning.noise import noise_now, secret_key
 from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.replay import Learner, merge_now
 
@@ -102,6 +103,17 @@ def needs_past(learner: Learner) -> bool:
     return isinstance(learner.merge, Backward | Telling)
 
 
+def noise_on(params: Arrays, learner: Learner, round_: int) -> Arrays | None:
+    """Return the noise on the sum of a round, drawn from the server's secret seed; None without noise."""
+    if learner.noise is None:
+        return None
+    assert learner.clip is not None
+    assert learner.noise_seed is not None
+    deviation = learner.noise * np.float32(learner.clip)
+    drawn = noise_now(secret_key(learner.noise_seed), np.int32(round_), dict(params), deviation, learner.bands)
+    return {name: np.asarray(values) for name, values in drawn.items()}
+
+
 def merged(
     params: Arrays,
     updates: list[Arrays],
@@ -109,6 +121,7 @@ def merged(
     merging: PyTree | None = None,
     senders: Sequence[tuple[int, int]] = (),
     handed: Sequence[Handed] = (),
+    noise: Arrays | None = None,
 ) -> tuple[dict[str, np.ndarray], PyTree | None]:
     """Merge updates into the next model, in float32 and in the order of ``learning/replay.py``.
 
@@ -119,12 +132,17 @@ def merged(
         merging: State of the merge.
         senders: UE and staleness of each update. An ``OfMean`` merge does not need them.
         handed: What each update started from, if ``needs_past(learner)``.
+        noise: Noise to add once to the (weighted) sum of the updates.
 
     Returns:
         The next model, w_{k+1}, and the new state of the merge.
     """
     updates = [update if len(update) == len(params) else _with_nothing(update, params) for update in updates]
     merge, beta = learner.merge, np.float32(learner.beta)
+    if noise is not None:
+        weights = merge.weights(np.array(senders, np.int32)[:, 1]) if isinstance(merge, Weighted) else None
+        share = np.float32(len(updates) if weights is None else np.sum(weights))  # as in the simulator
+        updates = [{name: update[name] + z / share for name, z in noise.items()} for update in updates]
     if isinstance(merge, OfMean):
         mean = {name: sum(update[name] for update in updates) / np.float32(len(updates)) for name in params}
         new, merging = merge.step(dict(params), mean, beta, merging)

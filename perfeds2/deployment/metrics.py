@@ -21,7 +21,11 @@ from perfeds2.deployment.status import PAUSED, STATES, DeviceState, Status
 from perfeds2.errors import InputError
 
 BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-UNUSABLE: tuple[DeviceState, ...] = ("away", "set aside")  # a device in one of these states cannot be handed a job
+UNUSABLE: tuple[DeviceState, ...] = (
+    "away",
+    "set aside",
+    "spent",
+)  # a device in one of these states cannot be handed a job
 SILENT_S = 60.0  # a server without a new status for this long is unhealthy
 SHORT_S = 30.0  # so is one with fewer devices than the quorum for this long
 STALENESS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
@@ -133,6 +137,13 @@ class Metrics:
             yield _gauge("last_round_age_seconds", "Time since the last round closed.", max(age_s, 0.0))
         if status.accuracy is not None:
             yield _gauge("personal_accuracy", "Latest personal test accuracy, mean over devices.", status.accuracy)
+        if status.epsilon_worst is not None and status.epsilon_median is not None:
+            yield _gauge("epsilon_worst", "Largest privacy loss of a device.", status.epsilon_worst)
+            yield _gauge("epsilon_median", "Median privacy loss of devices.", status.epsilon_median)
+            losses = GaugeMetricFamily("perfeds2_epsilon", "Privacy loss of devices in status.json.", labels=["device"])
+            for each in status.devices:
+                losses.add_metric([str(each.ue)], each.epsilon or 0.0)
+            yield losses
         yield _gauge("accuracy_fall", "Fall of the personal accuracy below its best.", status.fall)
         yield _counter("rounds", "Rounds that have closed.", status.round)
         yield _counter("jobs", "Jobs handed out since the server started.", status.jobs)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfeds2.deployment.status import ClosedRound
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.store import Row
 from perfeds2.timeline.record import Timeline
@@ -81,6 +82,17 @@ class Record:
         merges = self.merges[number * quorum : (number + 1) * quorum]
         who = ", ".join(f"UE {m.ue} (version {m.version}, ticket {m.ticket})" for m in merges)
         return f"round {number} closed at {self.closed_s[number]:.3f} s: merged {who}"
+
+    def closed_round(self, number: int, quorum: int) -> ClosedRound:
+        """Return the row of the live table about a closed round."""
+        time_s = self.closed_s[number]
+        return ClosedRound(
+            round=number,
+            time_s=time_s,
+            took_s=time_s - (self.closed_s[number - 1] if number else 0.0),
+            ues=[merge.ue for merge in self.merges[number * quorum : (number + 1) * quorum]],
+            accuracy=self.accuracies[number],
+        )
 
     def timeline(self, ues: int, quorum: int, open_version: np.ndarray, open_arrival_s: np.ndarray) -> Timeline:
         """Return the timeline that the simulator would have recorded for these rounds.

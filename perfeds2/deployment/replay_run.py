@@ -8,12 +8,12 @@ import numpy as np
 
 from perfeds2.deployment.calibrate import LAPS, read_laps
 from perfeds2.deployment.device import compute_job, kept_at_first
-from perfeds2.deployment.merging import handed_out, merged
+from perfeds2.deployment.merging import handed_out, merged, noise_on
 from perfeds2.deployment.setup import Setup, data_folder, read_timeline
 from perfeds2.deployment.transport import Arrays
 from perfeds2.deployment.validate import shortened
 from perfeds2.errors import InputError
-from perfeds2.learning.replay import replay
+from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.task import Task
 from perfeds2.runs.store import load_arrays
 from perfeds2.timeline.record import Timeline
@@ -58,11 +58,11 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
     setup = Setup.read(path)
     timeline = read_timeline(path)
     weights, _ = load_arrays(path / "model.safetensors")
-    scales = _clipped(path)
+    scales, learner = _clipped(path), setup.secret_learner(path)
     if setup.own.app_module is None:
         tasks = [setup.task(0)] * timeline.population
         if not scales:  # the simulator's loop cannot clip as the server did
-            again = replay(tasks[0], timeline, setup.algorithm.learner, setup.seed)
+            again = replay(tasks[0], timeline, learner, setup.seed)
             agreement = compare_weights(timeline, weights, {name: np.asarray(values) for name, values in again.items()})
             if agreement.holds:  # otherwise rounding may have moved an activation across the kink of a ReLU
                 return agreement
@@ -70,7 +70,9 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
         raise InputError("the devices used their own data; say where copies of it are: --device-data 'FOLDER/{}'.")
     else:
         tasks = [setup.task(ue, data_folder("--device-data", data_folders, ue)) for ue in range(timeline.population)]
-    return replace(compare_weights(timeline, weights, _job_by_job(setup, timeline, tasks, scales)), job_by_job=True)
+    return replace(
+        compare_weights(timeline, weights, _job_by_job(setup, learner, timeline, tasks, scales)), job_by_job=True
+    )
 
 
 def _clipped(path: Path) -> dict[tuple[int, int], float]:
@@ -84,10 +86,14 @@ def _clipped(path: Path) -> dict[tuple[int, int], float]:
 
 
 def _job_by_job(
-    setup: Setup, timeline: Timeline, tasks: Sequence[Task], scales: Mapping[tuple[int, int], float]
+    setup: Setup,
+    learner: Learner,
+    timeline: Timeline,
+    tasks: Sequence[Task],
+    scales: Mapping[tuple[int, int], float],
 ) -> Arrays:
     """Compute every job with the device's own program. Keeps every version of the model in memory."""
-    learner, first = setup.algorithm.learner, dict(setup.first_params())
+    first = dict(setup.first_params())
     merging = learner.merge.init(first, timeline.population)
     models = [handed_out(first, learner, merging)]
     kept = dict.fromkeys(range(timeline.population), kept_at_first(learner, first))
@@ -98,7 +104,8 @@ def _job_by_job(
             scale = scales.get((ue, version))
             updates.append(update if scale is None else shortened(update, scale))
         senders = [(ue, number - version) for ue, version in zip(ues, versions, strict=True)]
-        model, merging = merged(models[-1].params, updates, learner, merging, senders, handed)
+        noise = noise_on(first, learner, number)
+        model, merging = merged(models[-1].params, updates, learner, merging, senders, handed, noise)
         models.append(handed_out(model, learner, merging))
     return models[-1].params
 

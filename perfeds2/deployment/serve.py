@@ -75,7 +75,16 @@ def _serve(
     setup: Setup, transport: Transport, folder: Folder, wait_for_all: bool, lease: Lease | None, days_left: DaysLeft
 ) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
-    federation = Federation(algorithm.protocol, algorithm.learner, first, transport, setup.ues, setup.rounds, setup.own)
+    federation = Federation(
+        algorithm.protocol,
+        algorithm.learner,
+        first,
+        transport,
+        setup.ues,
+        setup.rounds,
+        setup.own,
+        losses=setup.losses,
+    )
     metrics = Metrics(sum(values.nbytes for values in first.values()), days_left)
     write = _writer(federation, folder, metrics, lease)
 
@@ -93,7 +102,7 @@ def _serve(
         federation.log(f"note: {note}")
     try:
         with exposed(metrics, setup.own.metrics_port):
-            _play(federation, checkpoints, tell, wait_for_all)
+            _play(setup, federation, checkpoints, tell, wait_for_all)
             _evaluate(federation, tell)
     except LeaseLostError:
         raise
@@ -106,10 +115,12 @@ def _serve(
     federation.status("finished").write(folder.path)
 
 
-def _play(federation: Federation, checkpoints: Checkpoints, tell: Tell, wait_for_all: bool) -> None:
+def _play(setup: Setup, federation: Federation, checkpoints: Checkpoints, tell: Tell, wait_for_all: bool) -> None:
     """Run the rounds that are left."""
     transport = federation.transport
     started_unix = checkpoints.load(federation)
+    new, path = started_unix is None, checkpoints.folder.path
+    federation.learner = when_there_is_room(lambda: setup.secret_learner(path, new=new))
     if started_unix is None:
         _gather(federation, tell, wait_for_all)
         started_unix, elapsed_s = time.time(), 0.0
@@ -179,6 +190,7 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     facts = {which: facts_of(setup.spec, algorithm, timelines[which], setup.seed, None)}
     summary = summarise(setup.spec, "federate", facts, {which: rows}, radio=False)
     summary["task"] = setup.name
+    summary["notes"] += [] if federation.ended is None else [federation.ended]
     summary["took_part"] = len({row["ue"] for row in ue_rows if row["merges"]})
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
     summary[HEAD] = folder.head()

@@ -5,6 +5,8 @@ TOML with one key per setting (``fields.py``). A missing or empty setting has it
 """
 
 import inspect
+import re
+import secrets
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,24 +17,28 @@ from typing import Any
 import jax
 import numpy as np
 import tomli_w
+from jaxtyping import Float
 
 from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec, OwnSections
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
+from perfeds2.files import write_atomically, write_text
 from perfeds2.learning.data import Data
 from perfeds2.learning.models.model import Model
+from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.spec.build import Algorithm, make_learner, protocol_of
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind, load_source
+from perfeds2.spec.privacy import losses_by_merges, with_noise_before
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
 from perfeds2.spec.tasks import make_task, model_of, of_torch
 from perfeds2.spec.values import TASK, is_place_of_data
 from perfeds2.timeline.record import Timeline
 
 FILE = "federation.toml"
+NOISE_SEED = "noise-seed"  # secret file of the server
 END = "# end\n"  # missing if the file was cut
 WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]
 
@@ -72,8 +78,32 @@ class Setup:
     def algorithm(self) -> Algorithm:
         named = self.spec.algorithms[0]
         method: Method = named.value
-        learner = make_learner(self.spec, named.text, method)
-        return Algorithm(named.text, learner, protocol_of(self.spec, method.mode), mode=method.mode)
+        protocol = protocol_of(self.spec, method.mode)
+        learner = with_noise_before(
+            self.spec.privacy, make_learner(self.spec, named.text, method), protocol, self.rounds
+        )
+        return Algorithm(named.text, learner, protocol, mode=method.mode)
+
+    @property
+    def losses(self) -> Float[np.ndarray, " m"] | None:
+        """Return the largest ε of a device after 0, 1, 2, … merges, whatever happens; None without noise.
+
+        Raises:
+            InputError: The privacy settings do not fit together.
+        """
+        algorithm, budget = self.algorithm, self.own.epsilon_budget
+        losses = losses_by_merges(self.spec.privacy, algorithm.learner, algorithm.protocol, self.rounds)
+        if budget is None:
+            return losses
+        if losses is None:
+            raise InputError(
+                "--epsilon-budget has no effect without noise; add --dp-noise or --epsilon, or leave it out."
+            )
+        if losses[1] > budget:
+            raise InputError(
+                f"--epsilon-budget {budget:g} allows no merge: the first costs ε = {losses[1]:.3g}. Add noise (--dp-noise)."
+            )
+        return losses
 
     def with_own(self, **changed: Any) -> "Setup":
         """Return a copy with other deployment settings."""
@@ -144,6 +174,19 @@ class Setup:
 
     def write(self, folder: Path) -> None:
         write_text(folder / FILE, self.to_toml() + END)
+
+    def secret_learner(self, folder: Path, *, new: bool = False) -> Learner:
+        """Return the learner with the seed of its noise, which only the server's folder has. A new run draws it."""
+        learner, file = self.algorithm.learner, folder / NOISE_SEED
+        if learner.noise is None:
+            return learner
+        if new and not file.exists():
+            with write_atomically(file, 0o600) as out:
+                out.write(secrets.token_hex(8).encode())
+        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+        if re.fullmatch("[0-9a-f]{16}", text) is None:
+            raise InputError(f"{file} is missing or damaged; restore it from a backup, or start a new run.")
+        return replace(learner, noise_seed=int(text, 16))
 
     def model(self) -> Model:
         """Return the model to train. Needs no data."""

@@ -14,7 +14,7 @@ from perfeds2.files import FULL, write_text
 from perfeds2.report.terminal import live
 from perfeds2.timeline.protocol import IDLE
 
-DeviceState = Literal["set aside", "away", "finishing", "arrived", "working", "idle"]
+DeviceState = Literal["set aside", "away", "finishing", "arrived", "working", "idle", "spent"]
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 STOPPED = "stopped"  # phase of a federation that gave up; its warning says why
 PAUSED = "paused"  # phase of a federation whose disk is full
@@ -26,6 +26,7 @@ COLOURS: dict[str, str] = {
     "finishing": "yellow",
     "idle": "white",
     "away": "red",
+    "spent": "yellow",
     "set aside": "bold red",
 }
 
@@ -40,6 +41,7 @@ class DeviceStatus(BaseModel, from_attributes=True):
     merges: int
     refused: int
     accuracy: float | None = None  # personal accuracy of the newest model it evaluated
+    epsilon: float | None = None  # its privacy loss so far; None without noise
 
 
 class ClosedRound(BaseModel):
@@ -74,11 +76,21 @@ class Status(BaseModel):
     refused: int = 0  # replies of all devices that failed validation
     reasons: dict[str, int] = {}  # refused since this server started, by reason
     accuracy: float | None = None  # mean of the latest personal accuracies
+    epsilon_worst: float | None = None  # largest privacy loss of a device so far; None without noise
+    epsilon_median: float | None = None
     broker: str | None = None  # why the broker cannot be used
     broker_failures: int = 0  # since this server started
     fall: float = 0.0  # of the personal accuracy, below its best
     warning: str | None = None  # what an operator should look at
     troubles: list[str] = []  # why some or all devices cannot take part
+
+    @property
+    def line(self) -> str:
+        """Return phase, round and, with noise, the privacy loss of devices."""
+        said = f"{self.phase}, round {self.round} of {self.rounds}"
+        if self.epsilon_worst is None:
+            return said
+        return f"{said}, ε {self.epsilon_worst:.3g} (worst device), {self.epsilon_median:.3g} (median)"
 
     def write(self, folder: Path) -> None:
         path, text = folder / "status.json", self.model_dump_json()
@@ -109,7 +121,7 @@ def live_table(quiet: bool) -> AbstractContextManager[ShowStatus | None]:
 
 def draw(status: Status) -> Group:
     """Draw the number of devices in each state, the devices, and the recent rounds."""
-    head = Text(f"{status.phase}: round {status.round} of {status.rounds}, {status.time_s:.0f} s")
+    head = Text(f"{status.line}, {status.time_s:.0f} s")
     if status.accuracy is not None:
         head.append(f", personal accuracy {status.accuracy:.1%}")
     counts = Text(f"{status.ues} devices:")
@@ -118,13 +130,15 @@ def draw(status: Status) -> Group:
             counts.append(f" {count} {state}", COLOURS[state])
     warning = [] if status.warning is None else [Text(f"warning: {status.warning}", "bold red")]
     warning += [Text(trouble, "red") for trouble in status.troubles]
-    devices = Table("device", "state", "version", "staleness", "last seen", "merges", "refused", "accuracy", box=None)
+    names = ("device", "state", "version", "staleness", "last seen", "merges", "refused", "accuracy")
+    devices = Table(*names, *([] if status.epsilon_worst is None else ["ε"]), box=None)
     for line in status.devices:
         seen = "never" if line.seen_s is None else f"{max(status.time_s - line.seen_s, 0.0):.0f} s ago"
         version, staleness = (line.version, status.round - line.version) if line.version != IDLE else ("–", "–")
         state = Text(line.state, COLOURS[line.state])
         numbers = (str(version), str(staleness), seen, str(line.merges), str(line.refused), _share(line.accuracy))
-        devices.add_row(str(line.ue), state, *numbers)
+        loss = [] if line.epsilon is None else [f"{line.epsilon:.3g}"]
+        devices.add_row(str(line.ue), state, *numbers, *loss)
     rounds = Table("round", "closed at", "took", "accuracy", "devices", box=None)
     for closed in status.recent[::-1]:
         times = (f"{closed.time_s:.1f} s", f"{closed.took_s:.1f} s")

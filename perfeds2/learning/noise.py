@@ -37,6 +37,14 @@ def noise_of(
     return tree.unflatten([summed(leaf, first) for leaf, first in zip(leaves, firsts, strict=True)])
 
 
+noise_now = jax.jit(noise_of, static_argnums=4)  # outside a replay; federations use this
+
+
+def secret_key(seed: int) -> Key[Array, ""]:
+    """Return the key of a 64-bit seed, with all of its bits."""
+    return jax.random.wrap_key_data(jnp.asarray([seed >> 32, seed % 2**32], jnp.uint32))
+
+
 def drawn(key: Key[Array, ""], round_: Int[Array, ""], first: int, shape: tuple[int, ...]) -> Float[Array, "..."]:
     """Return standard normal numbers of a round, from number ``first`` on."""
     low = first + jnp.arange(math.prod(shape), dtype=jnp.uint32)

@@ -21,7 +21,7 @@ from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, T
 from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, mean_loss
-from perfeds2.learning.noise import noise_of
+from perfeds2.learning.noise import noise_of, secret_key
 from perfeds2.learning.objectives import (
     Adapting,
     Annealed,
@@ -64,6 +64,7 @@ class Learner:
     top_k: float | None = None  # share of the numbers that is uploaded; the rest waits for later uploads; None: all
     noise: float | None = None  # σ: noise on the sum of a round, divided by ``clip``; None: no noise
     bands: int = 1  # rounds that share noise; 1: independent noise
+    noise_seed: int | None = None  # 64 secret bits that the noise is drawn from; None: the run's seed
     personal_steps: int = 1  # personal steps in an evaluation, unless UEs keep models of their own
     attack: Attack | None = None  # what hostile UEs upload; None: there are none
 
@@ -192,6 +193,7 @@ class Known:
     key: Key[Array, "*lanes"]  # source of the batches of all jobs
     clip: Float[Array, "*lanes"] | None = None  # None: clipping is not compiled
     noise: Float[Array, "*lanes"] | None = None  # deviation of the noise on a round's sum; None: noise is not compiled
+    noise_key: Key[Array, "*lanes"] | None = None  # source of the noise; None: the same as of the batches
     hostile: Hostile | None = None  # None: attacks are not compiled
 
     @classmethod
@@ -203,8 +205,9 @@ class Known:
         if learner.noise is not None and most is None:
             raise ValueError("noise is relative to clip, which is None; set clip, such as clip=1.0.")
         noise = None if most is None or learner.noise is None else learner.noise * most
+        noise_key = None if learner.noise_seed is None else secret_key(learner.noise_seed)
         hostile = Hostile.of(learner.attack, ues or task.ues, seed)
-        return cls(task.data, learner.parts[0], beta, alpha, key, most, noise, hostile)
+        return cls(task.data, learner.parts[0], beta, alpha, key, most, noise, noise_key, hostile)
 
 
 @dataclass(frozen=True)
@@ -389,7 +392,8 @@ def play_round(
     """Play round k: merge its participants' uploads and put the model on the shelf. Do nothing unless ``alive``."""
     merge: Any = program.structures[1].unflatten(known.numbers[1])
     rows, kept, memory = None, None, (state.memory, state.unsent)
-    noise = None if known.noise is None else noise_of(known.key, k, state.params, known.noise, program.bands)
+    key = known.key if known.noise_key is None else known.noise_key
+    noise = None if known.noise is None else noise_of(key, k, state.params, known.noise, program.bands)
     if program.each is None:
         total = _total_upload(program, known, script, state, k)
         total = total if noise is None else jax.tree.map(jnp.add, total, noise)

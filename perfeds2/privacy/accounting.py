@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import elementwise
+from scipy.signal import lfilter
 from scipy.special import log_ndtr
 
 from perfeds2.privacy import DELTA
@@ -75,7 +76,7 @@ def noise_for(timeline: Timeline, epsilon: float, delta: float = DELTA, bands: i
     """
     _expect_above_zero("epsilon", epsilon)
     _expect_share(delta)
-    return float(sensitivity(timeline, bands).max(initial=0.0)) / _level_of(epsilon, delta)
+    return float(sensitivity(timeline, bands).max(initial=0.0)) / level_of(epsilon, delta)
 
 
 def sensitivity(timeline: Timeline, bands: int = 1) -> Float[np.ndarray, " n"]:
@@ -90,6 +91,22 @@ def sensitivity(timeline: Timeline, bands: int = 1) -> Float[np.ndarray, " n"]:
         return np.sqrt(timeline.merges)
     *_, squares = np.zeros(timeline.population), *_squares(timeline, bands)
     return np.sqrt(squares)
+
+
+def densest(rounds: int, rest_rounds: int = 1, bands: int = 1) -> Float[np.ndarray, " m"]:
+    """Return the largest sensitivity of a UE after 0, 1, 2, … merges, whatever the timeline of these rounds.
+
+    No column of C increases from one row to the next, so the worst merges are the first ones that ``rest_rounds`` allows.
+    """
+    merges = np.arange(math.ceil(rounds / rest_rounds) + 1)
+    if bands == 1:
+        return np.sqrt(merges)
+    column = lfilter([1.0], noise_filter(bands), np.arange(rounds) == 0)
+    total, found = np.zeros(rounds), [0.0]
+    for first in range(0, rounds, rest_rounds):
+        total[first:] += column[: rounds - first]
+        found.append(float(np.linalg.norm(total)))
+    return np.array(found)
 
 
 def _squares(timeline: Timeline, bands: int) -> Iterator[Float[np.ndarray, " n"]]:
@@ -133,7 +150,7 @@ def epsilon_of(level: Float[np.ndarray, " m"], delta: float) -> Float[np.ndarray
     return epsilon
 
 
-def _level_of(epsilon: float, delta: float) -> float:
+def level_of(epsilon: float, delta: float) -> float:
     """Return the largest μ whose μ-GDP is (ε, δ)-differentially private."""
     root = math.sqrt(2 * math.log(1 / delta))
     least = math.sqrt(root**2 + 2 * epsilon) - root  # by the same bound

@@ -1,17 +1,18 @@
 """Check the privacy settings, and find the noise that they ask for along a timeline."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from perfeds2.errors import InputError
 from perfeds2.learning.merges import OfMean, Weighted
 from perfeds2.learning.replay import Learner
 from perfeds2.privacy import DELTA
-from perfeds2.privacy.accounting import noise_for, privacy_loss, worst_losses
+from perfeds2.privacy.accounting import densest, epsilon_of, level_of, privacy_loss, sensitivity, worst_losses
 from perfeds2.spec.fields import PrivacySpec
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 
 
@@ -53,11 +54,30 @@ def with_noise(privacy: PrivacySpec, learner: Learner, timeline: Timeline) -> Le
     Raises:
         InputError: If the merge gives an upload of this timeline a weight above 1.
     """
-    if learner.noise is None and privacy.epsilon is not None and timeline.rounds:
-        found = noise_for(timeline, privacy.epsilon, privacy.delta or DELTA, learner.bands)
-        learner = replace(learner, noise=found)
+    if not timeline.rounds:
+        return learner
+    return _noisy(privacy, learner, lambda: sensitivity(timeline, learner.bands).max(), timeline.staleness)
+
+
+def with_noise_before(privacy: PrivacySpec, learner: Learner, protocol: Protocol, rounds: int) -> Learner:
+    """Return the learner with noise that suffices for every timeline, since a federation's is not known beforehand.
+
+    Raises:
+        InputError: If the merge may give an upload a weight above 1.
+    """
+    stalest = rounds if protocol.max_staleness is None else protocol.max_staleness
+    return _noisy(
+        privacy, learner, lambda: densest(rounds, protocol.rest_rounds, learner.bands)[-1], np.arange(stalest + 1)
+    )
+
+
+def _noisy(
+    privacy: PrivacySpec, learner: Learner, worst: Callable[[], float], staleness: Int[np.ndarray, "..."]
+) -> Learner:
+    if learner.noise is None and privacy.epsilon is not None:
+        learner = replace(learner, noise=float(worst()) / level_of(privacy.epsilon, privacy.delta or DELTA))
     if learner.noise is not None and isinstance(learner.merge, Weighted):
-        largest = float(np.max(np.asarray(learner.merge.weights(timeline.staleness)), initial=0.0))
+        largest = float(np.max(np.asarray(learner.merge.weights(staleness)), initial=0.0))
         if largest > 1 + 1e-6:
             raise InputError(
                 f"{type(learner.merge).__name__} gives an upload the weight {largest:.3g}; with noise, weights are at most 1."
@@ -70,6 +90,16 @@ def losses_of(privacy: PrivacySpec, learner: Learner, timeline: Timeline) -> Flo
     if learner.noise is None:
         return None
     return privacy_loss(timeline, learner.noise, privacy.delta or DELTA, learner.bands)
+
+
+def losses_by_merges(
+    privacy: PrivacySpec, learner: Learner, protocol: Protocol, rounds: int
+) -> Float[np.ndarray, " m"] | None:
+    """Return the largest ε of a UE after 0, 1, 2, … merges, whatever the timeline; None without noise."""
+    if learner.noise is None:
+        return None
+    worst = densest(rounds, protocol.rest_rounds, learner.bands)
+    return epsilon_of(worst / learner.noise, privacy.delta or DELTA)
 
 
 def losses_at(

@@ -233,11 +233,16 @@ def welcome(
     return replace(server, versions=versions), handed
 
 
+def rested_since(round_: int, protocol: Protocol) -> int:
+    """Return the last round whose UEs have rested by now; -1 if only UEs that were never merged have."""
+    return max(round_ - protocol.rest_rounds, -1)
+
+
 def _rested(merged_in: Int[np.ndarray, " n"], round_: int, protocol: Protocol, here: Here | None) -> Here | None:
     """Return which UEs are present and have rested since their last merge; None means all of them."""
     if protocol.rest_rounds == 1:
         return here
-    rested = (merged_in < 0) | (merged_in + protocol.rest_rounds <= round_)
+    rested = merged_in <= rested_since(round_, protocol)
     return rested if here is None else here & rested
 
 

@@ -74,7 +74,8 @@ def test_who_is_merged_and_when_is_what_the_simulator_says():
     cell = replace(Cell.draw(5, 1), cycles_per_sample=1e9)
     compute_s = cell.compute_s(1.0)
     # Not restart: a running job cannot be called back from a real device, so there the two differ.
-    for protocol in (Protocol(2), Protocol(2, 3, "wait"), Protocol(3, 2, "ignore"), Protocol(5)):
+    resting = (Protocol(2, rest_rounds=2), Protocol(1, 4, "wait", rest_rounds=4), Protocol(1, rest_rounds=5))
+    for protocol in (Protocol(2), Protocol(2, 3, "wait"), Protocol(3, 2, "ignore"), Protocol(5), *resting):
         simulated = simulate(cell, protocol, payload_bits=1e-6, samples=1.0, rounds=12)
         net = InProcess(ones, lambda job: float(compute_s[job.ue]), 5)
         server = federation(net, protocol, 5)

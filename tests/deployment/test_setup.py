@@ -36,6 +36,12 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "max-share": 0.5,
     "alarm-fall": 0.3,
     "split": "dirichlet:0.3",
+    "dp-noise": 2.5,
+    "epsilon": 3.5,
+    "delta": 0.001,
+    "dp-bands": 4,
+    "rest-rounds": 2,
+    "epsilon-budget": 1.5,
 }
 
 

@@ -32,22 +32,22 @@ class World:
         self.worker = Worker(lambda number: Owner(state=self.folder.path / "devices" / str(number)))
 
     def start_server(self):
-        setup, algorithm = self.setup, self.setup.algorithm
+        setup, algorithm, checkpoints = self.setup, self.setup.algorithm, Checkpoints(self.folder)
         self.transport = MqttTransport(self.broker.link(), travelling(setup, "a-run"), setup.ues)
         self.transport.now = lambda: self.clock_s
         self.transport.__enter__()
         first = dict(setup.first_params())
         self.federation = Federation(
             algorithm.protocol,
-            algorithm.learner,
+            setup.secret_learner(self.folder.path, new=not checkpoints.intact()),
             first,
             self.transport,
             setup.ues,
             setup.rounds,
             setup.own,
             self.log.append,
+            losses=setup.losses,
         )
-        checkpoints = Checkpoints(self.folder)
         checkpoints.load(self.federation)
         self.federation.save = lambda state: checkpoints.save(state, 0.0)
 
@@ -65,7 +65,7 @@ class World:
 
     def run(self, most=2000):
         for _ in range(most):
-            if self.federation.round == self.setup.rounds:
+            if self.federation.round == self.federation.rounds:
                 return
             self.step()
         raise AssertionError(f"stuck in round {self.federation.round}: {self.log[-5:]}")
@@ -85,12 +85,12 @@ def check(world):
     """Every round once, every ticket once, and the simulator comes to the same weights."""
     federation, record = world.federation, world.federation.record
     timeline = federation.timeline()
-    assert timeline.rounds == world.setup.rounds
+    assert timeline.rounds == federation.rounds
     tickets = [merge.ticket for merge in record.merges]
     assert len(tickets) == len(set(tickets)) == timeline.ues.size
     jobs = [(merge.ue, merge.version) for merge in record.merges]
     assert len(jobs) == len(set(jobs))
-    again = replay(world.setup.task(0), timeline, world.setup.algorithm.learner, world.setup.seed)
+    again = replay(world.setup.task(0), timeline, federation.learner, world.setup.seed)
     for name, values in federation.params.items():
         np.testing.assert_allclose(values, again[name], rtol=0, atol=1e-6 * np.abs(values).max())
 
@@ -99,7 +99,7 @@ def survive_kills(made, seed, most):
     """Run to the end while devices, connections, the server and the broker die at random."""
     chance = random.Random(seed)
     kills, devices = 0, made.setup.ues
-    while made.federation.round < made.setup.rounds:
+    while made.federation.round < made.federation.rounds:
         made.step(messages=chance.choice([1, 3, 10, 100]), jobs=chance.choice([0, 1, 5]))
         if kills < most and chance.random() < 0.4:
             kills += 1

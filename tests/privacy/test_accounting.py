@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from scipy.linalg import toeplitz
 
 from perfeds2 import Cell, Protocol, noise_for, privacy_loss, simulate
-from perfeds2.privacy.accounting import noise_filter, sensitivity
+from perfeds2.privacy.accounting import densest, noise_filter, sensitivity
 from perfeds2.timeline.record import Timeline
 
 
@@ -86,6 +86,18 @@ def test_sensitivity_is_the_norm_over_all_rounds_that_merged_a_ue(seed, bands):
         took = factor[:, (short.ues == ue).any(axis=1)]
         worst = max(np.linalg.norm(took @ signs) for signs in product([-1.0, 1.0], repeat=took.shape[1]))
         assert found == pytest.approx(worst, abs=1e-12)
+
+
+@pytest.mark.parametrize("bands", [1, 2, 5])
+def test_no_timeline_is_worse_than_merges_as_early_and_dense_as_rests_allow(bands):
+    rounds, rest = 9, 3
+    found, worst = densest(rounds, rest, bands), [0.0] * 4
+    column = np.linalg.inv(toeplitz(np.pad(noise_filter(bands), (0, rounds))[:rounds], np.eye(1, rounds)[0]))
+    for merged in product([0.0, 1.0], repeat=rounds):  # all sets of rounds that are at least three apart
+        chosen = np.flatnonzero(merged)
+        if np.diff(chosen).min(initial=rest) >= rest:
+            worst[chosen.size] = max(worst[chosen.size], float(np.linalg.norm(column @ np.array(merged))))
+    np.testing.assert_allclose(found, worst, rtol=1e-9)
 
 
 def test_the_filter_of_the_noise_is_the_root_of_a_difference():
