@@ -53,7 +53,7 @@ class PlanSearch:
     trials: Trials
     request: PlanRequest
     target: PlanTarget
-    scouting: float = 1 / FACTOR  # share of the horizon that a scout is trained for
+    scouting: float  # share of the horizon that a scout is trained for
     scouted: dict[Choice, None] = field(default_factory=dict)
     listed: dict[Choice, None] = field(default_factory=dict)  # every choice that was simulated, in order
     slower: dict[Choice, str] = field(default_factory=dict)  # slower by the clock alone, and why
@@ -121,9 +121,9 @@ class PlanSearch:
             if alike not in fastest or pace_s < fastest[alike][0]:
                 fastest[alike] = pace_s, choice
         for choice in choices:
-            _, best = fastest.get(choice.with_(bandwidth=""), (0.0, choice))
-            if best != choice:
-                self.slower[choice] = f"merges as with band {best.bandwidth}, later"
+            found = fastest.get(choice.with_(bandwidth=""))
+            if found is not None and found[1] != choice:
+                self.slower[choice] = f"merges as with band {found[1].bandwidth}, later"
         return [choice for _, choice in fastest.values()]
 
     def play(self, choice: Choice) -> Played | str:

@@ -12,7 +12,7 @@ from perfeds2.errors import InputError
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.plan import make_plan
 from perfeds2.studies.plan_data import Choice, PlanRequest, PlanTarget
-from perfeds2.studies.plan_search import PlanSearch, begin, check_limits
+from perfeds2.studies.plan_search import PlanSearch, begin, check_limits, horizons
 from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours, variants
 from perfeds2.studies.plan_trials import EVALUATIONS, Played, Trials
 from perfeds2.studies.search import Rung
@@ -384,7 +384,7 @@ def search_of(law: Law, seeds: int, request: PlanRequest | None = None, **more: 
     space = space_of(seeds=list(range(seeds)))
     trials = MadeUp(space, law=law, **more)
     target = PlanTarget(0.9, "accuracy", 10.0, 20.0, "")
-    search = PlanSearch(space, trials, request or PlanRequest(), target)
+    search = PlanSearch(space, trials, request or PlanRequest(), target, 1 / 3)
     trials.train([space.asked], Rung(search.seeds, target.horizon_s))
     return search, space.asked
 
@@ -417,7 +417,7 @@ def test_of_equivalent_choices_the_fastest_by_the_clock_is_trained():
     search.trials = Paced(search.space)
     planned = [choice.with_(schedule="deficit", bandwidth=band) for band in ("equal_share", "equal_finish", "min_time")]
     assert search.by_the_clock(planned) == [planned[1]]
-    assert search.slower.keys() == {planned[0], planned[2]}
+    assert search.slower == dict.fromkeys((planned[0], planned[2]), "merges as with band equal_finish, later")
 
 
 def test_every_seed_must_keep_the_target_to_confirm_a_choice():
@@ -425,3 +425,19 @@ def test_every_seed_must_keep_the_target_to_confirm_a_choice():
     assert not search.confirm(choice)
     search, choice = search_of(lambda *_: (1.0, 1.0), 3)
     assert search.confirm(choice)
+
+
+@pytest.mark.parametrize(("ues", "said"), [((0, 2, 4), "UE 0, 2, 4 never"), ((0, 2, 4, 7), "UE 0, 2, 4 … never")])
+def test_up_to_three_ues_that_are_left_out_are_named(ues, said):
+    search, choice = search_of(lambda *_: (1.0, 1.0), 1)
+    search.trials = Trials(search.space, 0.9)
+    for horizon_s in (10.0, 20.0):
+        search.trials.played[choice, 0, horizon_s] = Played(0.1, 0.0, "", ues)
+    assert search.left_out(choice) == f"{said} merged with seed 0"
+
+
+def test_a_derived_horizon_doubles_twice_and_a_given_one_has_longer_scouts_instead():
+    target = PlanTarget(0.9, "accuracy", 10.0, 30.0, "")
+    found = [(each.horizon_s, each.confirm_s, scouting) for each, scouting in horizons(target, PlanRequest())]
+    assert found == [(10, 30, 1 / 3), (20, 60, 1 / 3), (40, 120, 1 / 3)]
+    assert list(horizons(target, PlanRequest(horizon_s=10.0))) == [(target, 1 / 3), (target, 0.5)]
