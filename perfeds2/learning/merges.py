@@ -114,7 +114,7 @@ def mean_of(rows: Params) -> Params:
 class Stateless:
     """A merge that keeps no state."""
 
-    def init(self, params: Params, ues: int) -> None:  # noqa: ARG002 (the interface)
+    def init(self, params: Params, ues: int) -> None:
         return None
 
 
@@ -145,10 +145,10 @@ class Optax:
 
     transformation: Any = setting(default=None, static=True)  # an optax.GradientTransformation
 
-    def init(self, params: Params, ues: int) -> MergeState:  # noqa: ARG002 (the interface)
+    def init(self, params: Params, ues: int) -> MergeState:
         return self.transformation.init(params)
 
-    def step(self, params: Params, mean: Params, beta: Scalar, state: MergeState) -> tuple[Params, MergeState]:  # noqa: ARG002
+    def step(self, params: Params, mean: Params, beta: Scalar, state: MergeState) -> tuple[Params, MergeState]:
         updates, state = self.transformation.update(mean, state, params)
         return jax.tree.map(jnp.add, params, updates), state
 

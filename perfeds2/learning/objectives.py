@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.settings import Length, Steps, StepSize, Versions, setting, traced
@@ -64,6 +64,13 @@ class Annealed(Objective, typing.Protocol):
 
 
 @typing.runtime_checkable
+class Drawing(typing.Protocol):
+    """An objective that draws random numbers: each job asks for its form with a key of its own."""
+
+    def drawn(self, key: Key[Array, ""]) -> "Objective | Stateful": ...
+
+
+@typing.runtime_checkable
 class Stateful(typing.Protocol):
     """What a UE computes if it keeps state between jobs. Implement these members and pass your own."""
 
@@ -98,11 +105,10 @@ class Personal(Stateful, typing.Protocol):
 
 
 @typing.runtime_checkable
-class Withholding(Stateful, typing.Protocol):
+class Withholding(typing.Protocol):
     """An objective whose UEs keep part of the model, which is not uploaded."""
 
-    @staticmethod
-    def withheld(params: Params) -> Params:
+    def withheld(self, params: Params) -> Params:
         """Return the arrays of that part."""
         ...
 
@@ -114,7 +120,7 @@ class KeepsModel:
         return params
 
     @staticmethod
-    def personal(params: Params, kept: Params) -> Params:  # noqa: ARG004 (the interface)
+    def personal(params: Params, kept: Params) -> Params:
         return kept
 
 
@@ -131,7 +137,7 @@ class FedAvg:
 
     batches = 1
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:  # noqa: ARG002 (the interface)
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
         """Return ∇f(w) on the first batch.
 
         Args:
@@ -211,7 +217,7 @@ class PerFed:
         """
         return self if self.anneal is None else replace(self, anneal=self.anneal - jnp.asarray(version, jnp.float32))
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:  # noqa: ARG002 (the interface)
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
         """Return the meta-gradient of eq. (7).
 
         Args:
@@ -260,7 +266,7 @@ class Moreau:
     def passes(self) -> int:
         return self.moreau_steps
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:  # noqa: ARG002 (the interface)
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
         theta = self.personal_model(loss, params, pick(batches, 0))
         return jax.tree.map(lambda w, t: self.moreau * (w - t), params, theta)
 

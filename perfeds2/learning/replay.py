@@ -20,12 +20,12 @@ from perfeds2.learning.attacks import Attack, Hostile
 from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, Telling, Undrafted, Weighted, mean_of
 from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Model, Params, bare, mean_loss
+from perfeds2.learning.models.model import MeanLoss, Model, Params, bare
 from perfeds2.learning.noise import noise_of, secret_key
 from perfeds2.learning.objectives import (
     Adapting,
     Annealed,
-    Batches,
+    Drawing,
     Memory,
     Objective,
     Stateful,
@@ -43,6 +43,7 @@ from perfeds2.theory.constants import ALPHA
 from perfeds2.timeline.record import Timeline
 
 QUANTISING = 7  # folded into a job's key for stochastic rounding
+DRAWING = 13  # and for what an objective draws
 Numbers = tuple[list[Array], list[Array]]  # settings of an objective and of a merge
 Structures = tuple[Structure, Structure]  # the rest of both
 FEW, WIDE = 8, 2**16  # unroll a round of at most FEW uploads if the first layer has at least WIDE weights
@@ -339,12 +340,11 @@ def local_update(
     (memory, unsent), objective = kept, program.structures[0].unflatten(known.numbers[0])
     objective = objective.at(version) if isinstance(objective, Annealed) else objective
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
+    if isinstance(objective, Drawing):
+        objective = objective.drawn(jax.random.fold_in(key, DRAWING))
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
     batches = batches if known.hostile is None else known.hostile.batches(ue, batches)
-
-    def loss(w: Params, xy: Batches) -> Float[Array, ""]:
-        return mean_loss(program.model, w, *xy)
-
+    loss = MeanLoss(program.model)
     who = f"the objective {type(objective).__name__}"
     if isinstance(objective, Stateful):
         found = objective.job(loss, params, told, memory, batches, known.beta)

@@ -111,7 +111,7 @@ class Krum(Robust):
         return weighted(chosen / chosen.sum(), uploads)
 
     @staticmethod
-    def chosen(count: int, bad: Array) -> Array | int:  # noqa: ARG004 (multi-Krum needs them)
+    def chosen(count: int, bad: Array) -> Array | int:
         return 1
 
 

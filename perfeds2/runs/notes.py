@@ -29,6 +29,8 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
         name.startswith("FedProx") and own[0]["local_steps"] == 1 for name, own in facts.items()
     ):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
+    if "FedBN" in facts and not _is_normalised(spec):
+        notes.append("FedBN equals FedAvg here: the model has no normalisation layer; see --model mlp-norm.")
     notes += [note for name, own in facts.items() if (note := robustness(spec, name, own[0]["quorum"])) is not None]
     if any("noise" in own[0] for own in facts.values()):
         notes += [
@@ -57,6 +59,15 @@ def robustness(spec: Spec, name: str, quorum: int, *, always: bool = False) -> s
     if quorum >= LEAST or not (always or learning.attack or (learning.merge and learning.merge.text in ROBUST)):
         return None
     return f"{name}: with A = {quorum} no merge can tell a hostile upload from an honest one; use at least --quorum {LEAST}."
+
+
+def _is_normalised(spec: Spec) -> bool:
+    """Return whether the model has layers that UEs of FedBN keep."""
+    from perfeds2.learning.methods import FedBN
+    from perfeds2.learning.task import weight_shapes
+    from perfeds2.spec.tasks import model_of
+
+    return bool(FedBN(**spec.method_settings("FedBN")).withheld(dict(weight_shapes(model_of(spec)))))
 
 
 def how_it_is_learned(spec: Spec) -> str:

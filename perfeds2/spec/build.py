@@ -36,6 +36,7 @@ from perfeds2.errors import InputError, input_errors
 from perfeds2.learning.merges import Merge, OfMean, Telling, Undrafted
 from perfeds2.learning.methods import parts_of
 from perfeds2.learning.methods.fedat import TierAverage
+from perfeds2.learning.methods.feddyn import FedDyn
 from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.objectives import Adapting
@@ -271,9 +272,9 @@ def _refuse_what_does_not_fit(privacy: PrivacySpec, algorithm: str, learner: Lea
     refuse_unless_private(privacy, algorithm, learner)
     given = {"--top-k": learner.top_k}
     why = "it merges late uploads as well, and a UE cannot know which of them were used"
-    if isinstance(learner.objective, Scaffold):
+    if isinstance(learner.objective, Scaffold | FedDyn):
         given |= {"--clip": learner.clip, "--bits": learner.bits, "--merge": merge}
-        why = "its control variates are computed from whole uploads, by a merge of its own"
+        why = "what its UEs keep is computed from whole uploads, and it has a merge of its own"
     elif not isinstance(learner.merge, Undrafted):
         return
     for flag, value in given.items():

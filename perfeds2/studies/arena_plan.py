@@ -153,7 +153,7 @@ def tried_values(spec: Spec, named: Named, tries: int) -> dict[str, tuple[float,
     name, axes = name_of_method(named), axes_of(named)
     steps = tuple(spec.learning_of(name).local_steps * each for each in LOCAL_STEPS[: 2 - tries % 2])
     counts = _counts(tries // len(steps), len(axes))
-    shares = (2 / 5, 1 / 4)  # below the current value; few for α, which is short in Table I for personal steps
+    shares = (2 / 5, 1 / 4, 1 / 4)  # below the current value; few for α, which is short in Table I for personal steps
     return {
         key: _around(_now(spec, name, key, usual), count, share)
         for (key, usual), count, share in zip(axes.items(), counts, shares, strict=False)
@@ -182,11 +182,11 @@ def _now(spec: Spec, method: str, key: str, usual: float | None) -> float:
 
 
 def _counts(tries: int, axes: int) -> tuple[int, ...]:
-    """Return the number of values per axis; two axes get the most equal factors of ``tries``."""
+    """Return the number of values per axis: the most equal factors of ``tries``, more for the first axes."""
     if axes == 1:
         return (tries,)
-    few = max(number for number in range(1, math.isqrt(tries) + 1) if tries % number == 0)
-    return (tries // few, few)
+    few = max(number for number in range(1, tries + 1) if number**axes <= tries and tries % number == 0)
+    return (*_counts(tries // few, axes - 1), few)
 
 
 def _around(centre: float, count: int, share_below: float) -> tuple[float, ...]:

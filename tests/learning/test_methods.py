@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from twins import TWINS, World, ditto, fedasync, fedavg, fedbuff, fedprox, hinge
+from twins_baselines import TWINS_OF_BASELINES
 from twins_tiers import TWINS_OF_ROUNDS
 
 from perfeds2.learning import replay as module
@@ -73,7 +74,7 @@ def assert_close(ours, theirs, tolerance=1e-5):
 
 
 def test_every_name_has_a_twin():
-    assert METHODS.keys() == TWINS.keys() | TWINS_OF_ROUNDS.keys()
+    assert METHODS.keys() == TWINS.keys() | TWINS_OF_BASELINES.keys() | TWINS_OF_ROUNDS.keys()
 
 
 AT_ONCE = ("FedBuff",)  # of the others each compiles a loop, which takes seconds

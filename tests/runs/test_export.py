@@ -21,6 +21,7 @@ random = np.random.default_rng(0)
 SMALL = {"side": 16, "channels": (3, 4, 5), "dense": (7, 6, 9)}
 MODELS = {  # with a batch of samples, as they stand in the data
     "mlp": (MLP((5, 4, 3)), random.normal(size=(6, 5)).astype(np.float32)),
+    "mlp-norm": (MLP((5, 6, 4, 3), normalised=True), random.normal(size=(6, 5)).astype(np.float32)),
     "mlp of pixels": (MLP((20, 8, 7, 3), input_scale=255), random.integers(0, 256, (6, 20), np.uint8)),
     "lenet5": (LeNet(**SMALL), random.integers(0, 256, (6, 3 * 16 * 16), np.uint8)),
     "lenet5-relu": (

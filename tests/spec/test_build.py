@@ -71,8 +71,9 @@ def test_what_a_ue_keeps_for_itself_is_not_sent():
 
 
 def test_a_clip_that_the_server_would_not_hear_of_is_refused():
-    with pytest.raises(InputError, match=r"--clip 2.0 cannot be combined with SCAFFOLD: its control variates"):
-        algorithms_of(algorithms=["SCAFFOLD"], clip=2.0)
+    for name in ("SCAFFOLD", "FedDyn"):
+        with pytest.raises(InputError, match=f"--clip 2.0 cannot be combined with {name}: what its UEs keep"):
+            algorithms_of(algorithms=[name], clip=2.0)
     algorithms_of(algorithms=["SCAFFOLD", "PerFedS2"], methods={"PerFedS2": {"clip": 2.0}})
 
 

@@ -96,6 +96,7 @@ def file(tmp_path, monkeypatch):
     ("task", "name", "model"),
     [
         ("digits", "mlp", MLP((64, 100, 10))),
+        ("digits", "mlp-norm", MLP((64, 100, 10), normalised=True)),
         ("mnist", "mlp", TASKS["mnist"].model),
         ("cifar100", "lenet5", LENET),
         ("cifar100", "lenet5-relu", LENET_RELU),

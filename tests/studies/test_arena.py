@@ -115,6 +115,8 @@ def test_what_is_tried_lies_around_what_a_method_has():
     fewer = tried_values(spec_from(local_steps=2, **{"FedBuff.beta": 0.1}), ALGORITHM.find("FedBuff"), 40)
     assert fewer == {"beta": (0.0333, 0.1, 0.3, 0.9, 2.7), "alpha": (0.03, 0.09, 0.27, 0.81), "local_steps": (2, 10)}
     assert tried_values(spec, ALGORITHM.find("FedRep"), 3)["local_steps"] == (1,)
+    three = {"beta": (0.0233, 0.07, 0.21, 0.63, 1.89), "alpha": (0.03, 0.09), "pull": (0.1, 0.3), "local_steps": (1, 5)}
+    assert tried_values(spec, ALGORITHM.find("FedDyn"), 40) == three
 
 
 def test_tuning_seeds_and_data_are_none_of_the_evaluations():

@@ -16,16 +16,26 @@ from perfeds2.learning.methods.asyncfeded import AsyncFedED
 from perfeds2.learning.methods.ca2fl import CA2FL
 from perfeds2.learning.methods.ditto import Ditto
 from perfeds2.learning.methods.fadas import FADAS
+from perfeds2.learning.methods.fedala import FedALA
+from perfeds2.learning.methods.fedasmu import FedASMU
 from perfeds2.learning.methods.fedasync import FedAsync
 from perfeds2.learning.methods.fedat import FedAT
 from perfeds2.learning.methods.fedavgm import FedAvgM
+from perfeds2.learning.methods.fedbabu import FedBABU
+from perfeds2.learning.methods.fedbn import FedBN
 from perfeds2.learning.methods.fedbuff import FedBuff
+from perfeds2.learning.methods.feddyn import FedDyn
+from perfeds2.learning.methods.fednova import FedNova
 from perfeds2.learning.methods.fedopt import FedAdagrad, FedAdam, FedYogi
 from perfeds2.learning.methods.fedrep import FedPer, FedRep
+from perfeds2.learning.methods.lg_fedavg import LGFedAvg
+from perfeds2.learning.methods.moon import MOON
 from perfeds2.learning.methods.persa_fl import PersAFL, PersAFLMoreau
 from perfeds2.learning.methods.pfedme import PFedMe
+from perfeds2.learning.methods.qffl import QFFL
 from perfeds2.learning.methods.safa import SAFA
 from perfeds2.learning.methods.scaffold import Scaffold
+from perfeds2.learning.methods.seafl import SEAFL
 from perfeds2.learning.methods.tifl import TiFL
 from perfeds2.learning.objectives import FedAvg, Objective, Stateful
 from perfeds2.learning.robust import ClippedMean, GeometricMedian, Krum, Median, MultiKrum, TrimmedMean
@@ -36,6 +46,8 @@ SERVERS: dict[str, type] = {
     "AsyncFedED": AsyncFedED,
     "CA2FL": CA2FL,
     "FADAS": FADAS,
+    "SEAFL": SEAFL,
+    "FedASMU": FedASMU,
     "FedAvgM": FedAvgM,
     "FedAdam": FedAdam,
     "FedYogi": FedYogi,
@@ -45,6 +57,10 @@ SERVERS: dict[str, type] = {
 METHODS: dict[str, type] = {
     **SERVERS,
     "SCAFFOLD": Scaffold,
+    "FedDyn": FedDyn,
+    "FedNova": FedNova,
+    "MOON": MOON,
+    "q-FFL": QFFL,
     "pFedMe": PFedMe,
     "Ditto": Ditto,
     "APFL": APFL,
@@ -52,6 +68,10 @@ METHODS: dict[str, type] = {
     "PersA-FL-ME": PersAFLMoreau,
     "FedRep": FedRep,
     "FedPer": FedPer,
+    "FedBABU": FedBABU,
+    "LG-FedAvg": LGFedAvg,
+    "FedBN": FedBN,
+    "FedALA": FedALA,
     "SAFA": SAFA,
     "TiFL": TiFL,
     "FedAT": FedAT,

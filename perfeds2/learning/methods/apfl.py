@@ -33,13 +33,7 @@ class APFL:
         return params, jnp.asarray(self.own_share, jnp.float32)
 
     def job(
-        self,
-        loss: Loss,
-        start: Params,
-        told: None,  # noqa: ARG002 (the interface)
-        kept: tuple[Params, Number],
-        batches: Batches,
-        beta: Number,
+        self, loss: Loss, start: Params, told: None, kept: tuple[Params, Number], batches: Batches, beta: Number
     ) -> tuple[Params, tuple[Params, Number]]:
         def step(carry: tuple[Params, Params, Array, Params], now: tuple[Batches, Array]) -> tuple[PyTree, None]:
             (w, v, share, total), (own, begins) = carry, now

@@ -24,13 +24,7 @@ class Ditto(KeepsModel):
     batches = 2
 
     def job(
-        self,
-        loss: Loss,
-        start: Params,
-        told: None,  # noqa: ARG002 (the interface)
-        kept: Params,
-        batches: Batches,
-        beta: Number,
+        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
     ) -> tuple[Params, Params]:
         def held(v: Params, own: Batches) -> Params:
             return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), plain(loss, 1)(v, own), v, start)

@@ -27,7 +27,7 @@ class FADAS:
     epsilon: StepSize = setting("ε: added to the root of the second moment.", default=1e-8)
     late: StepSize = setting("τ_c: staleness from which an upload is late.", default=1.0)
 
-    def init(self, params: Params, ues: int) -> tuple[Params, Params, Params]:  # noqa: ARG002 (the interface)
+    def init(self, params: Params, ues: int) -> tuple[Params, Params, Params]:
         return zeros(params), zeros(params), zeros(params)
 
     def weights(self, staleness: Rows) -> Float[Array, "..."]:

@@ -48,11 +48,11 @@ class TierAverage:
     def of(cls, tiers: Sequence[int]) -> "TierAverage":
         return cls(np.asarray(tiers, np.float32), max(tiers) + 1)
 
-    def init(self, params: Params, ues: int) -> tuple[Params, Array]:  # noqa: ARG002 (the interface)
+    def init(self, params: Params, ues: int) -> tuple[Params, Array]:
         models = jax.tree.map(lambda w: jnp.broadcast_to(w, (self.count, *jnp.shape(w))), params)
         return models, jnp.zeros(self.count)
 
-    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:  # noqa: ARG002 (the interface)
+    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         models, rounds = state
         tier = jnp.asarray(self.tiers)[arrived.ues[0]].astype(jnp.int32)
         theirs = mean_of(arrived.models)

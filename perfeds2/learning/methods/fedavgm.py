@@ -16,7 +16,7 @@ class FedAvgM:
     server_step: Length = setting("η_g: the server's step size.", default=1.0)
     momentum: Decay = setting("Share of its last step the server keeps.", default=0.9)
 
-    def init(self, params: Params, ues: int) -> Params:  # noqa: ARG002 (the interface)
+    def init(self, params: Params, ues: int) -> Params:
         return zeros(params)
 
     def step(self, params: Params, mean: Params, beta: Scalar, state: Params) -> tuple[Params, Params]:

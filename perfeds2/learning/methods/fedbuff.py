@@ -35,7 +35,7 @@ class FedBuff:
     discount_b: DiscountNumber = setting("b of s(τ) = hinge.", default=4.0)
     momentum: Decay | None = setting("Share of its last step the server keeps.", default=None)
 
-    def init(self, params: Params, ues: int) -> MergeState:  # noqa: ARG002 (the interface)
+    def init(self, params: Params, ues: int) -> MergeState:
         return None if self.momentum is None else zeros(params)
 
     def weights(self, staleness: Rows) -> Float[Array, "..."]:

@@ -30,7 +30,7 @@ class FedOpt:
         """Return the next second moment."""
         raise NotImplementedError
 
-    def init(self, params: Params, ues: int) -> tuple[Params, Params]:  # noqa: ARG002 (the interface)
+    def init(self, params: Params, ues: int) -> tuple[Params, Params]:
         return zeros(params), jax.tree.map(lambda w: jnp.full_like(w, self.tau**2), params)
 
     def step(self, params: Params, mean: Params, beta: Scalar, state: MergeState) -> tuple[Params, MergeState]:

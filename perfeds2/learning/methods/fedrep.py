@@ -15,7 +15,7 @@ def head_of(params: Params) -> Params:
     layers = {name.partition(".")[0] for name in params if name.startswith(HEAD)}
     if not layers:
         raise ValueError(
-            f"the model has no layer whose name begins with {HEAD}, so it has no head for UEs to keep; rename its last layer."
+            f"the model has no layer whose name begins with {HEAD}, so its last layer is unknown; name that layer {HEAD}."
         )
     last = max(layers, key=lambda layer: (len(layer), layer))
     return {name: w for name, w in params.items() if name.partition(".")[0] == last}
@@ -40,13 +40,7 @@ class FedPer(KeepsHead):
     batches = 1
 
     def job(
-        self,
-        loss: Loss,
-        start: Params,
-        told: None,  # noqa: ARG002 (the interface)
-        kept: Params,
-        batches: Batches,
-        beta: Number,
+        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
     ) -> tuple[Params, Params]:
         end, total = descend(plain(loss), start | kept, batches, beta)
         return without_head(total, kept), {name: end[name] for name in kept}
@@ -69,13 +63,7 @@ class FedRep(KeepsHead):
         return 1 + self.head_steps
 
     def job(
-        self,
-        loss: Loss,
-        start: Params,
-        told: None,  # noqa: ARG002 (the interface)
-        kept: Params,
-        batches: Batches,
-        beta: Number,
+        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
     ) -> tuple[Params, Params]:
         def of_head(head: Params, batch: Batches) -> Params:
             return jax.grad(lambda own: loss(start | own, batch))(head)

@@ -18,13 +18,7 @@ class PFedMe(KeepsModel, Moreau):
     paper = "Dinh et al., NeurIPS 2020, algorithm 1"
 
     def job(
-        self,
-        loss: Loss,
-        start: Params,
-        told: None,  # noqa: ARG002 (the interface)
-        kept: Params,
-        batches: Batches,
-        beta: Number,
+        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
     ) -> tuple[Params, Params]:
         def step(carry: tuple[Params, Params, Params], own: Batches) -> tuple[tuple[Params, Params, Params], None]:
             w, total, _ = carry

@@ -5,6 +5,7 @@ of outputs per sample) and ``dtype`` (of a sample).
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU
 from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
@@ -13,6 +14,7 @@ from perfeds2.learning.models.model import Model
 
 MODELS: Mapping[str, Model | Callable[..., Model]] = {
     "mlp": mlp,
+    "mlp-norm": partial(mlp, normalised=True),
     "lenet5": LENET.fitting,
     "lenet5-relu": LENET_RELU.fitting,
     "cnn": CNN.fitting,

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from perfeds2.learning.models.model import Params
+
+EPSILON = 1e-5  # added to variances
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,7 @@ class MLP:
     sizes: tuple[int, ...]  # inputs, hidden layers, classes
     input_scale: float = 1  # inputs are divided by it: 255 for pixels of 8 bits
     activation: Callable[[Array], Array] = jax.nn.relu
+    normalised: bool = False  # hidden layers are normalised, sample by sample, then scaled and shifted
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Draw weights and biases uniformly in ±1/√inputs, all in one draw, which compiles fastest."""
@@ -29,6 +33,8 @@ class MLP:
             layer = uniform[first:last].reshape(inputs + 1, outputs) / math.sqrt(inputs)
             params[f"dense{number}.weight"], params[f"dense{number}.bias"] = layer[:-1], layer[-1]
             first = last
+        for number, size in enumerate(self.sizes[1:-1] if self.normalised else (), start=1):
+            params[f"norm{number}.scale"], params[f"norm{number}.shift"] = jnp.ones(size), jnp.zeros(size)
         return params
 
     def __call__(self, params: Params, x: Shaped[Array, "*s x"]) -> Float[Array, "*s c"]:
@@ -42,10 +48,13 @@ class MLP:
     def after_first(self, params: Params, x: Float[Array, "*s h"]) -> Float[Array, "*s c"]:
         """Apply the other layers to the first one's outputs."""
         for number in range(2, len(self.sizes)):
+            if self.normalised:
+                scale, shift = params[f"norm{number - 1}.scale"], params[f"norm{number - 1}.shift"]
+                x = scale * jax.nn.standardize(x, epsilon=EPSILON) + shift
             x = self.activation(x) @ params[f"dense{number}.weight"] + params[f"dense{number}.bias"]
         return x
 
 
-def mlp(inputs: int, classes: int, dtype: np.dtype, hidden: int = 100) -> MLP:
+def mlp(inputs: int, classes: int, dtype: np.dtype, hidden: int = 100, normalised: bool = False) -> MLP:
     """Return an MLP with one hidden layer, of 100 as in the paper for MNIST."""
-    return MLP((inputs, hidden, classes), input_scale=255 if dtype == np.uint8 else 1)
+    return MLP((inputs, hidden, classes), input_scale=255 if dtype == np.uint8 else 1, normalised=normalised)

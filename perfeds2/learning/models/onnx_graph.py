@@ -16,7 +16,7 @@ from onnx import TensorProto, checker, helper, numpy_helper
 from perfeds2.errors import InputError
 from perfeds2.learning.models.lenet import KERNEL, LeNet
 from perfeds2.learning.models.lstm import LSTM, named
-from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.mlp import EPSILON, MLP
 from perfeds2.learning.models.model import Model, bare
 
 Arrays = Mapping[str, np.ndarray]
@@ -71,7 +71,7 @@ def to_onnx(model: Model, params: Arrays, about: Mapping[str, str]) -> bytes:
         x_size, classes = "letters_read", model.letters
     else:
         raise InputError(
-            f"--format onnx supports mlp, lenet5, lenet5-relu, cnn, lstm and lstm-leaf, but this model is a "
+            f"--format onnx supports mlp, mlp-norm, lenet5, lenet5-relu, cnn, lstm and lstm-leaf, but this model is a "
             f"{type(model).__name__}; use --format safetensors."
         )
     x_type = TensorProto.UINT8 if reads_bytes else TensorProto.FLOAT
@@ -90,6 +90,9 @@ def _dense_layers(graph: Graph, model: MLP, x: str) -> None:
     last = len(model.sizes) - 1
     for number in range(1, last + 1):
         x = _dense(graph, f"dense{number}", x, result="logits" if number == last else "")
+        if number < last and model.normalised:
+            scale, shift = graph.constant(f"norm{number}.scale"), graph.constant(f"norm{number}.shift")
+            x = graph.node("LayerNormalization", x, scale, shift, epsilon=EPSILON)
         x = x if number == last else graph.node(_activation(model), x)
 
 

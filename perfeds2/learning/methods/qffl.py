@@ -1,0 +1,27 @@
+"""q-FFL: UEs with a large loss count more, which evens out how well UEs are served."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from perfeds2.learning.merges import Params
+from perfeds2.learning.objectives import Batches, Loss, pick
+from perfeds2.learning.settings import StepSize, setting, traced
+
+
+@traced
+class QFFL:
+    """Steps along f_i^q·∇f_i, the gradient of f_i^(q+1)/(q+1); the loss and its gradient are those of one batch."""
+
+    paper = "Li et al., ICLR 2020, eq. (2)"
+    search: ClassVar = {"beta": None, "alpha": None, "fairness": 1.0}
+
+    fairness: StepSize = setting("q: how much more a large loss counts.", default=1.0)
+
+    batches = 1
+
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
+        value, gradient = jax.value_and_grad(loss)(params, pick(batches, 0))
+        weight = jnp.maximum(value, 0.0) ** self.fairness
+        return jax.tree.map(lambda g: weight * g, gradient)

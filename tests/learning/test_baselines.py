@@ -1,0 +1,158 @@
+"""Are FedNova, FedDyn, MOON, q-FFL, SEAFL, FedASMU, FedALA and those with layers of their own what their papers say?"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from twins import World, fedasync, fedavg, fedper, fedprox
+from twins_baselines import TWINS_OF_BASELINES, fedasmu, feddyn, fednova
+
+from perfeds2.learning.datasets import digits
+from perfeds2.learning.merges import MEAN
+from perfeds2.learning.methods import (
+    METHODS,
+    MOON,
+    QFFL,
+    SEAFL,
+    FedALA,
+    FedASMU,
+    FedBN,
+    FedDyn,
+    FedNova,
+    LGFedAvg,
+    parts_of,
+)
+from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
+from perfeds2.network.cell import Cell
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.simulate import simulate
+
+TASK = digits(6, 3, 0)
+CELL = Cell.draw(6, 0)
+LINE = simulate(CELL, Protocol(2, 3), payload_bits=1e5, samples=60, rounds=12)
+WORLD = World(TASK, LINE, 0, 8, 3, 0.07)
+NORMALISED = replace(TASK, model=MLP((64, 32, 10), normalised=True))
+FRESH = replace(LINE, staleness=np.zeros_like(LINE.staleness))  # all begin with the newest model
+THREE = simulate(CELL, Protocol(2, 3), payload_bits=1e5, samples=60, rounds=3)
+ONCE = replace(THREE, ues=np.arange(6).reshape(3, 2), staleness=np.zeros_like(THREE.staleness))  # every UE once
+
+
+def trained(method, line=LINE, task=TASK, **changes):
+    """The state at the end of a timeline."""
+    objective, merge = parts_of(method)
+    learner = replace(Learner(objective, batch=8, local_steps=3, merge=merge), **changes)
+    script = Script.of(line)
+    return advance(Prepared.of(task, script, learner, 0), start(task, script, learner, 0), 0, line.rounds)
+
+
+def flat(params):
+    return np.asarray(ravel_pytree(params)[0])
+
+
+def assert_close(ours, theirs, tolerance=1e-5):
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TWINS_OF_BASELINES)
+def test_a_baseline_is_its_papers_pseudocode(name):
+    task = NORMALISED if name == "FedBN" else TASK
+    world, state = replace(WORLD, task=task), trained(METHODS[name](), task=task)
+    model, kept = TWINS_OF_BASELINES[name](world)
+    assert_close(flat(state.params), model)
+    assert np.abs(model - world.first).max() > 1e-3  # it has gone somewhere
+    for ue in kept or ():
+        assert_close(flat(jax.tree.map(lambda rows, ue=ue: rows[ue], state.memory)), kept[ue])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [FedNova(1.0), MOON(0.0), QFFL(0.0), FedALA(0.0), FedBN()], ids=repr)
+def test_these_settings_are_fedavg(method):
+    """All steps, no contrast, q = 0, all of the shared layer taken over, and no normalisation layer to keep."""
+    world = WORLD if not isinstance(method, FedALA) else TwoBatches(*(getattr(WORLD, name) for name in FIELDS))
+    assert_close(flat(trained(method).params), fedavg(world)[0])
+
+
+FIELDS = ("task", "line", "seed", "batch", "steps", "step")
+
+
+class TwoBatches(World):
+    """A world whose UEs draw a second batch in every step and leave it."""
+
+    def batches(self, ue, version, count=1):  # noqa: ARG002 (the interface)
+        return [own[:1] for own in super().batches(ue, version, 2)]
+
+
+@pytest.mark.slow
+def test_feddyn_without_its_server_is_fedavg_at_mu_zero_and_begins_as_fedprox():
+    free = trained(FedDyn(0.0), merge=MEAN)
+    assert_close(flat(free.params), fedavg(WORLD)[0])
+    once = trained(FedDyn(0.5), ONCE, merge=MEAN)
+    assert_close(flat(once.params), fedprox(replace(WORLD, line=ONCE), mu=0.5)[0])
+
+
+@pytest.mark.slow
+def test_lg_fedavg_of_a_network_with_one_layer_is_fedavg():
+    task = replace(TASK, model=MLP((64, 10)))
+    state = trained(LGFedAvg(), task=task)
+    assert state.memory == {}
+    assert_close(flat(state.params), fedavg(replace(WORLD, task=task))[0])
+
+
+@pytest.mark.slow
+def test_fedbabu_and_fedper_agree_below_the_head_while_every_head_is_new():
+    """With one step in the first job of every UE."""
+    state = trained(METHODS["FedBABU"](), ONCE, local_steps=1)
+    model, _ = fedper(replace(WORLD, line=ONCE, steps=1))
+    assert_close(flat(state.params), model)
+
+
+@pytest.mark.slow
+def test_seafl_that_trusts_all_alike_is_fedavg_and_that_takes_nothing_stays():
+    alike = SEAFL(importance=0.0, mixing=1.0)
+    assert_close(flat(trained(alike, FRESH).params), fedavg(replace(WORLD, line=FRESH))[0])
+    assert_close(flat(trained(SEAFL(mixing=0.0)).params), WORLD.first)
+
+
+@pytest.mark.slow
+def test_fedasmu_with_constant_controls_is_fedasync():
+    constant = FedASMU(fading=0.0, constant=1.5, control_step=0.0)
+    assert_close(flat(trained(constant).params), fedasync(WORLD, alpha=0.6, s=lambda _: 1.0, rho=0.0)[0])
+
+
+@pytest.mark.slow
+def test_fedasmu_learns_its_controls():
+    model, _ = fedasmu(WORLD, step=3.0)
+    assert np.abs(model - fedasmu(WORLD, step=0.0)[0]).max() > 1e-3
+    assert_close(flat(trained(FedASMU(control_step=3.0)).params), model)
+
+
+@pytest.mark.slow
+def test_numbers_of_steps_differ_and_matter():
+    assert np.abs(fednova(WORLD)[0] - fedavg(WORLD)[0]).max() > 1e-3
+    assert np.abs(feddyn(WORLD)[0] - fedavg(WORLD)[0]).max() > 1e-3
+
+
+def test_what_ues_keep_is_not_uploaded():
+    params = NORMALISED.model.init(jax.random.key(0))
+    kept = {name: set(METHODS[name]().withheld(params)) for name in ("FedBN", "LG-FedAvg", "FedBABU")}
+    norm, body = {"norm1.scale", "norm1.shift"}, {"dense1.weight", "dense1.bias"}
+    assert kept == {"FedBN": norm, "LG-FedAvg": norm | body, "FedBABU": {"dense2.weight", "dense2.bias"}}
+
+
+def test_a_normalised_layer_is_what_it_says():
+    """Of (1, 3): mean 2, deviation 1."""
+    model = MLP((2, 2, 1), activation=lambda x: x, normalised=True)
+    params = model.init(jax.random.key(0)) | {
+        "dense1.weight": jnp.eye(2),
+        "dense1.bias": jnp.zeros(2),
+        "dense2.weight": jnp.array([[1.0], [10.0]]),
+        "dense2.bias": jnp.zeros(1),
+        "norm1.scale": jnp.array([2.0, 3.0]),
+        "norm1.shift": jnp.array([0.5, 0.0]),
+    }
+    assert_close(model(params, jnp.array([[1.0, 3.0]])), [[-1.5 + 30.0]], 1e-4)
