@@ -14,7 +14,7 @@ from perfeds2.commands.data import data_app
 from perfeds2.commands.errata import errata
 from perfeds2.commands.export import export
 from perfeds2.commands.federate import federate_app
-from perfeds2.commands.fleet import fleet
+from perfeds2.commands.fleet import fleet_app
 from perfeds2.commands.methods import methods
 from perfeds2.commands.replay import replay
 from perfeds2.commands.report import report
@@ -32,7 +32,6 @@ COMMANDS = {  # commands without the settings of a run, and their groups in the 
     calibrate: "Deploy",
     replay: "Deploy",
     export: "Deploy",
-    fleet: "Data",
 }
 
 app = typer.Typer(
@@ -54,6 +53,7 @@ for command, group in COMMANDS.items():
     app.command(rich_help_panel=group)(command)
 app.add_typer(federate_app, name="federate", rich_help_panel="Deploy")
 app.add_typer(data_app, name="data", rich_help_panel="Data")
+app.add_typer(fleet_app, name="fleet", rich_help_panel="Data")
 
 
 @app.callback(invoke_without_command=True)

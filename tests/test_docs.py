@@ -175,7 +175,10 @@ def parse(words):
             return  # of perfeds2 itself: --version, or --install-completion, which must not happen here
         while words and isinstance(command, Group):
             context = command.make_context("perfeds2", words, parent=context)
-            _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+            left = [*context._protected_args, *context.args]
+            if not left:
+                return  # a group that does something without a command: fleet
+            _, command, words = command.resolve_command(context, left)
         if command is None or isinstance(command, Group) or not words:
             return  # by its name only
         given = command.make_context(command.name, words, parent=context).params

@@ -1,7 +1,7 @@
 """Define when UEs are present: intervals of simulated seconds, optionally periodic, as a pure function of time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,18 @@ class Hours:
             else:
                 borders += [start_s, end_s]
         return borders
+
+
+def hours_text(stays: Iterable[Interval], period_s: float, digits: int = 6) -> str:
+    """Return periodic hours as a fleet file has them, with overlapping stays joined; empty if there are none."""
+    joined: list[list[float]] = []
+    for start_s, end_s in sorted(stays):
+        if joined and start_s <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], end_s)
+        else:
+            joined.append([start_s, end_s])
+    texts = [f"{start_s:.{digits}g}-{end_s:.{digits}g}" for start_s, end_s in joined]
+    return f"{';'.join(texts)}/{period_s:.{digits}g}" if texts else ""
 
 
 class Availability:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from perfeds2.files import write_text
+from perfeds2.network.availability import hours_text
 
 FILE, TRACES = "fleet.csv", "traces"
 CLASSES_BPS = (0.5e6, 4e6, 20e6)  # median uplink rates
@@ -52,7 +53,7 @@ def write_fleet(folder: Path, made: Made) -> Path:
         else:
             rate = f"{median:.6g}"
         if rng.random() < made.hours:
-            available = hours_text(made.day_s, rng)
+            available = random_hours(made.day_s, rng)
         lines.append(f"phone {number},{speed:.6g},{rate},{trace},{available}")
     write_text(folder / FILE, "\n".join([*lines, ""]))
     return folder / FILE
@@ -70,21 +71,14 @@ def trace_text(median_bps: float, made: Made, rng: np.random.Generator) -> str:
     return "\n".join([*lines, ""])
 
 
-def hours_text(day_s: float, rng: np.random.Generator) -> str:
+def random_hours(day_s: float, rng: np.random.Generator) -> str:
     """Return a night at the charger and up to three short stays by day, the same every day, from a random hour on."""
     start = rng.random()
     stays = [(start, start + rng.uniform(0.25, 0.4))]  # as fractions of a day
     for _ in range(rng.integers(0, 4)):
         begin = start + rng.uniform(0.45, 0.9)
         stays.append((begin, min(begin + rng.uniform(0.01, 0.04), start + 1)))
-    intervals = sorted(_within_a_day(stays))
-    merged: list[list[float]] = []
-    for begin, end in intervals:
-        if merged and begin <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], end)
-        else:
-            merged.append([begin, end])
-    return ";".join(f"{begin * day_s:.6g}-{end * day_s:.6g}" for begin, end in merged) + f"/{day_s:.6g}"
+    return hours_text([(begin * day_s, end * day_s) for begin, end in _within_a_day(stays)], day_s)
 
 
 def _within_a_day(stays: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
