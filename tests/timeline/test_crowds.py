@@ -60,6 +60,16 @@ def test_a_guess_as_large_as_usual_is_safe_in_a_large_cell(limits):
     assert_same(guessed, follow_everybody(given, **limits))
 
 
+def test_room_for_lost_jobs_grows_wherever_it_ends(monkeypatch):
+    """It doubles from one row, and ends between UEs that are not followed and one that is, too."""
+    given = setting(3_000, 5, 5)
+    monkeypatch.setattr(compiled, "LOST_ROWS", 1)
+    guessed = follow(given, 240, 12)
+    assert guessed is not None
+    monkeypatch.undo()
+    assert_same(guessed, follow_everybody(given, rounds=12))
+
+
 @pytest.mark.parametrize("name", ["umi", "rma"])
 def test_where_modulation_sets_the_rate_the_fast_processors_are_followed(name):
     given = setting(3_000, 5, 5, radio=RADIOS[name], power_w=0.2)
