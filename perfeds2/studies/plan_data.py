@@ -135,8 +135,8 @@ class SeedOutcome:
     least_share: float  # share of the merges of the UE with the fewest
     scores: tuple[float | None, ...]  # at equal intervals from 0 to the horizon; None is NaN
     fall: float  # drop below the target, or its best before, relative to the way from start to target
-    needs_s: float = 0.0  # until it was kept, else first reached, else the end: keeping it takes no less
-    needs_j: float = 0.0  # joules of all UEs until then
+    needs_s: float  # until it was kept, else first reached, else the end: keeping it takes no less
+    needs_j: float  # joules of all UEs until then
 
     @property
     def fails(self) -> bool:

@@ -16,6 +16,7 @@ from perfeds2.studies.plan_search import PlanSearch, begin, check_limits, horizo
 from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours, variants
 from perfeds2.studies.plan_trials import EVALUATIONS, Played, Trials
 from perfeds2.studies.search import Rung
+from perfeds2.timeline.record import Timeline
 
 Law = Callable[[Choice, int], tuple[float, float]]  # when the target is reached, and the share of looks that hold it
 
@@ -228,6 +229,15 @@ def test_if_the_spec_does_not_reach_the_target_a_quarter_of_the_ues_without_a_bo
     assert {choice for choice, _, _ in trials.wanted} == {space.asked, gentle}
 
 
+def test_if_the_spec_is_checked_it_gets_three_times_as_long_as_it_takes():
+    space = space_of(search={"bits": [8, 32]})
+    for check, horizon_s in ((False, 5.2), (True, 15.0)):
+        trials = MadeUp(space, law=lambda choice, _: (5.0 if choice.bits == 32 else 1.2, 1.0))
+        best, target = begin(space, trials, PlanRequest(check=check))
+        assert best.bits == 8
+        assert target.horizon_s == pytest.approx(horizon_s, rel=0.1)
+
+
 def test_a_target_no_one_reaches_is_refused_with_how_far_it_got():
     with pytest.raises(
         InputError, match=r"--target-accuracy 0.9 is not reached within 240 simulated seconds .*best look"
@@ -325,6 +335,26 @@ def test_the_spec_of_a_choice_says_what_the_choice_says():
     spec = space.spec_of(choice, [3], 12.0, 60)
     assert make_space(spec, {}).asked == choice
     assert (spec.learning_of("PerFedS2").beta, spec.run.seeds, spec.run.horizon_s) == (0.02, (3,), 12.0)
+    assert (spec.run.eval_every_s, spec.run.rounds, spec.run.stop_when_diverged) == (0.2, None, True)
+
+
+def test_what_the_clock_shows_agrees_with_counting_the_merges_up_to_the_horizon():
+    space = space_of(ues=6, quorum=2)
+    trials = Trials(space, 0.9)
+    until_s = {horizon_s: trials.play(space.asked, 0, horizon_s) for horizon_s in (2.0, 0.5)}
+    simulated_s, timeline = trials.timelines[space.asked, 0]
+    assert simulated_s == 2  # the shorter one is its beginning
+    assert isinstance(timeline, Timeline)
+    for horizon_s, played in until_s.items():
+        closed = [round_ for round_, time_s in enumerate(timeline.time_s) if time_s <= horizon_s]
+        merged = [int(ue) for round_ in closed for ue in timeline.ues[round_]]
+        counts = [merged.count(ue) for ue in range(6)]
+        assert isinstance(played, Played)
+        assert 1 < len(closed) < len(timeline.time_s) + (horizon_s == 2)
+        assert played.seconds_per_round == pytest.approx(timeline.time_s[closed[-1]] / len(closed))
+        assert played.least_share == pytest.approx(min(counts) / len(merged))
+        assert played.starved == tuple(ue for ue in range(6) if not counts[ue])
+    assert trials.play(space.asked, 0, 1e-6) == "no round closes within 1e-06 s"
 
 
 @pytest.mark.parametrize(
@@ -396,6 +426,17 @@ def test_a_limit_holds_for_the_worst_seed():
     ):
         search, choice = search_of(lambda _, seed: (1.0 + seed, 1.0), 3, request)
         assert said in (search.breach(choice) or "")
+
+
+def test_the_least_share_counts_before_and_after_training():
+    said = "a UE has only 1.00% of the merges (--least-share 0.02)"
+    search, trained = search_of(lambda *_: (1.0, 1.0), 3, PlanRequest(least_share=0.02))
+    simulated = trained.with_(quorum=9)
+    assert search.breach(simulated) is None
+    search.play(simulated)
+    assert (search.breach(simulated), search.breach(trained)) == (said, said)
+    allowed, choice = search_of(lambda *_: (1.0, 1.0), 3, PlanRequest(least_share=0.01))
+    assert allowed.breach(choice) is None
 
 
 @pytest.mark.parametrize(("seeds", "stands"), [(3, False), (4, True)])

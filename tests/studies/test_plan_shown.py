@@ -11,7 +11,17 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from perfeds2.studies.plan_data import LOOKS, Candidate, Choice, Plan, PlanRequest, PlanTarget, SeedOutcome
+from perfeds2.studies.plan_data import (
+    LOOKS,
+    Candidate,
+    Choice,
+    Plan,
+    PlanRequest,
+    PlanTarget,
+    SeedOutcome,
+    map_chart,
+    maps_of,
+)
 
 mpl.use("agg")
 EVIL = "<script>alert(1)</script>"
@@ -19,7 +29,7 @@ CHOICE = Choice(4, 5, "first", "equal_share", "restart", 1, 32)
 
 
 def trial(seed: int, time_s: float) -> SeedOutcome:
-    return SeedOutcome(seed, "kept", time_s, time_s, 0.99, 0.5, 0.06, (0.1, 0.9), 0.0)
+    return SeedOutcome(seed, "kept", time_s, time_s, 0.99, 0.5, 0.06, (0.1, 0.9), 0.0, time_s, 0.5)
 
 
 BEST = Candidate(CHOICE, "holds", "", scouted_s=5.0, trials=(trial(0, 4.0), trial(1, 5.0), trial(2, 7.0)))
@@ -90,6 +100,17 @@ def test_its_map_has_every_a_and_s_of_the_choice_and_a_star_on_it():
     legend: Any = axes.get_legend()
     assert len(legend.get_texts()) == 5
     assert {line.get_label() for line in NOTHING.plot(Figure().subplots()).lines} == {"breaks a limit", "slower"}
+
+
+def test_a_map_has_three_choices_or_the_recommended_one_which_comes_first():
+    pair = tuple(Candidate(CHOICE.with_(bits=4, quorum=quorum), "slower", "") for quorum in (1, 2))
+    wide = tuple(Candidate(CHOICE.with_(local_steps=2, quorum=quorum), "slower", "") for quorum in range(1, 7))
+    plan = replace(PLAN, candidates=(*PLAN.candidates, *pair, *wide))
+    assert [(name, len(group)) for name, group in maps_of(plan)] == [(CHOICE.rest, 4), (wide[0].choice.rest, 6)]
+    assert [len(group) for _, group in maps_of(replace(plan, choice=None))] == [6, 4]
+    assert [len(group) for _, group in maps_of(replace(plan, candidates=(BEST, *pair), choice=0))] == [1]
+    assert [len(group) for _, group in maps_of(replace(plan, candidates=(BEST, *pair), choice=None))] == [2]
+    assert map_chart(PLAN.candidates[:1], None).height_px == 170  # a row for each S
 
 
 def test_verdicts_are_told_apart_by_more_than_colour():
