@@ -1,5 +1,7 @@
 """Do the counterparts of PyTorch's operations compute what they should? Without PyTorch: by hand, and by XLA's own."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,13 +18,99 @@ def normal(*shape):
     return jnp.asarray(np.random.default_rng(len(shape)).standard_normal(shape), jnp.float32)
 
 
-@pytest.mark.parametrize(("stride", "padding", "dilation"), [((1, 1), (0, 0), (1, 1)), ((2, 1), (1, 2), (1, 2))])
-def test_a_matrix_times_patches_is_xlas_convolution(stride, padding, dilation):
-    x, weight = normal(2, 3, 8, 9), normal(4, 3, 3, 2)
-    edges = [(p, p) for p in padding]
-    theirs = jax.lax.conv_general_dilated(x, weight, stride, edges, rhs_dilation=dilation, precision="highest")
-    ours = aten.convolution(x, weight, None, stride, padding, dilation, False, (0, 0), 1)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+def channels(values):
+    return np.asarray(values)[:, None, None]
+
+
+def centred(x, axis):
+    return x - x.mean(axis=axis, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "groups"),
+    [((1, 1), (0, 0), (1, 1), 1), ((2, 1), (1, 2), (1, 2), 1), ((1, 2), (1, 0), (2, 1), 2)],
+)
+def test_a_convolution_is_xlas(stride, padding, dilation, groups):
+    x, weight, bias = normal(2, 4, 8, 9), normal(4, 4 // groups, 3, 2), jnp.arange(4.0)
+    how = {"rhs_dilation": dilation, "feature_group_count": groups, "precision": "highest"}
+    theirs = jax.lax.conv_general_dilated(x, weight, stride, [(p, p) for p in padding], **how)
+    ours = aten.convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
+    np.testing.assert_allclose(ours, theirs + bias[:, None, None], rtol=1e-4, atol=1e-5)
+
+
+X, IMAGE = np.asarray(normal(3, 4)), np.asarray(normal(2, 4, 6, 6))
+HALVES = IMAGE.reshape(2, 2, -1)  # two groups of channels
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("clamp", (X, -0.5, 0.5), X.clip(-0.5, 0.5)),
+        ("clamp", (X, None, 0.5), np.minimum(X, 0.5)),
+        ("clamp", (X, 0.5), np.maximum(X, 0.5)),
+        ("hardtanh", (3 * X,), (3 * X).clip(-1, 1)),
+        ("leaky_relu", (X,), np.maximum(X, 0.01 * X)),
+        ("softplus", (X, 2.0), np.log1p(np.exp(2 * X)) / 2),
+        ("elu", (X, 0.5, 2.0), 2 * np.where(X > 0, X, 0.5 * np.expm1(X))),
+        ("add", (X, 2.0), X + 2),
+        ("sub", (X, 2.0, 3), X - 6),
+        ("addmm", (X[:, :3], X, X.T, 2, 3), 2 * X[:, :3] + 3 * (X @ X.T)),
+        ("linear", (X, X), X @ X.T),
+        ("sum", (X, []), X.sum()),
+        ("sum", (X, [1], True), X.sum(axis=1, keepdims=True)),
+        ("mean", (X, 0), X.mean(axis=0)),
+        ("var", (X, [1]), X.var(axis=1, ddof=1)),
+        ("max.dim", (X, 1), (X.max(axis=1), X.argmax(axis=1))),
+        ("max.dim", (X, 0, True), (X.max(axis=0)[None], X.argmax(axis=0)[None])),
+        ("linalg_vector_norm", (X, 2, [1]), np.linalg.norm(X, axis=1)),
+        ("linalg_vector_norm", (0 * X,), 0.0),
+        ("squeeze.dims", (X[None], [0, 1]), X),
+        ("expand", (X[:, None], [-1, 2, 4]), np.stack([X, X], axis=1)),
+        ("expand", (X, [2, 3, 4]), np.stack([X, X])),
+        ("slice", (X, -1, 1, None, 2), X[:, 1::2]),
+        ("slice", (X,), X),
+        ("split_with_sizes", (X, [1, 3], 1), (X[:, :1], X[:, 1:])),
+        ("constant_pad_nd", (X, [1, 2], 7), np.pad(X, [(0, 0), (1, 2)], constant_values=7)),
+        ("constant_pad_nd", (X, [0, -1, 2, 1]), np.pad(X[:, :-1], [(2, 1), (0, 0)])),
+        ("avg_pool2d", (IMAGE, [3, 2]), IMAGE.reshape(2, 4, 2, 3, 3, 2).mean(axis=(3, 5))),
+        ("max_pool2d", (IMAGE[..., :5, :], [2, 2]), IMAGE[..., :4, :].reshape(2, 4, 2, 2, 3, 2).max(axis=(3, 5))),
+        ("max_pool1d", (X, [2], [1]), np.maximum(X[:, :-1], X[:, 1:])),
+        ("_adaptive_avg_pool2d", (IMAGE, [2, 3]), IMAGE.reshape(2, 4, 2, 3, 3, 2).mean(axis=(3, 5))),
+        (
+            "layer_norm",
+            (X, [4], X[0], X[1], 0.1),
+            centred(X, 1) / np.sqrt(X.var(axis=1, keepdims=True) + 0.1) * X[0] + X[1],
+        ),
+        ("group_norm", (IMAGE, 2), (centred(HALVES, 2) / HALVES.std(axis=2, keepdims=True)).reshape(IMAGE.shape)),
+        (
+            "_native_batch_norm_legit_no_training",
+            (IMAGE, X[0], X[1], X[2], X[0] ** 2, 0.1, 0.5),
+            ((IMAGE - channels(X[2])) / np.sqrt(channels(X[0]) ** 2 + 0.5) * channels(X[0]) + channels(X[1]),),
+        ),
+        ("embedding", (X, np.array([2, 0])), X[[2, 0]]),
+    ],
+)
+def test_an_operation_is_numpys(name, given, expected):
+    found = ATEN[name](*(jnp.asarray(each) if isinstance(each, np.ndarray) else each for each in given))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        tuple(jax.tree.leaves(found)),
+        tuple(jax.tree.leaves(expected)),
+    )
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_batch_is_normalised_by_the_statistics_that_are_given_or_else_its_own(own):
+    mean, variance = IMAGE.mean(axis=(0, 2, 3)), IMAGE.var(axis=(0, 2, 3))
+    given = (None, None) if own else (jnp.asarray(X[0]), jnp.asarray(X[1] ** 2))
+    found, *_, own_mean, own_variance = aten.batch_norm_in_training(
+        jnp.asarray(IMAGE), None, None, *given, True, 0.1, 0.5
+    )
+    used = (mean, variance) if own else (X[0], X[1] ** 2)
+    expected = (IMAGE - channels(used[0])) / np.sqrt(channels(used[1]) + 0.5)
+    pairs: list[Any] = [(found, expected), (own_mean, mean), (own_variance, variance * 72 / 71)]
+    for ours, theirs in pairs:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_of_equal_numbers_the_first_gets_the_gradient():

@@ -36,6 +36,14 @@ def test_it_has_the_69_656_numbers_of_lenet_5_on_cifar_100():
     assert sum(shape.size for shape in shapes.values()) == 69_656
 
 
+def test_weights_are_drawn_up_to_one_over_the_root_of_the_inputs():
+    drawn = LeNet().init(jax.random.key(0))
+    for name, inputs in (("conv1", 75), ("conv2", 150), ("dense1", 400)):
+        largest = float(abs(drawn[f"{name}.weight"]).max())
+        assert largest == pytest.approx(inputs**-0.5, rel=0.02)
+        assert largest <= inputs**-0.5
+
+
 def test_the_network_of_the_field_has_its_924_708_numbers():
     shapes = jax.eval_shape(CNN.init, jax.random.key(0))
     assert sum(shape.size for shape in shapes.values()) == 924_708

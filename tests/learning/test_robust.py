@@ -13,7 +13,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning.attacks import ATTACKS, FACTOR, hostile_ues
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.merges import Arrived
+from perfeds2.learning.merges import Arrived, mean_of
 from perfeds2.learning.methods import ROBUST
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Known, Learner, Program, first_weights, local_update, merge_now
@@ -135,6 +135,10 @@ def upload(ue, how=None, task=TASK, clip=None):
 HONEST = upload(BAD)
 WEIGHTS = np.concatenate([np.ravel(PARAMS[name]) for name in sorted(PARAMS)])
 LENGTH = FACTOR * np.linalg.norm(HONEST)
+
+
+def test_a_model_of_one_array_has_a_mean():
+    np.testing.assert_allclose(mean_of({"w": jnp.array([[1.0, 2.0], [3.0, 6.0]])})["w"], [2.0, 4.0])
 
 
 def test_the_share_of_hostile_ues_is_drawn_from_the_seed():

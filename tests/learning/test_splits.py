@@ -153,6 +153,8 @@ def test_of_labels_that_a_ue_all_has_once_one_is_for_testing():
         (np.zeros(3), "expected a UE for each of 6 samples, or positive shares of shape \\(2, 2\\)"),
         (np.full(6, 2), "must give each of 2 UEs, numbered from 0, at least one training and one test sample"),
         (np.zeros((2, 2)), "or positive shares"),
+        (np.ones(2, int), "gave int64 of shape \\(2,\\)"),
+        (np.array([2.0, -1.0]), "or positive shares"),
     ],
 )
 def test_an_own_split_that_is_none_is_refused(found, sentence):
