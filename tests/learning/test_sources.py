@@ -22,7 +22,7 @@ from perfeds2.learning.datasets import source_of
 from perfeds2.learning.datasets import sources as data_sources
 from perfeds2.learning.datasets.cifar100 import CIFAR100, read_cifar100_archive, read_cifar100_parts
 from perfeds2.learning.datasets.mnist import MNIST, read_mnist
-from perfeds2.learning.datasets.shakespeare import SHAKESPEARE, Role, read_roles, roles_of_text
+from perfeds2.learning.datasets.shakespeare import SHAKESPEARE, Role, _title_above, read_roles, roles_of_text
 from perfeds2.learning.files import sources
 from perfeds2.learning.files.formats import DataBroken, read_idx
 from perfeds2.learning.files.sources import Download, Form, Source, fetch, find, look_for
@@ -413,6 +413,13 @@ def test_roles_are_cut_from_the_plays_by_leafs_rules(written):
     assert roles_of_text(PLAYS) == [lear, dromio, luce]
     assert read_roles(written(PLAYS.encode("utf-8-sig"), "raw_data.txt")) == [lear, dromio]
     assert read_roles(written(zipped(PLAYS), "1994-01-100.zip")) == [lear, dromio]
+
+
+@pytest.mark.parametrize(
+    ("above", "title"), [(["LEAR", "", ""], "LEAR"), (["", "LEAR", "HAMLET"], "LEAR"), (["", ""], "")]
+)
+def test_a_plays_title_is_the_nearest_line_two_or_more_above(above, title):
+    assert _title_above([*above, "DRAMATIS PERSONAE"], len(above)) == title
 
 
 # ---- reading malformed files

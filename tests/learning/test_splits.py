@@ -162,6 +162,14 @@ def test_an_own_split_that_is_none_is_refused(found, sentence):
         Given("mine", lambda *_: found)(Samples.of(np.array([0, 1] * 3)), 2, 0)
 
 
+@pytest.mark.parametrize("shares", [[[0.75, 0.25], [0.25, 0.75]], [[3.0, 1.0], [1.0, 3.0]]])
+def test_own_shares_may_differ_between_two_labels(shares):
+    y = np.repeat([0, 1], 80)
+    parts = Given("mine", lambda *_: np.array(shares))(Samples.of(y), 2, 0)
+    found = [np.bincount(y[np.concatenate(parts_of(parts, ue))]).tolist() for ue in range(2)]
+    assert found == [[60, 20], [20, 60]]
+
+
 def test_too_little_for_a_split_is_a_sentence():
     with pytest.raises(
         ValueError, match=r"gives a UE too few to train and test on .* 30 samples for 20 UEs; use fewer UEs"
@@ -171,6 +179,7 @@ def test_too_little_for_a_split_is_a_sentence():
 
 def test_built_in_tasks_take_splits_or_say_why_not():
     assert digits(5, None, 0, split=Dirichlet(0.5)).data.ues == 5
+    assert digits.learned.labels == 10
     every = synthetic(4, None, 0, split=SPLITS["iid"]).data
     _, y, _ = every.test_part(jnp.int32(0), 64)
     assert np.unique(y).size > 5
