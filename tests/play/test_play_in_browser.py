@@ -2,7 +2,6 @@
 
 import http.server
 import json
-import os
 import shutil
 import threading
 import time
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from axe import faults, needs_axe
 
 from perfeds2.play.knobs import KNOBS, knobs_at, read_state, settings_at
 from perfeds2.play.page import canned_page
@@ -31,8 +31,6 @@ pytest.importorskip("selenium")
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
-
-AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, if there is one
 
 
 def open_page(browser: Any, url: str, width: int = 1200, *, dark: bool = False, calm: bool = True) -> None:
@@ -273,17 +271,15 @@ def test_a_canned_page_opens_offline_and_moves(browser, talk):
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.skipif(AXE is None, reason="$PERFEDS2_AXE names no axe.min.js; not checked: accessibility by axe-core")
+@needs_axe
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_no_serious_fault(browser, served, talk, width, dark):
-    assert AXE is not None
     for url in (served, talk):
         open_page(browser, url, width, dark=dark)
         browser.execute_script(
             "rows = ['SYN', 'S2', 'ASY'].map((mode) => ({ mode, algorithm: mode, time_s: 1, test_accuracy_personal: .5, test_accuracy: .4 }));"
             "drawLearned(); for (const each of document.querySelectorAll('details')) each.open = true;"
         )
-        browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(AXE).read_text(encoding="utf-8")})
-        found = browser.execute_async_script("axe.run(document).then(arguments[0])")["violations"]
+        found = faults(browser, dark=dark)
         assert [(each["id"], [node["target"] for node in each["nodes"]]) for each in found] == []

@@ -1,7 +1,6 @@
 """Claims about the page as a reader sees it, in headless Chromium."""
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from arena_by_formula import plan_of, played, run
+from axe import faults, needs_axe
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -20,7 +20,6 @@ from perfeds2.report.run import write_report
 from perfeds2.report.together import write_together
 from perfeds2.studies.arena_plan import USUAL
 
-AXE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, if there is one
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.browser,
@@ -202,17 +201,15 @@ def test_tables_fit_a_screen_of_1280(browser: webdriver.Chrome, page: Path, besi
         assert browser.execute_script(wide) == 0
 
 
-@pytest.mark.skipif(AXE is None, reason="$PERFEDS2_AXE names no axe.min.js; not checked: accessibility by axe-core")
+@needs_axe
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_no_fault(browser: webdriver.Chrome, page: Path, beside: Path, width: int, dark: bool):
-    assert AXE is not None
     scheme = {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]}
     for each in (page, beside):
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
         open_page(browser, each, width)
-        browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(AXE).read_text(encoding="utf-8")})
-        found = browser.execute_async_script("axe.run(document).then(arguments[0])")["violations"]
+        found = faults(browser, dark=dark)
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
         assert [(fault["id"], [node["target"] for node in fault["nodes"]]) for fault in found] == []
 
