@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 from unittest.mock import patch
 
+import jax
 from jaxtyping import config
 
 with warnings.catch_warnings():
@@ -58,6 +59,16 @@ def told(*arguments: object) -> tuple[int, str, str]:
         os.environ.clear()
         os.environ.update(environment)  # commands that train set flags of the compiler
     raise AssertionError("main() ends with an exit status")
+
+
+@contextlib.contextmanager
+def compiled_as_users_do() -> Iterator[None]:
+    """Optimise in this process as a user's command does: worth it where much is trained (``conftest.py``)."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
 
 
 def optimised() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 What tests compile, Python's bytecode too, they keep in pytest's cache, not in the user's: half of their time would be compiling the same again.
 They compile with little optimisation and by the simpler of the compiler's two ways, which is sooner done, and so do the commands they
-start; but what is typed from docs/tutorial is compiled as a reader's is.
+start; but what is typed from docs/tutorial and notebooks is optimised as a reader's is.
 """
 
 import ctypes
