@@ -76,6 +76,7 @@ class Crew:
         most = np.inf
         if losses is not None and budget is not None:
             most = float(np.searchsorted(losses, budget, "right")) - 1
+        self.losses = losses
         self.devices = [Device(ue, losses=losses, most_merges=most) for ue in range(ues)]
         self.states: dict[DeviceState, dict[int, None]] = {state: {} for state in STATES}  # longest in the state first
         self.states["away"] = dict.fromkeys(range(ues))
@@ -105,8 +106,10 @@ class Crew:
 
     def privacy(self) -> dict[str, float]:
         """Return the worst and the median ε of all devices; nothing without noise."""
-        found = [device.epsilon for device in self.devices if device.epsilon is not None]
-        return {"epsilon_worst": max(found), "epsilon_median": float(np.median(found))} if found else {}
+        if self.losses is None:
+            return {}
+        found = self.losses[[device.merges for device in self.devices]]
+        return {"epsilon_worst": float(found.max()), "epsilon_median": float(np.median(found))}
 
     def move(self, ues: Iterable[int], here: bool) -> None:
         """Mark devices as reachable or unreachable."""

@@ -392,7 +392,7 @@ class Federation:
         If fewer will ever have privacy budget for another round, end the run.
         """
         crew, quorum, latest = self.crew, self.protocol.quorum, rested_since(self.round, self.protocol)
-        resting = crew.resting(latest)
+        resting = crew.resting(latest) if self.protocol.rest_rounds > 1 else 0
         usable = crew.usable - resting
         if usable >= quorum:
             if self.warning is not None:

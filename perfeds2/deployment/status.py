@@ -18,7 +18,7 @@ DeviceState = Literal["set aside", "away", "finishing", "arrived", "working", "i
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 STOPPED = "stopped"  # phase of a federation that gave up; its warning says why
 PAUSED = "paused"  # phase of a federation whose disk is full
-SHOWN = 24  # devices in the table; if there are more, some of each state
+SHOWN = 28  # devices in the table; if there are more, some of each state
 NAMED = 12  # devices named per round
 COLOURS: dict[str, str] = {
     "working": "cyan",

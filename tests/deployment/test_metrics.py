@@ -117,6 +117,7 @@ def test_every_number_is_what_was_told():
         "idle": 1,
         "away": 1,
         "set aside": 1,
+        "spent": 0,
     }
     assert seen["perfeds2_refusals_total"] == {"wrong job": 4, "wrong update": 2}
     assert seen["perfeds2_merge_share"] == pytest.approx(SHARES)

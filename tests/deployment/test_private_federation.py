@@ -22,6 +22,7 @@ from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import NOISE_SEED, Setup
 from perfeds2.deployment.status import draw
+from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
 from perfeds2.learning.methods import FedBuff
 from perfeds2.learning.objectives import FedAvg
@@ -209,7 +210,7 @@ def test_an_update_is_clipped_to_the_norm_that_the_noise_hides_whatever_others_s
 
 def test_noise_is_added_once_to_the_sum_weighted_or_not():
     params = {"w": np.zeros(40_000, np.float32)}
-    updates = [{"w": np.zeros(40_000, np.float32)}] * 5
+    updates: list[Arrays] = [{"w": np.zeros(40_000, np.float32)}] * 5
     noisy = replace(TINY, clip=2.0, noise=3.0)
     noise = noise_on(params, noisy, 4)
     assert noise is not None
