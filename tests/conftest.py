@@ -1,6 +1,6 @@
 """Every test run checks array shapes and types of the whole package (``typecheck.py``).
 
-What tests compile, Python's bytecode too, they keep in pytest's cache, not in the user's: half of their time would be compiling the same again.
+What tests compile they keep in pytest's cache, not in the user's: half of their time would be compiling the same again.
 They compile with little optimisation and by the simpler of the compiler's two ways, which is sooner done, and so do the commands they
 start; but what is typed from docs/tutorial and notebooks is optimised as a reader's is.
 """
@@ -20,8 +20,7 @@ import typecheck
 from jaxtyping import install_import_hook
 
 SOONER = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")  # half of compiling's time
-CACHE = Path(__file__).parents[1] / ".pytest_cache"
-COMPILED = CACHE / "compiled"
+COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
 os.environ["XLA_FLAGS"] = " ".join(
     [*SOONER, os.environ.get("XLA_FLAGS", "")]
 )  # read when the first function is compiled
@@ -29,7 +28,6 @@ os.environ |= {
     "PERFEDS2_COMPILE_CACHE": str(COMPILED),
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
 }  # of the commands that tests start
-os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(CACHE / "bytecode")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of them would compile all of the package anew
 sys.dont_write_bytecode = False
 jax.config.update("jax_disable_most_optimizations", True)
@@ -61,6 +59,12 @@ hook = install_import_hook("perfeds2", "typecheck.checked")
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache entry")
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage less often, and not among what was imported: tracing makes many objects."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_runtest_setup() -> None:

@@ -195,6 +195,11 @@ def apply(setting: dict[str, Any]) -> None:
             for panel in FIGURES["exp_4"].panels
         ]
         FIGURES["exp_4"] = replace(FIGURES["exp_4"], panels=tuple(panels))
+    if setting.get("in_numpy"):
+        sys.path.append(str(Path(__file__).parents[1]))
+        from in_numpy import train_in_numpy
+
+        train_in_numpy(setattr)
     if "in_process" in setting:
         pool.find_workers = lambda *_: pool.Engine()  # train in the process that writes the tables: its death matters
     if "xla_flags" in setting:

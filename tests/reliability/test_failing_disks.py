@@ -11,7 +11,8 @@ from killable_commands import Commands, Ended, files_of
 
 QUICK = "--task synthetic --ues 4 --quorum 2 --rounds 4 --eval-every-s 0.1 --batch 4 --quiet"
 RUN = f"run {QUICK} --algorithms FedAvgS2 --out"
-EVERY_MOMENT = {"checkpoint_every_s": 0.0}
+QUICKLY = {"in_numpy": True}  # what is trained does not matter here
+EVERY_MOMENT = QUICKLY | {"checkpoint_every_s": 0.0}
 
 
 def assert_one_sentence(ended: Ended, status: int, words: str) -> None:
@@ -48,7 +49,7 @@ def roomy_disk(tmp_path: Path) -> Iterator[Path]:
 def earlier(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """A finished run, made where there is room."""
     place = tmp_path_factory.mktemp("earlier")
-    assert commands(*RUN.split(), "out", cwd=place).status == 0
+    assert commands(*RUN.split(), "out", cwd=place, setting=QUICKLY).status == 0
     return files_of(place / "out")
 
 
@@ -59,7 +60,7 @@ def test_a_full_disk_is_one_sentence_and_what_is_done_stays(commands: Commands, 
     assert "continue with: perfeds2 run --resume disk/out" in full.err
     (small_disk / "filler").unlink()
     subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)  # plotly alone takes 5 MB
-    resumed = commands("run", "--resume", "disk/out", "--quiet", cwd=tmp_path)
+    resumed = commands("run", "--resume", "disk/out", "--quiet", cwd=tmp_path, setting=QUICKLY)
     assert (resumed.status, resumed.err) == (0, "")
     assert files_of(small_disk / "out") == earlier
 
@@ -73,7 +74,7 @@ def test_a_disk_that_takes_no_more_is_one_sentence_whichever_file_it_is(
     # The spec is written first of all: if not even that is possible, the folder cannot be used.
     assert_one_sentence(stopped, 2 if file_bytes < 1_000 else 1, os.strerror(errno.EFBIG))
     assert not list((tmp_path / "out").rglob(".*")), "half a file was left behind"
-    resumed = commands(*RUN.split(), "out", cwd=tmp_path)
+    resumed = commands(*RUN.split(), "out", cwd=tmp_path, setting=QUICKLY)
     assert (resumed.status, resumed.err) == (0, "")
     assert files_of(tmp_path / "out") == earlier
 

@@ -34,7 +34,7 @@ class Case:
 
 
 def case(start: str, go_on: str | None = None, **setting: Any) -> Case:
-    return Case(start, go_on or start, {"checkpoint_every_s": 0.0, **setting})
+    return Case(start, go_on or start, {"checkpoint_every_s": 0.0, "in_numpy": True, **setting})
 
 
 CASES = {
@@ -56,7 +56,6 @@ CASES = {
     "reproduce": case(
         "reproduce exp_4 --task mnist --seeds 1 --data-dir ../mnist --out out --quiet",
         horizon_s={"mnist": 3.0},
-        checkpoint_every_s=0.2,
         most_lines=1,
     ),
 }
@@ -101,7 +100,7 @@ def test_what_methods_keep_survives_every_kill(commands: Commands, tmp_path):
     """Control variates, own models and cached updates: killed in the middle of each, again and again, and resumed."""
     names = ("SCAFFOLD", "pFedMe", "Ditto", "CA2FL")
     start = f"compare {TINY} --quorum 2 --local-steps 2 --seeds 1 --algorithms {','.join(names)} --out out"
-    setting = {"checkpoint_every_s": 0.0, "workers": 1}
+    setting = {"checkpoint_every_s": 0.0, "workers": 1, "in_numpy": True}
     (tmp_path / "whole").mkdir()
     unbroken = commands(*start.split(), cwd=tmp_path / "whole", setting=setting)
     assert unbroken.status == 0, unbroken.err
