@@ -27,12 +27,13 @@ from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
 from perfeds2.learning.models.model import Params
 
 Arrays = Mapping[str, np.ndarray]
-# PyTorch is an extra, so a type checker may not know it: the package, and a module, tensor, operation and step of it.
+# PyTorch is an extra, so a type checker may not know it: the package, and a module, tensor, operation, step and program of it.
 Torch: TypeAlias = Any
 Module: TypeAlias = Any
 Tensor: TypeAlias = Any
 Operation: TypeAlias = Any
 Node: TypeAlias = Any
+Program: TypeAlias = Any
 Argument: TypeAlias = Any  # of an operation: a number, a name, an array, or several
 SAMPLES = 7  # batch size of the export; others may follow, and no layer has this size
 BATCH = ""  # name of the samples among a module's arrays, whose names are never empty
@@ -225,13 +226,14 @@ def _name(module: Module) -> str:
 
 def _exported(torch: Torch, module: Module, sample: jax.ShapeDtypeStruct) -> Exported:
     batch, x = torch.export.Dim.AUTO, _zeros(torch, sample)
-    decompositions = torch.export.default_decompositions()
-    for operation in [each for each in decompositions if _key(each)]:
-        decompositions.pop(operation)
     try:
         with _quietly():
             program = torch.export.export(module, (x,), dynamic_shapes=({0: batch},), strict=False)
-            program = program.run_decompositions(decompositions)  # express operations we lack by those we have
+            if program.graph_signature.buffers_to_mutate or not all(map(_is_known, _operations(program))):
+                decompositions = torch.export.default_decompositions()
+                for operation in [each for each in decompositions if _key(each)]:
+                    decompositions.pop(operation)
+                program = program.run_decompositions(decompositions)  # express operations we lack by those we have
     except Exception as error:  # a module may raise anything
         hint = "; forward may look at shapes, not at values" if "data-dependent" in str(error) else ""
         raise InputError(f"{_name(module)} cannot be exported by PyTorch ({_told(error)}){hint}.") from error
@@ -260,12 +262,23 @@ def _exported(torch: Torch, module: Module, sample: jax.ShapeDtypeStruct) -> Exp
     for name, tensor in program.constants.items():  # tensors that are written in the code
         if isinstance(tensor, torch.Tensor):
             constants[name] = _array(tensor)
-    steps = tuple(
-        _step(torch, module, node)
-        for node in nodes.values()
-        if node.op == "call_function" and not str(node.target).removeprefix("aten.").startswith(CHECKS)
-    )
+    steps = tuple(_step(torch, module, node) for node in _operations(program))
     return Exported(steps, tuple(inputs), output, weights, constants, statistics)
+
+
+def _operations(program: Program) -> list[Node]:
+    """Return the steps of a program that compute something."""
+    return [
+        node
+        for node in program.graph.nodes
+        if node.op == "call_function" and not str(node.target).removeprefix("aten.").startswith(CHECKS)
+    ]
+
+
+def _is_known(node: Node) -> bool:
+    """Return whether a step is an operation of ours that writes into none of its inputs."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(_key(node.target)) and not (schema and schema.is_mutable)
 
 
 @contextmanager
