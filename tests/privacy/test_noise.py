@@ -10,7 +10,7 @@ import pytest
 from perfeds2 import Cell, FedBuff, Learner, Mean, Protocol, compare, privacy_loss, simulate, spec_from, synthetic
 from perfeds2.errors import InputError
 from perfeds2.learning.methods import METHODS
-from perfeds2.learning.noise import threefry
+from perfeds2.learning.noise import drawn, noise_now, secret_key, threefry
 from perfeds2.learning.replay import Prepared, Script, advance, start
 from perfeds2.learning.train import evaluation_points
 from perfeds2.learning.train_many import Lane, train_together
@@ -60,6 +60,15 @@ def test_noise_has_the_claimed_variance_and_correlation(bands):
         later = noise[bands:]  # from here on, all terms of the filter are drawn
         found = np.mean(later[lag:] * later[: len(later) - lag])
         assert found == pytest.approx(expected, abs=5 / np.sqrt(later.size))
+
+
+def test_shared_noise_has_only_draws_from_round_0_on():
+    key, weights = secret_key(7), noise_filter(3)
+    draws = [drawn(key, jnp.int32(round_), 0, (5,)) for round_ in range(4)]
+    for round_ in range(4):
+        noise = noise_now(key, jnp.int32(round_), {"w": jnp.zeros(5)}, jnp.float32(2.0), 3)["w"]
+        expected = 2 * sum(weights[back] * draws[round_ - back] for back in range(min(3, round_ + 1)))
+        np.testing.assert_allclose(noise, expected, rtol=1e-5, atol=1e-6)
     assert abs(noise.mean()) < 5 / np.sqrt(noise.size)
     assert np.abs(noise).max() > 3.5
 
