@@ -90,6 +90,12 @@ def test_how_long_a_lost_target_was_held_is_one_share_or_a_range_of_them():
     assert unstable([bad, worse]) == "lost again in 2 of 2 seeds (held in 25% to 50% of later evaluations)"
 
 
+def test_what_diverges_or_falls_back_is_told_apart():
+    diverged, falling, good = judged(0.0, 1.0, None), judged(0.0, 0.8, 0.2, 0.8, 0.1), judged(0.0, 1.0, 1.0)
+    assert unstable([diverged, falling, good]) == "diverges in 1 of 3 seeds"
+    assert unstable([falling, good]) == "falls back and never reaches it in 1 of 2 seeds"
+
+
 def test_a_third_of_the_seeds_is_too_many():
     good, bad = judged(0.0, 1.0, 1.0, 1.0), judged(0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0)
     assert not too_many_fail([good, good, good, bad])

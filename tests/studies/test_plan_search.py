@@ -10,6 +10,7 @@ import pytest
 
 from perfeds2.errors import InputError
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies import plan_trials
 from perfeds2.studies.plan import make_plan
 from perfeds2.studies.plan_data import Choice, PlanRequest, PlanTarget
 from perfeds2.studies.plan_search import PlanSearch, begin, check_limits, horizons
@@ -466,6 +467,21 @@ def test_every_seed_must_keep_the_target_to_confirm_a_choice():
     assert not search.confirm(choice)
     search, choice = search_of(lambda *_: (1.0, 1.0), 3)
     assert search.confirm(choice)
+
+
+def test_one_seed_that_is_late_in_the_longer_training_makes_a_choice_waver():
+    search, choice = search_of(lambda *_: (1.0, 1.0), 3)
+    assert search.confirm(choice)
+    assert search.verdict(choice) == ("holds", "no sooner")
+    key = str(choice), 1, 20.0
+    search.trials.outcomes[key] = replace(search.trials.outcomes[key], state="late")
+    assert search.verdict(choice) == ("wavers", "not kept in every seed when trained for 20 s")
+
+
+def test_a_first_round_that_is_impossible_takes_for_ever(monkeypatch):
+    monkeypatch.setattr(plan_trials, "_simulate", lambda _: "no UE is there")
+    space = space_of(ues=6, quorum=2)
+    assert Trials(space, 0.9).first_round(space.asked, 0) == (math.inf, math.inf)
 
 
 @pytest.mark.parametrize(("ues", "said"), [((0, 2, 4), "UE 0, 2, 4 never"), ((0, 2, 4, 7), "UE 0, 2, 4 … never")])

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from perfeds2.studies.plan import answer, check_answer
 from perfeds2.studies.plan_data import (
     LOOKS,
     Candidate,
@@ -63,6 +64,34 @@ NOTHING = replace(PLAN, choice=None, command=None, candidates=(OTHERS[1], OTHERS
 
 def test_a_plan_says_in_a_line_what_it_recommends():
     assert repr(PLAN) == "<Plan: digits, 10 UEs, 90 % after 5.00 s: A = 4>"
+
+
+def test_why_nothing_is_recommended_names_what_to_change():
+    edge = answer(replace(PLAN, choice=None, candidates=(*OTHERS, replace(ASKED, why="beside A = 1"))))
+    assert edge.startswith(
+        "Nothing can be recommended: none of 4 choices reaches 90 % personalised test accuracy by 13 s"
+    )
+    assert edge.endswith(f"{ASKED.choice} would take 3.2 s but stands beside A = 1; lower --beta or --target-accuracy.")
+    slow = answer(replace(PLAN, choice=None, candidates=OTHERS[:1]))
+    assert slow.endswith("; they are too slow; give a longer --horizon-s, or a lower --target-accuracy.")
+    limits = answer(replace(PLAN, choice=None, candidates=OTHERS[1:2]))
+    assert limits.endswith(
+        f"1 of 1 choices break a limit or never merge a UE, such as {OTHERS[1].choice}: UE 0 never merged."
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "why", "said"),
+    [
+        ("on an edge", "beside A = 1", "is on an edge: kept in all 3 seeds, but beside A = 1."),
+        ("not possible", "no round closes.", "cannot be done: no round closes."),
+        ("fails", "diverges in 1 of 3 seeds", "does not hold: diverges in 1 of 3 seeds."),
+    ],
+)
+def test_a_check_says_how_the_choice_in_the_settings_ends(verdict, why, said):
+    plan = replace(PLAN, candidates=(*OTHERS, replace(ASKED, verdict=verdict, why=why), BEST))
+    better = f" Better: {BEST.choice}, after 5 s on the same seeds."
+    assert check_answer(plan) == f"The choice in your settings, {ASKED.choice}, {said}{better}"
 
 
 def test_its_table_has_a_row_a_choice_with_the_recommended_first_and_what_was_asked_next():
