@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
-from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+from perfeds2.learning.objectives import FedAvg, FedProx, PerFed, clip
 
 MODEL = MLP((3, 4, 3))
 ALPHA = 0.3
@@ -124,3 +124,13 @@ def test_fedprox_pulls_towards_the_model_it_started_from(small):
     np.testing.assert_allclose(pulled - free, 0.5, rtol=1e-12)
     at_start = computed(FedProx(0.5), params, params, (x, y))
     np.testing.assert_array_equal(at_start, computed(FedAvg(), params, params, (x, y)))
+
+
+def test_a_gradient_is_shortened_to_the_bound_and_to_zero_if_it_is_not_finite():
+    long, short = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}, {"a": jnp.array([0.3]), "b": jnp.array([0.4])}
+    np.testing.assert_allclose(flat(clip(long, 1.0)), [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(flat(clip(long, 1.0, must_be_finite=True)), [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(flat(clip(short, 1.0)), [0.3, 0.4], rtol=1e-6)
+    broken = {"a": jnp.array([jnp.nan]), "b": jnp.array([4.0])}
+    assert np.isnan(flat(clip(broken, 1.0))).any()
+    np.testing.assert_array_equal(flat(clip(broken, 1.0, must_be_finite=True)), [0, 0])

@@ -1,5 +1,7 @@
 """Does every split give each sample to one UE at most, the shares it promises, and a test part like the training part?"""
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -160,6 +162,22 @@ def test_of_labels_that_a_ue_all_has_once_one_is_for_testing():
 def test_an_own_split_that_is_none_is_refused(found, sentence):
     with pytest.raises(ValueError, match=sentence):
         Given("mine", lambda *_: found)(Samples.of(np.array([0, 1] * 3)), 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "refused"),
+    [
+        ("dirichlet:ALPHA", (1e-3, 1e6), (9e-4, 1.1e6)),
+        ("quantity:SIGMA", (0.0, 10.0), (-0.1, 10.1)),
+        ("labels:K", (1, 7), (0, 1.5)),
+    ],
+)
+def test_a_splits_number_is_within_its_limits(name, allowed, refused):
+    for number in allowed:
+        assert number in vars(SPLITS[name](number)).values()
+    for number in refused:
+        with pytest.raises(ValueError, match=re.escape(f"got {number:g}")):
+            SPLITS[name](number)
 
 
 @pytest.mark.parametrize("shares", [[[0.75, 0.25], [0.25, 0.75]], [[3.0, 1.0], [1.0, 3.0]]])
