@@ -139,7 +139,7 @@ def check_memory(made):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["SCAFFOLD", "pFedMe", "Ditto", "APFL", "FedRep", "FedPer"])
+@pytest.mark.parametrize("name", ["SCAFFOLD", "FedDyn", "pFedMe", "Ditto", "APFL", "FedRep", "FedPer"])
 def test_devices_keep_what_the_simulators_ues_keep(tmp_path, name):
     made = world(tmp_path, algorithm=name, **SMALL)
     made.run()
@@ -147,7 +147,7 @@ def test_devices_keep_what_the_simulators_ues_keep(tmp_path, name):
     check_memory(made)
     assert made.federation.timeline().staleness.max() > 0
     assert not [line for line in made.log if "refused" in line or "failed" in line]
-    assert (len(made.federation.shelf) > 0) == (name == "SCAFFOLD")
+    assert (len(made.federation.shelf) > 0) == (name in ("SCAFFOLD", "FedDyn"))
 
 
 @pytest.mark.slow

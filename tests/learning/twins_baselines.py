@@ -135,7 +135,7 @@ def fedbabu(world: World):
 
 
 def fedala(world: World, eta=1.0):
-    """Zhang et al. 2023, algorithm 1 with p = 1 layer: W on the first K batches, then SGD from the mixture."""
+    """Zhang et al. 2023, algorithm 1 with p = 1 layer: W on K batches, then SGD from the mixture."""
     is_head = head_in(world)
     models = [world.first]
     local: dict[int, Any] = dict.fromkeys(range(world.ues), world.first[is_head])
@@ -150,10 +150,11 @@ def fedala(world: World, eta=1.0):
                 slope = world.gradient(w, for_shares)[is_head] * gap
                 shares[ue] = np.clip(shares[ue] - eta * slope, 0.0, 1.0)
             w[is_head] = local[ue] + gap * shares[ue]
+            mixed = w.copy()
             for batch, _ in batches:
                 w = w - world.step * world.gradient(w, batch)
             local[ue] = w[is_head]
-            deltas.append(models[version] - w)
+            deltas.append(mixed - w)
         models.append(models[-1] - sum(deltas) / len(deltas))
     return models[-1], {ue: np.append(local[ue], shares[ue]) for ue in range(world.ues)}
 

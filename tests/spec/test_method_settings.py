@@ -10,6 +10,7 @@ from test_each import typed
 
 from perfeds2.errors import InputError
 from perfeds2.learning.methods import METHODS, Ditto, FedAdam
+from perfeds2.runs.notes import notes_of
 from perfeds2.spec.build import Stage, make_algorithms
 from perfeds2.spec.fields import own_settings
 from perfeds2.spec.line import command_line
@@ -99,3 +100,10 @@ def test_the_command_lists_every_method_with_its_settings():
     status, said = perfeds2("methods", "Dito")
     assert status == 2
     assert "did you mean Ditto?" in said
+
+
+def test_fedbn_of_a_model_without_normalisation_is_noted():
+    facts = {"FedBN": [{"quorum": 5, "rounds": 0}]}
+    changes = ({}, {"model": "mlp-norm"}, {"FedBN.layers": "dense1"})
+    told = [notes_of(spec_from(algorithms=["FedBN"], **more), facts, None) for more in changes]
+    assert ["FedBN equals FedAvg here" in " ".join(each) for each in told] == [True, False, False]

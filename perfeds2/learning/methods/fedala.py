@@ -4,7 +4,6 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from perfeds2.learning.merges import Params
 from perfeds2.learning.methods.fedrep import head_of
@@ -51,8 +50,4 @@ class FedALA:
         shares, _ = jax.lax.scan(learn, shares, batches)
         mixed = self.personal(start, (own, shares))
         end, total = descend(plain(loss), mixed, batches, beta)
-
-        def whole(g: Array, a: Array, b: Array) -> Array:
-            return g + (a - b) / beta  # the server sees the way from w
-
-        return jax.tree.map(whole, total, start, mixed), ({name: end[name] for name in own}, shares)
+        return total, ({name: end[name] for name in own}, shares)
