@@ -224,8 +224,8 @@ def welcome(
     """Hand the open round's model to UEs that are present, idle and allowed a job, and return those UEs too."""
     if protocol.rests:
         return (server, NO_UES) if planned is None else invite(server, planned.ravel(), here)
-    versions, rested = server.versions.copy(), _rested(server.merged_in, server.round, protocol, here)
-    here = here if rested is None else rested
+    versions = server.versions.copy()
+    here = here & (server.merged_in <= rested_since(server.round, protocol))
     handed = np.flatnonzero(here & (versions == IDLE))
     if protocol.waits:
         handed = _next_in_turn(versions, server.merged_in, protocol, here)
