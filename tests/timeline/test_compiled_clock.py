@@ -279,6 +279,45 @@ def test_it_is_compiled_after_a_short_run_and_beside_a_long_one(nothing_loaded, 
     assert [command[1:] for command in started] == [["-m", "perfeds2.timeline.fast.loading"]]
 
 
+@pytest.mark.parametrize(
+    ("work_s", "wait", "folder", "ready", "done"),
+    [
+        (0.9, False, True, True, []),
+        (1.1, False, True, True, ["load"]),
+        (1.4, False, True, False, []),
+        (1.6, False, True, False, ["compile at exit"]),
+        (21.0, False, True, False, ["compile"]),
+        (19.0, True, True, False, ["compile at exit"]),
+        (21.0, True, True, False, ["load"]),
+        (39.0, False, False, False, []),
+        (41.0, False, False, False, ["load"]),
+    ],
+)
+def test_it_is_loaded_or_compiled_where_that_saves_time(nothing_loaded, monkeypatch, work_s, wait, folder, ready, done):
+    monkeypatch.delenv(loading.VARIABLE, raising=False)
+    found: list[str] = []
+    for name, word in (("_load", "load"), ("_start_compiling", "compile"), ("_compile_at_exit", "compile at exit")):
+        monkeypatch.setattr(loading, name, lambda *_, word=word: found.append(word))
+    if not folder:
+        monkeypatch.setattr(loading, "_folder", lambda: None)
+    if ready:
+        loading._ready(nothing_loaded, False).touch()
+    assert loading.loaded(False, work_s, wait=wait) is None
+    assert found == done
+
+
+@pytest.mark.usefixtures("nothing_loaded")
+def test_the_work_ahead_is_estimated_from_rounds_ues_and_seconds():
+    """A round takes 0.25 ms and 0.1 us more for each UE."""
+    clock = start_clock(Run(Cell.draw(5), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None).setting)
+    assert compiled._seconds_left(clock, 100, None, 1_000) == pytest.approx(100 * 3.5e-4)
+    assert loading.Loaded.spent_s == pytest.approx(3.5e-4)
+    assert compiled._seconds_left(clock, 100, 6.0, 1_000) == 0  # nothing is known about a round's length
+    later = replace(clock, time_s=2.0, server=replace(clock.server, round=10))
+    assert compiled._seconds_left(later, None, 6.0, 1_000) == pytest.approx(20 * 3.5e-4)
+    assert compiled._seconds_left(later, 15, 6.0, 1_000) == pytest.approx(5 * 3.5e-4)
+
+
 def test_what_cannot_be_loaded_is_done_without(nothing_loaded, monkeypatch):
     from perfeds2.timeline.fast import kernel
 
