@@ -158,7 +158,7 @@ def _gather(federation: Federation, tell: Tell, wait_for_all: bool) -> None:
     ):
         for ue, why in federation.troubles.items():
             if wait_for_all and ue is not None:
-                raise InputError(f"device {ue} cannot take part: {why}; see logs/devices.log.")
+                raise InputError(f"device {ue} cannot take part: {why.partition('; see')[0]}; see logs/devices.log.")
         if own.wait_s and federation.time_s > max(own.wait_s, own.gather_s):
             raise InputError(
                 f"{here} of {everybody} devices came within {federation.time_s:.0f} s (--wait-s) and round 0 needs "

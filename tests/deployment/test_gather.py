@@ -69,8 +69,9 @@ def test_a_server_whose_devices_are_all_its_own_waits_for_all(tmp_path):
 
 
 def test_a_server_whose_devices_are_all_its_own_says_at_once_which_cannot_take_part(tmp_path):
+    why = "FileNotFoundError; see this device's log"
     with pytest.raises(InputError, match=r"device 2 cannot take part: FileNotFoundError; see logs/devices\.log"):
-        serve(Setup.from_texts(TEXTS), Late("FileNotFoundError"), tmp_path / "run", wait_for_all=True)
+        serve(Setup.from_texts(TEXTS), Late(why), tmp_path / "run", wait_for_all=True)
 
 
 def test_the_parent_of_devices_imports_no_library_that_they_do_not_use(monkeypatch, tmp_path):

@@ -195,6 +195,23 @@ def test_a_pytorch_model_without_the_shape_of_a_sample_is_refused(tmp_path):
 # ---- folders
 
 
+def test_a_resumed_federation_on_one_machine_remembers_the_data_folders(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("perfeds2.deployment.mqtt.runs.make_credentials", killed)
+    setup = Setup.from_texts({"devices": 2, "quorum": 1})
+    for device in range(2):
+        (tmp_path / f"data-{device}").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        run_locally(setup, tmp_path / "run", "data-{}")
+    monkeypatch.chdir(tmp_path / "run")
+    (tmp_path / "data-1").rmdir()
+    with pytest.raises(InputError, match=r"--device-data /.*: /.*/data-1 of device 1 does not exist"):
+        run_locally(setup, tmp_path / "run")
+
+
 def test_a_missing_data_folder_is_named_at_once(tmp_path):
     setup = Setup.from_texts({"devices": 2, "quorum": 1})
     (tmp_path / "data-0").mkdir()

@@ -68,7 +68,7 @@ def run_locally(
     Args:
         setup: The federation's settings.
         path: The run's folder.
-        data_folders: Each device's own data folder, with {} for its number.
+        data_folders: Each device's own data folder, with {} for its number. A resumed run remembers it.
         show: Called with every new status.
         broker: The broker to start. By default Mosquitto, or the embedded one if that is not installed.
         say: Called with messages for the user.
@@ -80,6 +80,9 @@ def run_locally(
         InputError: The federation runs already, or cannot be run.
     """
     path = path.resolve()
+    remembered = path / "device-data"
+    if data_folders is None and remembered.exists():
+        data_folders = remembered.read_text(encoding="utf-8")
     if setup.own.app_module is not None:
         setup.model()  # report a mistake in the user's module before anything starts
     for device in range(setup.ues):
@@ -88,6 +91,8 @@ def run_locally(
         if folder.finished:
             return folder
         setup.write(path)
+        if data_folders is not None:
+            write_text(remembered, str(Path(data_folders).absolute()))
         credentials = make_credentials(credentials_beside(path), setup.ues, LOOPBACK)
         with (
             running_broker(credentials, (LOOPBACK[0], 0), path / "broker", broker) as started,
