@@ -143,3 +143,15 @@ class Crew:
             if self._filed[ue] == "idle":  # otherwise it has left, and queues again when it returns
                 found.append(ue)
         return sorted(found)
+
+    def within_share(self, idle: list[int], most: float, quorum: int) -> list[int]:
+        """Leave out the idle devices that have more than ``most`` merges, and queue them again.
+
+        If too few others are at work to close a round, those with the fewest merges are handed a job all the same.
+        """
+        over = sorted((ue for ue in idle if self[ue].merges > most), key=lambda ue: (self[ue].merges, ue))
+        others = len(idle) - len(over) + self.count("working", "arrived")
+        resting = set(over[max(quorum - others, 0) :])
+        for ue in resting:
+            self.file(self[ue])
+        return [ue for ue in idle if ue not in resting]

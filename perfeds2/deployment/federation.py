@@ -15,27 +15,41 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import PyTree
 
+from perfeds2.deployment.accuracy import AccuracyWatch
 from perfeds2.deployment.crew import Crew, Device
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.status import SHOWN, STATES, DeviceStatus, Status
-from perfeds2.deployment.transport import Kind, Reply, Request, Transport
-from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, reason_of, refusal, shortened
+from perfeds2.deployment.transport import Asked, Kind, Reply, Request, Transport
+from perfeds2.deployment.validate import (
+    Form,
+    Norms,
+    form_of,
+    in_words,
+    norm_of,
+    reason_of,
+    refusal,
+    shortened,
+    worth_a_line,
+)
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.replay import Learner
-from perfeds2.timeline.protocol import IDLE, Protocol, Server, close_round, hand_out, rested_since
+from perfeds2.timeline.protocol import IDLE, Closing, Protocol, Server, close_round, hand_out, rested_since
 from perfeds2.timeline.record import Timeline
+
+if TYPE_CHECKING:  # it needs the package cryptography
+    from perfeds2.deployment.summing import Summing
 
 RECENT = 12  # rounds shown in the live table
 ROUNDING = 1e-6  # of the norm of an update that its device has clipped
-LOGGED = 20  # refusals of one device that are all logged; of later ones only powers of two
 PERSONAL = METRICS.index("test_accuracy_personal")
 
 
@@ -59,8 +73,7 @@ class Federation:
     next_ticket: int = 0
     record: Record = field(default_factory=Record)
     warning: str | None = None  # what an operator should look at now
-    alarm: str | None = None  # set while the personal accuracy is far below its best
-    fall: float = 0.0  # of the personal accuracy, below its best
+    watch: AccuracyWatch = field(default_factory=AccuracyWatch)
     jobs: int = 0  # handed out since this server started
     refused: int = 0  # replies that failed validation
     reasons: Counter[str] = field(default_factory=Counter)  # of those that were refused since this server started
@@ -70,14 +83,15 @@ class Federation:
     outgoing: Handed = field(init=False)  # w_k and what the merge sends along
     losses: np.ndarray | None = None  # largest ε of a device after 0, 1, 2, … merges; None without noise
     ended: str | None = None  # why the run ended before its last round
+    secure: bool = False  # whether the server learns only the sum of a round's updates
+    summing: "Summing | None" = None  # while the members of a round help the server to their sum
     shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
     length: float = field(init=False)  # ‖w_k‖
     troubles: dict[int | None, str] = field(default_factory=dict)  # by UE, or None for the network
     _troubled: Counter[int | None] = field(default_factory=Counter)  # how often each had a problem
     _sent: deque[tuple[float, int, int]] = field(default_factory=deque)  # (time, UE, ticket), oldest first
     reached_s: float = -math.inf  # when the network was last unreachable, or the server paused
-    _accuracy: tuple[float, int] = (0.0, 0)  # sum and number of the accuracies last reported
-    _best: tuple[int, float] = (0, 0.0)  # number of devices with an accuracy, and the best mean of theirs
+    _closing: tuple[list[Device], Server, Closing] | None = None  # how the round closes once the sum is known
     _short_since_s: float = math.inf  # since when there are fewer devices than the quorum
 
     def __post_init__(self) -> None:
@@ -117,9 +131,12 @@ class Federation:
         """Update which devices are reachable. A device that leaves with an unanswered job loses it."""
         went, came = self.transport.changes()
         for ue in sorted(went):
-            if (job := self.crew[ue].job) is not None:
-                self.log(f"lost: UE {ue} went away with ticket {job.ticket}")
-                self._drop(self.crew[ue])
+            device = self.crew[ue]
+            if device.job is not None:
+                self.log(f"lost: UE {ue} went away with ticket {device.job.ticket}")
+                self._drop(device)
+            if self.secure and self.summing is None:  # it may have lost the update that it has announced
+                device.version, device.reply = IDLE, None
         self.crew.move(went, here=False)
         self.crew.move(came, here=True)
         for ue, why in self.transport.troubles().items():
@@ -135,7 +152,7 @@ class Federation:
             return
         self.troubles[ue] = why
         self._troubled[ue] += 1
-        if _worth_a_line(self._troubled[ue]):
+        if worth_a_line(self._troubled[ue]):
             self.log(f"trouble: {who}: {in_words(why)}")
 
     def _give_up(self) -> None:
@@ -175,11 +192,16 @@ class Federation:
         elif reply.error is not None:
             self.log(f"failed: UE {reply.ue} ticket {job.ticket}: {in_words(reply.error)}")
             self._fail(device, time_s)
-        elif (why := refusal(reply, job, self.form, time_s - device.sent_s)) is not None:
+        elif (why := self._why_refused(reply, device, job, time_s)) is not None:
             self._refuse(device, f"ticket {job.ticket} {why}")
             self._fail(device, time_s)
         else:
             self._accept(reply, device, job, time_s)
+
+    def _why_refused(self, reply: Reply, device: Device, job: Request, time_s: float) -> str | None:
+        if job.asked is not None:
+            return None if self.summing is None else self.summing.refusal(reply.ue, reply.update)
+        return refusal(reply, job, self.form, time_s - device.sent_s, keys=self.secure)
 
     def _clip(self, reply: Reply, device: Device) -> tuple[Reply, float]:
         """Return a reply with its update shortened to the norm bound, and the factor. Its norm is a vote for later."""
@@ -189,7 +211,7 @@ class Federation:
         if norm <= bound:
             return reply, 1.0
         device.clipped += 1
-        if _worth_a_line(device.clipped):
+        if worth_a_line(device.clipped):
             self.log(f"clipped: UE {reply.ue} ticket {reply.ticket} from norm {norm:.4g} to {bound:.4g}")
         return replace(reply, update=shortened(reply.update, bound / norm)), bound / norm
 
@@ -206,7 +228,7 @@ class Federation:
         self.refused += 1
         self.reasons[reason_of(why)] += 1
         self.crew.changed.add(device.ue)
-        if _worth_a_line(device.refused):
+        if worth_a_line(device.refused):
             self.log(f"refused: UE {device.ue} {why} ({device.refused} so far)")
 
     def _fail(self, device: Device, time_s: float) -> None:
@@ -233,7 +255,7 @@ class Federation:
             self.record.evaluations.append(seen)
             self._hear(seen)
         if device.wanted and job.kind == "train":
-            reply, scale = self._clip(reply, device)
+            reply, scale = (reply, 1.0) if self.secure else self._clip(reply, device)
             self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s), job.version, scale))
             device.reply, device.held_arrived_s = reply, time_s
         elif job.kind == "train":
@@ -242,32 +264,29 @@ class Federation:
 
     def _hear(self, seen: Evaluation) -> None:
         """Replace a device's previous accuracy by its latest one in the running mean."""
-        device, (total, count) = self.crew[seen.ue], self._accuracy
-        latest = seen.values[PERSONAL] if math.isfinite(seen.values[PERSONAL]) else None
-        for accuracy, sign in ((device.accuracy, -1), (latest, 1)):
-            if accuracy is not None:
-                total, count = total + sign * accuracy, count + sign
+        device, value = self.crew[seen.ue], seen.values[PERSONAL]
+        latest = value if math.isfinite(value) else None
+        self.watch.replace(device.accuracy, latest)
         device.evaluated, device.accuracy = seen.version, latest
-        self._accuracy = total, count
 
     @property
     def accuracy(self) -> float | None:
         """Mean over devices of the personal accuracy each reported last; None if there is none."""
-        total, count = self._accuracy
-        return total / count if count else None
+        return self.watch.mean
 
     # ---- rounds
 
     def _close(self) -> bool:
         """Close the open round if enough updates have arrived, and return whether it closed."""
-        if self.crew.count("arrived") < self.protocol.quorum:
+        found = self._closing or self._find_closing()
+        if found is None:
             return False
-        devices = [self.crew[ue] for ue in sorted(self._concerned())]
-        versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
-        ours = Server(self.round, versions, merged_in, self.opened_s)
-        closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol)
-        if not np.isfinite(closing.time_s):
-            return False
+        devices, ours, closing = found
+        if self.secure:
+            self._closing = found
+            if not self._learn_sum([devices[place] for place in closing.merged]):
+                return False
+            self._closing, closing = None, replace(closing, time_s=self.time_s)
         theirs, handed = hand_out(ours, closing, self.protocol)
         self._merge([devices[place] for place in closing.merged], closing.time_s)
         for place in np.union1d(closing.merged, handed.lost).tolist():
@@ -281,8 +300,37 @@ class Federation:
         self.round, self.opened_s = theirs.round, theirs.opened_s
         self.save(self)
         self.log(self.record.sentence(self.round - 1, self.protocol.quorum))  # once it can no longer be lost
-        self._watch()
+        if (said := self.watch.look(self.own.alarm_fall)) is not None:
+            self.log(f"alarm: {said}")
         return True
+
+    def _find_closing(self) -> tuple[list[Device], Server, Closing] | None:
+        """Return how the open round closes on the updates that have arrived; None if it cannot."""
+        if self.crew.count("arrived") < self.protocol.quorum:
+            return None
+        devices = [self.crew[ue] for ue in sorted(self._concerned())]
+        versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
+        ours = Server(self.round, versions, merged_in, self.opened_s)
+        closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol)
+        return (devices, ours, closing) if np.isfinite(closing.time_s) else None
+
+    def _learn_sum(self, members: list[Device]) -> bool:
+        """Ask the members of a round for their sum, step by step, and return whether it is known."""
+        from perfeds2.deployment.summing import Summing
+
+        assert self.learner.clip is not None
+        if self.summing is None:
+            self.summing = Summing(members, self.learner.clip, self.form, self._dispatch)
+        if not self.summing.advance():
+            return False
+        summing, self.summing = self.summing, None
+        if (said := summing.settle(self.record)) is not None:
+            self.log(said)
+        for device in members:
+            self.crew.file(device)
+        if summing.failure is not None:
+            self._closing = None
+        return summing.failure is None
 
     def _concerned(self) -> Iterable[int]:
         """Return the UEs whose version or arrival can affect how the open round closes."""
@@ -312,22 +360,6 @@ class Federation:
         self.record.closed_s.append(time_s)
         self.record.accuracies.append(self.accuracy)
 
-    def _watch(self) -> None:
-        """Raise an alarm if the personal accuracy falls far below its best among at least as many devices."""
-        count = self._accuracy[1]
-        if count > self._best[0]:
-            self._best = count, 0.0
-        now = self.accuracy or 0.0  # also if every model has diverged
-        self._best = self._best[0], max(self._best[1], now)
-        self.fall = self._best[1] - now
-        if self.fall <= self.own.alarm_fall:
-            self.alarm = None
-            return
-        said = f"personal accuracy fell to {now:.1%} from {self._best[1]:.1%} at best (--alarm-fall)"
-        if self.alarm is None:
-            self.log(f"alarm: {said}")
-        self.alarm = said
-
     # ---- jobs
 
     def _readmit(self) -> None:
@@ -354,7 +386,8 @@ class Federation:
             idle = self.crew.longest_out(most - self.crew.count("working", "arrived"), latest)
         else:
             idle = sorted(ue for ue in self.crew.states["idle"] if self.crew[ue].merged_in <= latest)
-        for ue in self._within_share(idle):
+        most = self.own.max_share * len(self.record.merges)
+        for ue in self.crew.within_share(idle, most, self.protocol.quorum):
             device = self.crew[ue]
             self.shelf.lend(self.round, ue, self.outgoing if needs_past(self.learner) else None)
             if device.held not in (IDLE, self.round):
@@ -363,25 +396,13 @@ class Federation:
             device.held_arrived_s, device.wanted = np.inf, True
             self._dispatch(device, "train")
 
-    def _within_share(self, idle: list[int]) -> list[int]:
-        """Leave out the idle devices that have more than ``max_share`` of all merges.
-
-        If too few others are at work to close a round, those with the fewest merges are handed a job all the same.
-        """
-        crew, most = self.crew, self.own.max_share * len(self.record.merges)
-        over = sorted((ue for ue in idle if crew[ue].merges > most), key=lambda ue: (crew[ue].merges, ue))
-        others = len(idle) - len(over) + crew.count("working", "arrived")
-        resting = set(over[max(self.protocol.quorum - others, 0) :])
-        for ue in resting:
-            crew.file(crew[ue])  # queues it again
-        return [ue for ue in idle if ue not in resting]
-
-    def _dispatch(self, device: Device, kind: Kind) -> None:
-        known = device.merged_ticket if isinstance(self.learner.objective, Stateful) else None
-        device.job, device.sent_s = Request(self.next_ticket, device.ue, self.round, kind, known), self.time_s
+    def _dispatch(self, device: Device, kind: Kind, asked: Asked | None = None) -> None:
+        known = device.merged_ticket if isinstance(self.learner.objective, Stateful) and asked is None else None
+        version = self.round if asked is None else device.version
+        device.job, device.sent_s = Request(self.next_ticket, device.ue, version, kind, known, asked), self.time_s
         self.next_ticket += 1
         self.jobs += 1
-        if self.own.job_s and kind == "train":
+        if self.own.job_s and kind != "evaluate":
             self._sent.append((device.sent_s, device.ue, device.job.ticket))
         self.crew.file(device)
         self.transport.dispatch(device.job, self.outgoing.packed())
@@ -485,12 +506,7 @@ class Federation:
             broker=self.troubles.get(None),
             broker_failures=self._troubled[None],
             accuracy=self.accuracy,
-            fall=self.fall,
-            warning=self.warning or self.alarm,
+            fall=self.watch.fall,
+            warning=self.warning or self.watch.alarm,
             troubles=[why if ue is None else f"device {ue}: {why}" for ue, why in islice(self.troubles.items(), SHOWN)],
         )
-
-
-def _worth_a_line(times: int) -> bool:
-    """Return whether to log the n-th occurrence: the first few, then powers of two, to bound the log."""
-    return times <= LOGGED or times.bit_count() == 1

@@ -84,6 +84,7 @@ def _serve(
         setup.rounds,
         setup.own,
         losses=setup.losses,
+        secure=bool(setup.spec.privacy.secure_aggregation),
     )
     metrics = Metrics(sum(values.nbytes for values in first.values()), days_left)
     write = _writer(federation, folder, metrics, lease)

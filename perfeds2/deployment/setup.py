@@ -31,7 +31,7 @@ from perfeds2.spec.build import Algorithm, make_learner, protocol_of
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind, load_source
-from perfeds2.spec.privacy import losses_by_merges, with_noise_before
+from perfeds2.spec.privacy import losses_by_merges, refuse_unless_summable, with_noise_before
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
 from perfeds2.spec.tasks import make_task, model_of, of_torch
 from perfeds2.spec.values import TASK, is_place_of_data
@@ -82,6 +82,7 @@ class Setup:
         learner = with_noise_before(
             self.spec.privacy, make_learner(self.spec, named.text, method), protocol, self.rounds
         )
+        refuse_unless_summable(self.spec.privacy, named.text, learner, protocol.quorum)
         return Algorithm(named.text, learner, protocol, mode=method.mode)
 
     @property

@@ -11,7 +11,34 @@ from typing import Literal
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-Kind = Literal["train", "evaluate"]
+Kind = Literal["train", "evaluate", "mask", "seeds", "shares"]  # the last three: secure aggregation, after "train"
+
+
+@dataclass(frozen=True)
+class SignedKey:
+    """A device's public key for the masks of one update, signed with the key of its certificate."""
+
+    key: str  # in hexadecimal, as the signature
+    signature: str
+    certificate: str  # PEM
+
+
+@dataclass(frozen=True)
+class RoundMember:
+    """A device whose update is in the sum of a round."""
+
+    ue: int
+    ticket: int  # of the job that computed the update
+    signed: SignedKey
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the server asks a member for, to learn the sum of a round. Members are numbered in the order of the list."""
+
+    members: tuple[RoundMember, ...] = ()  # to mask an update
+    gone: tuple[int, ...] = ()  # members that did not upload
+    shares: tuple[str, ...] = ()  # what every member sent to this one, in hexadecimal
 
 
 @dataclass(frozen=True)
@@ -23,6 +50,7 @@ class Request:
     version: int  # of the model sent with it
     kind: Kind = "train"
     merged: int | None = None  # ticket of this UE's last merged job, for devices that keep state
+    asked: Asked | None = None  # instead of a model, for the steps of secure aggregation
 
 
 @dataclass(frozen=True)
@@ -37,6 +65,7 @@ class Reply:
     compute_s: float = 0.0
     received_s: float = 0.0  # on the transport's clock
     error: str | None = None  # why the job failed
+    signed: SignedKey | None = None  # instead of the update, with secure aggregation
 
 
 # By UE, or None for the whole network: what the problem is, or None once it is resolved.

@@ -12,6 +12,7 @@ from perfeds2.learning.metrics import METRICS
 Form = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # name: (shape, dtype)
 CLOCKS = (1.01, 1.0)  # a device's clock may run 1 % fast, plus 1 s of tolerance
 REASONS = {"answers": "wrong job", "reports": "wrong report", "lacks": "missing part", "has": "wrong update"}
+LOGGED = 20  # refusals of one device that are all logged; of later ones only powers of two
 WORDS = 200  # longest text of a device that is logged, in characters
 VOTES = 200  # number of most recent voters that count
 STANDS_IN = 1 / 10  # of the model's norm: the usual norm until enough devices have voted
@@ -30,7 +31,12 @@ def in_words(said: object) -> str:
     return line + ("…" if len(text) > WORDS else "")
 
 
-def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float) -> str | None:
+def worth_a_line(times: int) -> bool:
+    """Return whether to log the n-th occurrence: the first few, then powers of two, to bound the log."""
+    return times <= LOGGED or times.bit_count() == 1
+
+
+def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float, *, keys: bool = False) -> str | None:
     """Return why a reply is refused, or None if it is valid.
 
     Args:
@@ -38,6 +44,7 @@ def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float) -> str
         request: The outstanding request with the same ticket.
         form: Names, shapes and dtypes that an update must have.
         elapsed_s: Seconds since the request was sent.
+        keys: Whether devices send a key first, and their masked update later.
     """
     if reply.version != request.version:
         return f"answers version {in_words(reply.version)} of a job on version {request.version}"
@@ -47,6 +54,8 @@ def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float) -> str
         return f"reports {in_words(reply.compute_s)} seconds of computing within {elapsed_s:.3f} s"
     if request.kind == "evaluate":
         return None if set(reply.metrics) == set(METRICS) else "lacks metrics"
+    if keys:
+        return "lacks a key for masks" if reply.signed is None else None
     if reply.update is None:
         return "has no update"
     return wrong_update(reply.update, form)

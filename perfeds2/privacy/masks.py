@@ -22,11 +22,9 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jaxtyping import Float, UInt8, UInt32
 
-from perfeds2.privacy.sharing import SECRET_BYTES, new_secret, split
+from perfeds2.privacy.sharing import SEALED_BYTES, new_secret, split
 
-FEWEST_MEMBERS = 3  # of two, each would learn the other's update from the sum
 HALF = 2**31 - 1  # largest sum in fixed point
-SEALED_BYTES = SECRET_BYTES + 16  # an encrypted share
 KEY_BYTES = 32
 
 Words = UInt32[np.ndarray, " d"]

@@ -43,11 +43,12 @@ from perfeds2.learning.objectives import Adapting
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import cycles_per_sample
 from perfeds2.network.cell import Cell
+from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cells import limits_energy, make_budget, make_cell, seconds_a_step, upload_bits
 from perfeds2.spec.fields import PrivacySpec, Spec
 from perfeds2.spec.methods import Method, method_of
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
-from perfeds2.spec.privacy import refuse_unless_private
+from perfeds2.spec.privacy import refuse_unless_private, refuse_unless_summable
 from perfeds2.spec.tasks import check_model, make_task, model_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -135,6 +136,8 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
         InputError: If two have the same name, or an energy budget is combined with a schedule.
     """
     algorithms = [_make_algorithm(spec, stage, named) for named in spec.algorithms]
+    for each in algorithms:
+        refuse_unless_summable(spec.privacy, each.name, each.learner, each.protocol.quorum)
     names = [algorithm.name for algorithm in algorithms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -440,6 +443,7 @@ def make_timelines(
         ):  # it sends a second model, such as SCAFFOLD's c
             cell = replace(cell, downlink=replace(cell.downlink, model_bits=2 * cell.downlink.model_bits))
         bits = upload_bits(spec, learner.objective)
+        bits += extra_bits(algorithm.protocol.quorum) if spec.privacy.secure_aggregation else 0
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()
         rounds = (algorithm.protocol, algorithm.bandwidth, algorithm.schedule, shares)
         same = (rounds, learner.samples, bits, cell.downlink)

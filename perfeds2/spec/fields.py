@@ -280,6 +280,7 @@ class PrivacySpec(Section, title="Privacy"):
     bands: Annotated[int, Field(ge=1, le=1000)] | None = setting(
         None, "B", "Rounds that share correlated noise.", flag="dp-bands", shown="1: independent"
     )
+    secure_aggregation: bool | None = setting(None, "", "Let the server see only sums of updates.")
 
 
 class RunSpec(Section, title="Run"):

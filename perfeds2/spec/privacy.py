@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from perfeds2.errors import InputError
 from perfeds2.learning.merges import OfMean, Weighted
 from perfeds2.learning.replay import Learner
-from perfeds2.privacy import DELTA
+from perfeds2.privacy import DELTA, FEWEST_MEMBERS, MOST_MEMBERS
 from perfeds2.privacy.accounting import densest, epsilon_of, level_of, privacy_loss, sensitivity, worst_losses
 from perfeds2.spec.fields import PrivacySpec
 from perfeds2.timeline.protocol import Protocol
@@ -37,6 +37,30 @@ def refuse_unless_private(privacy: PrivacySpec, algorithm: str, learner: Learner
     compressed = next((flag for flag, on in (("--bits", learner.bits), ("--top-k", learner.top_k)) if on), None)
     if compressed is not None:
         raise InputError(f"{compressed} may lengthen an upload after it was clipped; leave it out with {flag}.")
+
+
+def refuse_unless_summable(privacy: PrivacySpec, algorithm: str, learner: Learner, quorum: int) -> None:
+    """Refuse secure aggregation where a server needs more than the sum of a round's updates."""
+    if not privacy.secure_aggregation:
+        return
+    flag = "--secure-aggregation"
+    if not isinstance(learner.merge, OfMean):
+        raise InputError(
+            f"{algorithm} cannot be combined with {flag}: its server weighs, compares or keeps single uploads, and it would see "
+            f"only their sum. Use an algorithm with --merge mean."
+        )
+    if learner.clip is None:
+        raise InputError(f"{flag} needs --clip: devices clip, because the server sees no norms. Try --clip 1.")
+    if learner.top_k is not None:
+        raise InputError(
+            f"{flag} cannot be combined with --top-k: masks hide which numbers are sent. Leave --top-k out."
+        )
+    if learner.bits is not None:
+        raise InputError(f"{flag} cannot be combined with --bits: masked numbers have 32 bits. Leave --bits out.")
+    if not FEWEST_MEMBERS <= quorum <= MOST_MEMBERS:
+        raise InputError(
+            f"{flag} needs from {FEWEST_MEMBERS} to {MOST_MEMBERS} updates in a round, and {algorithm} has {quorum}; set --quorum."
+        )
 
 
 def _given(privacy: PrivacySpec) -> dict[str, float | None]:

@@ -8,6 +8,7 @@ import numpy as np
 from fake_broker import FakeBroker
 
 from perfeds2.deployment.checkpoint import Checkpoints
+from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
 from perfeds2.deployment.mqtt.transport import MqttTransport
@@ -26,14 +27,16 @@ class World:
     worker: Worker = field(init=False)
     devices: dict = field(default_factory=dict)
     log: list = field(default_factory=list)
+    said: list = field(default_factory=list)  # by devices
     clock_s: float = 0.0
+    credentials: Credentials | None = None  # needed for secure aggregation
 
     def __post_init__(self):
         self.worker = Worker(lambda number: Owner(state=self.folder.path / "devices" / str(number)))
 
     def start_server(self):
         setup, algorithm, checkpoints = self.setup, self.setup.algorithm, Checkpoints(self.folder)
-        self.transport = MqttTransport(self.broker.link(), travelling(setup, "a-run"), setup.ues)
+        self.transport = MqttTransport(self.broker.link(), self.run_message(), setup.ues)
         self.transport.now = lambda: self.clock_s
         self.transport.__enter__()
         first = dict(setup.first_params())
@@ -47,13 +50,20 @@ class World:
             setup.own,
             self.log.append,
             losses=setup.losses,
+            secure=bool(setup.spec.privacy.secure_aggregation),
         )
         checkpoints.load(self.federation)
         self.federation.save = lambda state: checkpoints.save(state, 0.0)
 
+    def run_message(self):
+        authority = None if self.credentials is None else self.credentials.clients.certificate
+        return travelling(self.setup, "a-run", authority=authority)
+
     def start_device(self, number):
-        self.devices[number] = DeviceClient(number, self.broker.link(), self.worker.work, say=lambda _: None)
-        self.devices[number].start()
+        device = DeviceClient(number, self.broker.link(), self.worker.work, say=self.said.append)
+        device.credentials = self.credentials
+        self.devices[number] = device
+        device.start()
 
     def step(self, messages=10**9, jobs=10**9):
         self.clock_s += 0.1
@@ -71,10 +81,10 @@ class World:
         raise AssertionError(f"stuck in round {self.federation.round}: {self.log[-5:]}")
 
 
-def world(tmp_path, **given):
+def world(tmp_path, credentials=None, **given):
     told = {"devices": 4, "quorum": 2, "rounds": 8, "max-staleness": 3} | given
     setup = Setup.from_texts(told)
-    made = World(setup, open_folder(tmp_path / "run", setup.spec))
+    made = World(setup, open_folder(tmp_path / "run", setup.spec), credentials=credentials)
     made.start_server()
     for number in range(setup.ues):
         made.start_device(number)

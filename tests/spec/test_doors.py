@@ -23,6 +23,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "loss": ("binary", "binary"),
     "metric": ("rmse", "rmse"),
     "held_out": ("true", True),
+    "secure_aggregation": ("true", True),
     "data_dir": ("somewhere", "somewhere"),
     "cell": ("paper", "paper"),
     "ues": ("7", 7),

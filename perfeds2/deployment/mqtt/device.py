@@ -7,6 +7,7 @@ The connection's thread (``DeviceClient``) collects a job and its model, and que
 computes. So a device stays connected while it computes, and many devices can share a worker (``many.py``).
 """
 
+import math
 import queue
 import threading
 import time
@@ -22,8 +23,10 @@ from pathlib import Path
 import tomli_w
 from jaxtyping import PyTree
 
+from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.device import Memory, do_job, kept_at_first
 from perfeds2.deployment.fields import SETTINGS
+from perfeds2.deployment.masking import Identity, MaskedUpdate
 from perfeds2.deployment.merging import handed_out, unpacked
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Link
@@ -71,6 +74,8 @@ class DeviceClient:
     work: "Work"
     say: Callable[[str], None] = print
     topics: Topics = field(default_factory=Topics)
+    credentials: Credentials | None = None  # needed for secure aggregation
+    masks: MaskedUpdate | None = None  # the last update, with secure aggregation
     _session: str = ""  # another one for every connection
     _run: Run | None = None  # the newest announcement
     _ready: Ready | None = None
@@ -145,6 +150,10 @@ class DeviceClient:
         if job.cancelled:
             self._job = job
             self.send(job, Head(run=job.run, version=job.version, error="cancelled"))
+            return
+        if job.asked is not None:
+            self._job = job
+            self.work.put((self, job, None))
             return
         self._job, self._model = job, Assembly.announced(job, ready.model_bytes + wire.SLACK_BYTES)
         if self._model is None:
@@ -236,6 +245,8 @@ class Worker:
             except Exception as error:  # such as from the owner's module; the details stay on this device
                 traceback.print_exc()
                 device.refuse(what, f"{type(error).__name__} while getting ready; see this device's log")
+        elif what.asked is not None:
+            self._help(device, what)
         elif model is not None:
             self._do(device, what, model)
 
@@ -264,11 +275,16 @@ class Worker:
             handed = unpacked(model.arrays(job.key), ready.setup.algorithm.learner)
             memory = None if ready.first is None or owner.state is None else Memory(owner.state, ready.run, ready.first)
             before = None if memory is None else memory.after(job.merged)
-            reply, left = do_job(ready.setup, ready.task, request, handed, before, partial(_pause, device, job))
+            secure = ready.setup.spec.privacy.secure_aggregation and job.kind == "train"
+            setup = ready.setup.with_own(uplink_bps={}) if secure else ready.setup  # the update is sent later
+            reply, left = do_job(setup, ready.task, request, handed, before, partial(_pause, device, job))
             if memory is not None and job.kind == "train":
                 memory.keep(job.merged, before, job.ticket, left)
             told = {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
             update, said = reply.update, said.model_copy(update=told)
+            if secure and update is not None:
+                device.masks = _new_masks(device, job, ready, update)
+                update, said = None, said.model_copy(update={"signed": device.masks.signed})
         except CancelledError:
             return
         except InputError as error:
@@ -280,6 +296,33 @@ class Worker:
         finally:
             limit.cancel()
         device.send(job, said, update)
+
+    def _help(self, device: DeviceClient, job: JobMessage) -> None:
+        """Answer a step of secure aggregation."""
+        answer, said = None, Head(run=job.run, version=job.version)
+        try:
+            if device.masks is None or device.masks.run != job.run:
+                raise InputError("this device has no update to mask; it was started again")
+            answer = device.masks.answer(Request(job.ticket, device.number, job.version, job.kind, asked=job.asked))
+            if job.kind == "mask" and device._ready is not None:
+                uplinks = device._ready.setup.own.uplink_bps
+                _pause(device, job, 8 * answer["words"].nbytes / uplinks.get(device.number, math.inf))
+        except CancelledError:
+            return
+        except InputError as error:
+            device.say(str(error))
+            answer, said = None, said.model_copy(update={"error": str(error)[:500]})
+        device.send(job, said, answer)
+
+
+def _new_masks(device: DeviceClient, job: JobMessage, ready: Ready, update: Arrays) -> MaskedUpdate:
+    algorithm, run = ready.setup.algorithm, device._run
+    assert device.credentials is not None
+    assert run is not None
+    assert run.authority is not None
+    assert algorithm.learner.clip is not None
+    who = Identity(device.credentials, device.number, run.authority)
+    return MaskedUpdate(who, job.run, job.ticket, update, algorithm.learner.clip, algorithm.protocol.quorum)
 
 
 def _pause(device: DeviceClient, job: JobMessage, seconds: float) -> None:
@@ -296,6 +339,8 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     for name in NOT_FROM_THE_NETWORK:
         if name in settings_in(run.settings):
             raise InputError(f"the server sent the setting {name}, which only this device's owner may choose")
+    if (run.authority is not None) != settings_in(run.settings).get("secure-aggregation", False):
+        raise InputError("the server did not say which authority signed the devices' certificates")
     if run.own_model and owner.app_module is None and owner.model is None:
         raise InputError("this run uses a model of your own; start this device with --app-module FILE or --model")
     setup = Setup.from_toml(run.settings, owner.model if run.own_model else None)
@@ -316,12 +361,16 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     return Ready(run.run, setup, task, len(Parcel.of(handed.packed()).data), first)
 
 
-def travelling(setup: Setup, run_id: str, since_s: float = 0.0) -> Run:
+def travelling(setup: Setup, run_id: str, since_s: float = 0.0, authority: Path | None = None) -> Run:
     """Return a run's announcement to devices, without settings that concern only the server, or name its files."""
+    trusted = None
+    if authority is not None and setup.spec.privacy.secure_aggregation:
+        trusted = authority.read_text("ascii")
     told = {name: value for name, value in settings_in(setup.to_toml()).items() if not _is_the_servers(name)}
     if setup.own_model:
         told.pop("model", None)
-    return Run(run=run_id, settings=tomli_w.dumps(told), since_s=since_s, own_model=setup.own_model)
+    text = tomli_w.dumps(told)
+    return Run(run=run_id, settings=text, since_s=since_s, own_model=setup.own_model, authority=trusted)
 
 
 def _is_the_servers(name: str) -> bool:

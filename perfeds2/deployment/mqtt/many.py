@@ -33,7 +33,10 @@ def run_together(
 
     keep_compiled()
     worker, topics = Worker(owner, turn), Topics(site.federation)
-    devices = [DeviceClient(number, Link(site, number), worker.work, topics=topics) for number in numbers]
+    devices = [
+        DeviceClient(number, Link(site, number), worker.work, topics=topics, credentials=site.credentials)
+        for number in numbers
+    ]
     try:
         for device in devices:
             device.start()

@@ -276,7 +276,7 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
 
     setup = Setup.read(folder)
     run_id, since_s = when_there_is_room(lambda: _run_id(folder))
-    run = travelling(setup, run_id, since_s)
+    run = travelling(setup, run_id, since_s, site.credentials.clients.certificate)
     with MqttTransport(Link(site), run, setup.ues, Topics(site.federation), barred=barred) as transport:
         try:
             days_left = site.credentials.days_left

@@ -102,6 +102,9 @@ class MqttTransport:
         """Send a job, and its model if that is new. While the broker is away, both wait until it is back."""
         with self._lock:
             self._let_go(request.ue)
+            if request.asked is not None:
+                self._ask(request)
+                return
             if request.version not in self._models:
                 self._newest = max(self._newest, request.version)
                 self._models[request.version] = Parcel.of(params).sealed()
@@ -122,6 +125,21 @@ class MqttTransport:
             self._send_job(request.ue)
             for version in [each for each in self._models if each != self._newest and not self._held[each]]:
                 self._clear(version)
+
+    def _ask(self, request: Request) -> None:
+        """Send a step of secure aggregation, which has no model."""
+        job = JobMessage(
+            run=self.run.run,
+            ticket=request.ticket,
+            version=request.version,
+            kind=request.kind,
+            key="0" * 64,
+            asked=request.asked,
+        )
+        self._held[request.version] += 1
+        most_bytes = max(len(parcel.data) for parcel in self._models.values()) + wire.SLACK_BYTES
+        self._peers[request.ue].job = Outstanding(request, job, most_bytes)
+        self._send_job(request.ue)
 
     def cancel(self, ue: int) -> None:
         with self._lock:
@@ -338,4 +356,4 @@ def _read(known: Reply, head: Head, update: Assembly | None) -> Reply:
     except ValueError as error:
         return replace(known, error=f"unreadable update: {error}")
     metrics, compute_s = dict(head.metrics), head.compute_s
-    return replace(known, version=head.version, update=arrays, metrics=metrics, compute_s=compute_s)
+    return replace(known, version=head.version, update=arrays, metrics=metrics, compute_s=compute_s, signed=head.signed)

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from safetensors.numpy import load, save
 
 from perfeds2.deployment.credentials import FEDERATION, federated_name
-from perfeds2.deployment.transport import Arrays, Kind
+from perfeds2.deployment.transport import Arrays, Asked, Kind, SignedKey
 
 HEAD = "head"
 CHUNK_BYTES = 240 * 1024  # with its topic, below the broker's limit of 256 KiB
@@ -102,6 +102,7 @@ class Run(Text):
     settings: Annotated[str, StringConstraints(max_length=TEXT_BYTES)]  # as in federation.toml, without paths
     since_s: float = 0.0  # Unix time at which it was first served; of two servers, the one with the later run stops
     own_model: bool = False  # the model is in a file on each device
+    authority: str | None = None  # certificates that issued those of devices (PEM), with secure aggregation
 
 
 class Announcement(Text):
@@ -121,6 +122,7 @@ class JobMessage(Announcement):
     key: Digest  # decrypts the model
     cancelled: bool | None = None  # True: answer at once, without computing
     merged: Number | None = None  # ticket of this device's last merged job, if devices keep state
+    asked: Asked | None = None  # a step of secure aggregation; no model follows
 
 
 class Here(Text):
@@ -138,6 +140,7 @@ class Head(Announcement):
     metrics: Annotated[Mapping[str, float], Field(max_length=16)] = {}
     compute_s: float = 0.0
     error: Words | None = None
+    signed: SignedKey | None = None  # instead of an update, with secure aggregation
 
 
 AnyText = TypeVar("AnyText", bound=Text)

@@ -1,0 +1,171 @@
+"""Mask a device's update, and answer the server's questions about its round once each (secure aggregation).
+
+A device announces a new key with every update, signed with the key of its certificate. It masks an update only for a
+list of members whose keys the federation's devices have signed. Afterwards it helps the server to the sum: it reveals the
+pair masks it has with members that did not upload, and then its shares of the others' own masks. It never does both for
+the same member, so the server cannot unmask a single update.
+"""
+
+import datetime
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from perfeds2.deployment.authority import common_name, read_certificates, read_privates
+from perfeds2.deployment.credentials import Credentials, federated_name, name_of
+from perfeds2.deployment.transport import Arrays, Request, RoundMember, SignedKey
+from perfeds2.errors import InputError
+from perfeds2.privacy.masks import Pair, agree, fewest_left, masked, opened, rows_of, to_words
+from perfeds2.privacy.sharing import SECRET_BYTES
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A device's certificate, with which it signs its keys and checks those of others.
+
+    Other devices' certificates are good if the authority that issued this device's own one issued them too.
+    """
+
+    credentials: Credentials
+    number: int
+    authority: str  # certificates from the network, PEM; only those that issued this device's are trusted
+
+    def sign(self, text: bytes, key: str) -> SignedKey:
+        certificate, private = self.credentials.own_files(self.number)
+        signature = read_privates(private)[0].sign(text, ec.ECDSA(hashes.SHA256()))
+        return SignedKey(
+            key, signature.hex(), read_certificates(certificate)[0].public_bytes(Encoding.PEM).decode("ascii")
+        )
+
+    def check(self, ue: int, text: bytes, signed: SignedKey) -> None:
+        """Raise InputError unless this device of the federation signed the text."""
+        own = read_certificates(self.credentials.file(self.number, "crt"))[0]
+        now, name = datetime.datetime.now(datetime.UTC), federated_name(self.credentials.federation, name_of(ue))
+        try:
+            certificate = x509.load_pem_x509_certificate(signed.certificate.encode())
+            trusted = [each for each in _certificates(self.authority) if _issued(own, each)]
+            key = certificate.public_key()
+            if (
+                not any(_issued(certificate, each) for each in trusted)
+                or common_name(certificate.subject) != name
+                or not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
+                or not isinstance(key, ec.EllipticCurvePublicKey)
+            ):
+                raise ValueError
+            key.verify(bytes.fromhex(signed.signature), text, ec.ECDSA(hashes.SHA256()))
+        except (ValueError, InvalidSignature):
+            raise InputError(
+                f"the key of device {ue} is not signed by its certificate; it may have been replaced"
+            ) from None
+
+
+def _certificates(text: str) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates(text.encode())
+
+
+def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(by)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def signed_text(run: str, ue: int, ticket: int, key: str) -> bytes:
+    return f"perfeds2 mask key {run} {ue} {ticket} {key}".encode()
+
+
+@dataclass
+class MaskedUpdate:
+    """An update that waits to be masked, and what its device has revealed of it since."""
+
+    identity: Identity
+    run: str
+    ticket: int
+    update: Arrays
+    clip: float
+    members: int  # A, of every round
+    signed: SignedKey = field(init=False)
+    _private: X25519PrivateKey = field(default_factory=X25519PrivateKey.generate)
+    _own: int = -1  # number in the list of members
+    _pairs: dict[int, Pair] = field(default_factory=dict)  # empty until the update is masked
+    _share: bytes = b""  # of its own mask
+    _gone: frozenset[int] = frozenset()  # members whose pair masks it has revealed
+    _is_open: bool = False  # whether it has revealed its shares
+
+    def __post_init__(self) -> None:
+        key = self._private.public_key().public_bytes_raw().hex()
+        self.signed = self.identity.sign(signed_text(self.run, self.identity.number, self.ticket, key), key)
+
+    def answer(self, request: Request) -> Arrays:
+        """Return what the server asks for.
+
+        Raises:
+            InputError: It may not have it.
+        """
+        asked = request.asked
+        if asked is None or (request.kind == "mask") == bool(self._pairs) or self._is_open:
+            raise InputError("the server asked for a step of secure aggregation again, or too early")
+        if request.kind == "mask":
+            return self._mask(asked.members)
+        gone = frozenset(asked.gone)
+        if self._own in gone or not self._gone <= gone <= self._pairs.keys():
+            raise InputError("the server counts this device, or one that it gave up before, wrongly")
+        if self.members - len(gone) < fewest_left(self.members):
+            raise InputError(f"{len(gone)} of {self.members} members are gone; the sum of so few is not revealed")
+        return self._seeds(asked.gone) if request.kind == "seeds" else self._shares(gone, asked.shares)
+
+    def _mask(self, members: Sequence[RoundMember]) -> Arrays:
+        """Mask the update for a list of members, after checking that their keys are theirs."""
+        own = [number for number, each in enumerate(members) if each.ue == self.identity.number]
+        if len(members) != self.members or len({each.ue for each in members}) != self.members or len(own) != 1:
+            raise InputError(
+                f"the list of members is wrong: {self.members} different ones, with this device, are expected"
+            )
+        if members[own[0]].signed != self.signed or members[own[0]].ticket != self.ticket:
+            raise InputError("this device's own key in the list is another one; it may have been replaced")
+        for each in members:
+            self.identity.check(each.ue, signed_text(self.run, each.ue, each.ticket, each.signed.key), each.signed)
+        listed = [f"{each.ue} {each.ticket} {each.signed.key}" for each in members]
+        context = hashlib.sha256("\n".join([self.run, *listed]).encode()).digest()
+        try:
+            self._pairs = agree(self._private, [bytes.fromhex(each.signed.key) for each in members], own[0], context)
+        except ValueError:
+            raise InputError("a key in the list of members is not valid") from None
+        values = np.concatenate([self.update[name].ravel() for name in sorted(self.update)])
+        self._own = own[0]
+        upload, self._share = masked(to_words(values, self.clip, self.members), self._own, self._pairs)
+        return upload._asdict()
+
+    def _seeds(self, gone: Sequence[int]) -> Arrays:
+        """Reveal the pair masks with members that are gone. From now on this device keeps its shares of theirs."""
+        self._gone = frozenset(gone)
+        return {"seeds": rows_of(self._pairs[each].mask for each in gone)}
+
+    def _shares(self, gone: frozenset[int], sealed: Sequence[str]) -> Arrays:
+        """Reveal the shares of the own masks of all members that are not gone; zeros for a share that is forged."""
+        if gone != self._gone or len(sealed) != self.members:
+            raise InputError("the server asks for shares of members that are gone, or not of all the others")
+        self._is_open = True
+        shares = []
+        for number, text in enumerate(sealed):
+            share = self._share if number == self._own else None
+            if number not in gone and number in self._pairs:
+                share = opened(_bytes(text), self._pairs[number])
+            shares.append(share or bytes(SECRET_BYTES))
+        return {"shares": rows_of(shares)}
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""

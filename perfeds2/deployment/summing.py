@@ -1,0 +1,182 @@
+"""Learn the sum of a round's updates on the server, which sees none of them (secure aggregation).
+
+    1. ``mask``: the members get the list of all members, and upload their masked updates, with shares of their masks.
+    2. ``seeds``, only if members did not upload: the others reveal the masks they have in common with them. Whoever does
+       not answer is gone as well, and the rest are asked again.
+    3. ``shares``: the members that uploaded reveal the shares of each other's own masks. Any t of them suffice.
+
+If too few members are left, nothing is learned, and the updates are given up: no update is masked twice. A member that
+is gone counts as an update of zeros.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from perfeds2.deployment.crew import Device
+from perfeds2.deployment.record import Record
+from perfeds2.deployment.transport import Arrays, Asked, Kind, RoundMember
+from perfeds2.deployment.validate import Form, norm_of
+from perfeds2.privacy.masks import (
+    KEY_BYTES,
+    Upload,
+    digest_of,
+    fewest_left,
+    from_words,
+    threshold_of,
+    unmasked,
+)
+from perfeds2.privacy.sharing import SEALED_BYTES, SECRET_BYTES, join
+from perfeds2.timeline.protocol import IDLE
+
+ROUNDING = 1.001  # by which rounding may lengthen a sum
+Ask = Callable[[Device, Kind, Asked], None]
+
+
+@dataclass
+class Summing:
+    """The members of one round, and what they have answered so far."""
+
+    devices: Sequence[Device]  # in the order of the list of members
+    clip: float
+    form: Form
+    ask: Ask
+    step: Kind = "train"  # nothing asked yet
+    left: list[int] = field(default_factory=list)  # members that have uploaded and are not gone
+    uploads: dict[int, Upload] = field(default_factory=dict)
+    revealed: dict[tuple[int, int], bytes] = field(default_factory=dict)  # seeds of masks with members that are gone
+    answers: dict[int, Arrays] = field(default_factory=dict)  # of this step, by member
+    total: dict[str, np.ndarray] | None = None  # the sum of the updates, once it is known
+    failure: str | None = None  # why it will not be known
+
+    def __post_init__(self) -> None:
+        self.left = list(range(len(self.devices)))
+
+    @property
+    def members(self) -> int:
+        return len(self.devices)
+
+    @property
+    def gone(self) -> tuple[int, ...]:
+        return tuple(each for each in range(self.members) if each not in self.left)
+
+    def _list_for(self, _: int) -> Asked:
+        listed = []
+        for device in self.devices:
+            assert device.reply is not None
+            assert device.reply.signed is not None
+            listed.append(RoundMember(device.ue, device.reply.ticket, device.reply.signed))
+        return Asked(members=tuple(listed))
+
+    def _ask(self, step: Kind, asked: Callable[[int], Asked]) -> None:
+        self.step, self.answers = step, {}
+        for member in self.left:
+            device = self.devices[member]
+            if device.here and not device.set_aside:
+                self.ask(device, step, asked(member))
+
+    def refusal(self, ue: int, answer: Arrays | None) -> str | None:
+        """Store a member's answer, or return why it is refused."""
+        member = next((number for number, each in enumerate(self.devices) if each.ue == ue), None)
+        size = sum(int(np.prod(shape)) for shape, _ in self.form.values())
+        rows = {
+            "mask": {"words": (size,), "shares": (self.members, SEALED_BYTES), "digests": (self.members, 32)},
+            "seeds": {"seeds": (len(self.gone), KEY_BYTES)},
+            "shares": {"shares": (self.members, SECRET_BYTES)},
+        }
+        expected = rows[self.step]
+        if member not in self.left or answer is None or answer.keys() != expected.keys():
+            return "has another answer than secure aggregation expects"
+        for name, shape in expected.items():
+            kind = np.uint32 if name == "words" else np.uint8
+            if answer[name].shape != shape or answer[name].dtype != kind:
+                return f"has {name} of another shape than secure aggregation expects"
+        self.answers[member] = answer
+        return None
+
+    def advance(self) -> bool:
+        """Take the next step once no answer is outstanding, and return whether the last one is done."""
+        while self.total is None and self.failure is None:
+            asked = (self.devices[member].job for member in self.left)
+            if any(job is not None and job.kind == self.step for job in asked):
+                return False
+            if self.step == "train":
+                self._ask("mask", self._list_for)
+                continue
+            answered = sorted(self.answers)
+            if self.step == "shares":
+                self._sum(answered)
+                break
+            everyone, self.left = answered == self.left, answered
+            if len(answered) < fewest_left(self.members):
+                needed = fewest_left(self.members)
+                self.failure = f"{len(answered)} of {self.members} members are left, and {needed} are needed"
+                break
+            if self.step == "mask":
+                self.uploads = {member: Upload(**self.answers[member]) for member in answered}
+            if self.step == "seeds" and everyone:
+                self._take_seeds()
+            if (self.step == "mask" and not self.gone) or (self.step == "seeds" and everyone):
+                self._ask("shares", self._shares_for)
+            else:
+                self._ask("seeds", lambda _: Asked(gone=self.gone))
+        return True
+
+    def settle(self, record: Record) -> str | None:
+        """Give one member all of the sum as its update, and zeros to the others; or take their updates from all of them.
+
+        Returns:
+            What to log.
+        """
+        zeros = {name: np.zeros_like(values) for name, values in (self.total or {}).items()}
+        for member, device in enumerate(self.devices):
+            assert device.reply is not None
+            if self.total is None:
+                device.version, device.reply = IDLE, None
+            else:
+                device.reply = replace(device.reply, update=self.total if member == self.left[0] else zeros)
+        if self.failure is not None:
+            return f"not summed: {self.failure}; the members compute again"
+        gone = {self.devices[member].ue for member in self.gone}
+        latest = {lap.ue: lap for lap in record.laps if gone and lap.ue in gone}
+        record.laps += [lap._replace(scale=0.0) for lap in latest.values()]  # for a replay
+        return f"gone: UE {', '.join(map(str, sorted(gone)))}, whose updates count as zeros" if gone else None
+
+    def _take_seeds(self) -> None:
+        for member, answer in self.answers.items():
+            for gone, seed in zip(self.gone, answer["seeds"], strict=True):
+                self.revealed[member, gone] = seed.tobytes()
+
+    def _shares_for(self, holder: int) -> Asked:
+        empty = bytes(SEALED_BYTES).hex()
+        sealed = (self.uploads[member].shares[holder].tobytes().hex() for member in self.left)
+        sent = dict(zip(self.left, sealed, strict=True))
+        return Asked(gone=self.gone, shares=tuple(sent.get(member, empty) for member in range(self.members)))
+
+    def _sum(self, holders: Sequence[int]) -> None:
+        """Add up the uploads without their masks. Shares that their owner did not make are left out."""
+        seeds, threshold = {}, threshold_of(self.members)
+        for member in self.left:
+            shares = {holder: self.answers[holder]["shares"][member].tobytes() for holder in holders}
+            digests = self.uploads[member].digests
+            good = {each: share for each, share in shares.items() if digest_of(share) == digests[each].tobytes()}
+            if len(good) < threshold:
+                self.failure = f"{len(good)} of the {threshold} shares needed came for UE {self.devices[member].ue}"
+                return
+            seeds[member] = join(good, threshold)
+        words = unmasked({member: self.uploads[member].words for member in self.left}, seeds, self.revealed)
+        total = self._arrays(from_words(words, self.clip, self.members))
+        if norm_of(total) > ROUNDING * self.clip * len(self.left):
+            self.failure = "the sum is longer than clipped updates can be, so a member sent something else"
+            return
+        self.total = total
+
+    def _arrays(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        arrays, start = {}, 0
+        for name in sorted(self.form):
+            shape, dtype = self.form[name]
+            size = int(np.prod(shape))
+            arrays[name] = values[start : start + size].reshape(shape).astype(dtype)
+            start += size
+        return arrays
