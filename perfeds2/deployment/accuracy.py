@@ -1,6 +1,13 @@
 """Watch the mean accuracy of all devices, and raise an alarm when it falls."""
 
+import math
 from dataclasses import dataclass
+
+from perfeds2.deployment.crew import Device
+from perfeds2.deployment.record import Evaluation
+from perfeds2.learning.metrics import METRICS
+
+PERSONAL = METRICS.index("test_accuracy_personal")
 
 
 @dataclass
@@ -17,11 +24,14 @@ class AccuracyWatch:
     def mean(self) -> float | None:
         return self._total / self._count if self._count else None
 
-    def replace(self, before: float | None, latest: float | None) -> None:
+    def hear(self, device: Device, seen: Evaluation) -> None:
         """Replace a device's previous accuracy by its latest one."""
-        for accuracy, sign in ((before, -1), (latest, 1)):
+        value = seen.values[PERSONAL]
+        latest = value if math.isfinite(value) else None
+        for accuracy, sign in ((device.accuracy, -1), (latest, 1)):
             if accuracy is not None:
                 self._total, self._count = self._total + sign * accuracy, self._count + sign
+        device.evaluated, device.accuracy = seen.version, latest
 
     def look(self, most: float) -> str | None:
         """Raise an alarm if the mean falls by more than ``most`` below its best among at least as many devices.

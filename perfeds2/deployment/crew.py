@@ -10,6 +10,8 @@ from perfeds2.deployment.status import STATES, DeviceState
 from perfeds2.deployment.transport import Reply, Request
 from perfeds2.timeline.protocol import IDLE
 
+LOGGED = 20  # refusals of one device that are all logged; of later ones only powers of two
+
 
 @dataclass
 class Device:
@@ -67,6 +69,11 @@ class Device:
         if self.job is None:
             return "spent" if self.spent else "idle"
         return "working" if self.wanted or self.job.kind == "evaluate" else "finishing"
+
+
+def worth_a_line(times: int) -> bool:
+    """Return whether to log the n-th occurrence: the first few, then powers of two, to bound the log."""
+    return times <= LOGGED or times.bit_count() == 1
 
 
 class Crew:

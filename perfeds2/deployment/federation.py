@@ -21,23 +21,13 @@ import numpy as np
 from jaxtyping import PyTree
 
 from perfeds2.deployment.accuracy import AccuracyWatch
-from perfeds2.deployment.crew import Crew, Device
+from perfeds2.deployment.crew import Crew, Device, worth_a_line
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.status import SHOWN, STATES, DeviceStatus, Status
 from perfeds2.deployment.transport import Asked, Kind, Reply, Request, Transport
-from perfeds2.deployment.validate import (
-    Form,
-    Norms,
-    form_of,
-    in_words,
-    norm_of,
-    reason_of,
-    refusal,
-    shortened,
-    worth_a_line,
-)
+from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, reason_of, refusal, shortened
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
@@ -50,7 +40,6 @@ if TYPE_CHECKING:  # it needs the package cryptography
 
 RECENT = 12  # rounds shown in the live table
 ROUNDING = 1e-6  # of the norm of an update that its device has clipped
-PERSONAL = METRICS.index("test_accuracy_personal")
 
 
 @dataclass
@@ -253,7 +242,7 @@ class Federation:
         if set(reply.metrics) == set(METRICS) and reply.version > device.evaluated:
             seen = Evaluation(reply.ue, reply.version, [float(reply.metrics[name]) for name in METRICS])
             self.record.evaluations.append(seen)
-            self._hear(seen)
+            self.watch.hear(self.crew[seen.ue], seen)
         if device.wanted and job.kind == "train":
             reply, scale = (reply, 1.0) if self.secure else self._clip(reply, device)
             self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s), job.version, scale))
@@ -261,13 +250,6 @@ class Federation:
         elif job.kind == "train":
             self.log(f"late: UE {reply.ue} ticket {job.ticket} on version {job.version}, which has been given up")
         self.crew.file(device)
-
-    def _hear(self, seen: Evaluation) -> None:
-        """Replace a device's previous accuracy by its latest one in the running mean."""
-        device, value = self.crew[seen.ue], seen.values[PERSONAL]
-        latest = value if math.isfinite(value) else None
-        self.watch.replace(device.accuracy, latest)
-        device.evaluated, device.accuracy = seen.version, latest
 
     @property
     def accuracy(self) -> float | None:
@@ -478,7 +460,7 @@ class Federation:
             self.crew[merge.ue].merges += 1
             self.crew[merge.ue].merged_ticket = merge.ticket
         for seen in self.record.evaluations:
-            self._hear(seen)
+            self.watch.hear(self.crew[seen.ue], seen)
         aside = [(device.set_aside_s, device.ue) for device in self.devices if device.set_aside_s is not None]
         for _, ue in sorted(aside):
             self.crew.file(self.crew[ue])

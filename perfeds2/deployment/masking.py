@@ -80,7 +80,7 @@ def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
 
 
 def signed_text(run: str, ue: int, ticket: int, key: str) -> bytes:
-    return f"perfeds2 mask key {run} {ue} {ticket} {key}".encode()
+    return f"mask key {run} {ue} {ticket} {key}".encode()
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Learn the sum of a round's updates on the server, which sees none of them (secure aggregation).
 
     1. ``mask``: the members get the list of all members, and upload their masked updates, with shares of their masks.
-    2. ``seeds``, only if members did not upload: the others reveal the masks they have in common with them. Whoever does
-       not answer is gone as well, and the rest are asked again.
+    2. ``seeds``, only if members did not upload: the others reveal the masks they have in common with them. A member that
+       does not answer is gone as well, and the rest are asked again.
     3. ``shares``: the members that uploaded reveal the shares of each other's own masks. Any t of them suffice.
 
 If too few members are left, nothing is learned, and the updates are given up: no update is masked twice. A member that

@@ -12,7 +12,6 @@ from perfeds2.learning.metrics import METRICS
 Form = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # name: (shape, dtype)
 CLOCKS = (1.01, 1.0)  # a device's clock may run 1 % fast, plus 1 s of tolerance
 REASONS = {"answers": "wrong job", "reports": "wrong report", "lacks": "missing part", "has": "wrong update"}
-LOGGED = 20  # refusals of one device that are all logged; of later ones only powers of two
 WORDS = 200  # longest text of a device that is logged, in characters
 VOTES = 200  # number of most recent voters that count
 STANDS_IN = 1 / 10  # of the model's norm: the usual norm until enough devices have voted
@@ -29,11 +28,6 @@ def in_words(said: object) -> str:
     text = said if isinstance(said, str) else repr(said)
     line = "".join(letter if letter.isprintable() else " " for letter in text[:WORDS])
     return line + ("…" if len(text) > WORDS else "")
-
-
-def worth_a_line(times: int) -> bool:
-    """Return whether to log the n-th occurrence: the first few, then powers of two, to bound the log."""
-    return times <= LOGGED or times.bit_count() == 1
 
 
 def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float, *, keys: bool = False) -> str | None:

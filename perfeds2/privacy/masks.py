@@ -60,7 +60,7 @@ def from_words(total: Words, clip: float, members: int) -> Float[np.ndarray, " d
 
 
 class Pair(NamedTuple):
-    """What a member shares with another, and nobody else knows."""
+    """What a member shares with one other member only."""
 
     mask: bytes  # seed of the pair mask
     sends: bytes  # key of what it sends to the other
@@ -83,7 +83,7 @@ def agree(private: X25519PrivateKey, keys: Sequence[bytes], own: int, context: b
     for other, key in enumerate(keys):
         if other != own:
             shared = private.exchange(X25519PublicKey.from_public_bytes(key))
-            info = b"perfeds2 masks" + context + bytes(f"{min(own, other)} {max(own, other)}", "ascii")
+            info = b"pair masks" + context + bytes(f"{min(own, other)} {max(own, other)}", "ascii")
             made = HKDF(hashes.SHA256(), 3 * KEY_BYTES, None, info).derive(shared)
             mask, up, down = made[:KEY_BYTES], made[KEY_BYTES : 2 * KEY_BYTES], made[2 * KEY_BYTES :]
             pairs[other] = Pair(mask, up, down) if own < other else Pair(mask, down, up)

@@ -69,7 +69,9 @@ def check_with_zeros(made):
     """The devices' own program comes to the same weights, if updates of members that were gone count as zeros."""
     federation = made.federation
     scales = {(lap.ue, lap.version): lap.scale for lap in federation.record.laps if lap.scale != 1}
-    again = _job_by_job(made.setup, federation.timeline(), [made.setup.task(0)] * made.setup.ues, scales)
+    again = _job_by_job(
+        made.setup, federation.learner, federation.timeline(), [made.setup.task(0)] * made.setup.ues, scales
+    )
     for name, values in federation.params.items():
         np.testing.assert_allclose(values, again[name], rtol=0, atol=1e-6 * np.abs(values).max())
 

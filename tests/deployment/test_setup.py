@@ -19,6 +19,7 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "model": "mlp",
     "data-dir": '/a, folder/of "data"',
     "bits": 8,
+    "secure-aggregation": True,
     "max-staleness": "unbounded",
     "quorum": 3,
     "algorithm": "FedAvg-ASY",
