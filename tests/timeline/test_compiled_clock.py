@@ -172,11 +172,6 @@ class Newer(Protocol):
     patience_s: float | None = None
 
 
-class Echo(Cell):
-    def signal_hz(self, round_, ues=None):
-        return 2 * super().signal_hz(round_, ues)
-
-
 def test_what_is_unknown_is_not_played():
     cell, protocol = Cell.draw(6), Protocol(2, 3)
     known = Run(cell, protocol, 1e5, 10.0, bandwidth.equal_share, None).setting
@@ -186,7 +181,6 @@ def test_what_is_unknown_is_not_played():
         {"protocol": Newer(2, 3, patience_s=1.0)},
         {"protocol": Protocol(2, drafts=True)},
         {"cell": replace(cell, coherence_s=1.0)},
-        {"cell": Echo(cell.distance_m, cell.cpu_hz)},
         {"cell": replace(cell, power_w=1e-300)},
         {"bandwidth": uneven_share(0)},
         {"bandwidth": bandwidth.proportional_fair},
@@ -195,6 +189,9 @@ def test_what_is_unknown_is_not_played():
         {"schedule": best_channel},
     ):
         assert not compiled.knows(replace(known, **changed)), changed
+    for name in ("signal_hz", "signal_at", "changes_s", "signal_of_amplitude"):
+        own = type("Own", (Cell,), {name: lambda *_: None})
+        assert not compiled.knows(replace(known, cell=own(cell.distance_m, cell.cpu_hz))), name
 
 
 @pytest.mark.parametrize("plan", [[0, 0], [0, 9], [0], [0.5, 1.0], None])
