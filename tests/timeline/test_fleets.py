@@ -288,6 +288,7 @@ def test_leaving_by_hand(keeps):
     if keeps:  # a second of sending is left
         assert line.time_s.tolist() == [13.0]
         assert [state for state, *_ in line.activity(0)] == ["computing", "sending", "idle", "sending"]
+        assert {each.name: list(each.x) for each in line.activity_chart(13.0, 1).series} == {"merged": [13.0]}
     else:  # it starts over with the newest model, which is still w_0
         assert line.time_s.tolist() == [18.0]
         assert (line.lost, line.lost_version.tolist()) == (1, [0])
