@@ -43,6 +43,9 @@ HEADS = [
     "stale",
     "steps",
     "bits",
+    "rest",
+    "σ",
+    "ε",
     "seconds",
     "span",
     "kept",
@@ -66,7 +69,8 @@ CURVES = (
 )
 CANDIDATES = (
     "Seconds: median over the given seeds. Span: the first and the last seed. Kept: how many seeds kept the target. Held: "
-    "share of later evaluations at the target, mean over seeds. Joules: of all UEs until the target is kept."
+    "share of later evaluations at the target, mean over seeds. Joules: of all UEs until the target is kept. σ and ε: noise and "
+    "privacy loss of the worst UE over the whole horizon, if there is noise."
 )
 MARGINS = "One step to each side in A, S and local steps, on up to three seeds. A choice is recommended only if no neighbour fails."
 
@@ -137,6 +141,9 @@ def settings_table(plan: Plan) -> Table:
         [name, Span(value, "best" if value != old[name] else ""), old[name]] for name, value in new.items()
     ]
     rows.append(["seconds, given seeds", *(short_s(each.seconds) if each.trials else "–" for each in both)])
+    if plan.is_private:
+        rows.append(["noise σ", *(_or_dash(each.noise) for each in both)])
+        rows.append(["ε, worst UE", *(_or_dash(each.epsilon_worst) for each in both)])
     rows.append(["verdict", *(Span(each.verdict, KINDS.get(each.verdict, "dim")) for each in both)])
     return Table([Column(head, "left") for head in ("", "the choice", "your spec")], rows, kind="plain few")
 
@@ -154,7 +161,10 @@ def _chosen(plan: Plan) -> list[tuple[str, Candidate]]:
 def candidates_table(plan: Plan, most: int | None = None) -> Table:
     """Return a row per candidate: the best, the requested one, then those that were trained, best verdict first."""
     ranked = ranked_candidates(plan)
-    columns = [Column(head, "left" if head in ("schedule", "band", "stale") else "right") for head in HEADS]
+    resting = {"rest"} if any(each.choice.rest_rounds > 1 for each in ranked) else set()
+    unused = {"rest", "σ", "ε"} - resting - ({"σ", "ε"} if plan.is_private else set())
+    shown = [head for head in HEADS if head not in unused]
+    columns = [Column(head, "left" if head in ("schedule", "band", "stale") else "right") for head in shown]
     rows: list[list[Cell]] = []
     for each in ranked[:most]:
         who = "the choice" if each is plan.best else "as asked" if each is plan.candidates[plan.asked] else ""
@@ -163,17 +173,25 @@ def candidates_table(plan: Plan, most: int | None = None) -> Table:
         span = each.span_s
         scouted = "–" if each.scouted_s is None else f"~{short_s(each.scouted_s)}"
         numbers = [
+            _or_dash(each.noise),
+            _or_dash(each.epsilon_worst),
             short_s(each.seconds) if each.trials else scouted,
             "–" if span is None else f"{short_s(span[0])} … {short_s(span[1])}",
             f"{each.kept}/{len(each.trials)}" if each.trials else "–",
             "–" if each.held is None else f"{each.held:.0%}",
-            "–" if each.joules is None else f"{each.joules:.3g}",
+            _or_dash(each.joules),
             "–" if each.least_share is None else f"{each.least_share:.2%}",
         ]
-        rows.append([*each.choice.settings.values(), *numbers, Span(said, KINDS.get(each.verdict, "dim"))])
+        values = zip(HEADS, [*each.choice.settings.values(), *numbers], strict=True)
+        values = [value for head, value in values if head not in unused]
+        rows.append([*values, Span(said, KINDS.get(each.verdict, "dim"))])
     left = len(ranked) - len(rows)
     caption = f"and {left} more on the page" if left else None
     return Table([*columns, text_column("")], rows, "Choices", caption, kind="slim")
+
+
+def _or_dash(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
 
 
 # ---- charts

@@ -34,8 +34,8 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
     notes += [note for name, own in facts.items() if (note := robustness(spec, name, own[0]["quorum"])) is not None]
     if any("noise" in own[0] for own in facts.values()):
         notes += [
-            f"Privacy at δ = {spec.privacy.delta or DELTA:g}: {ASSUMPTIONS}",
-            *(_drowned(name, own) for name, own in facts.items() if own[0].get("noise_to_clip", 0.0) > 1),
+            privacy_note(spec),
+            *(f"{name}: {said}" for name, own in facts.items() if (said := drowned(own[0]["quorum"], own[0]))),
         ]
     for name, own in facts.items():
         if any(each["rounds"] == 0 for each in own):
@@ -91,11 +91,19 @@ def _ended_by_budget(spec: Spec, name: str, of_seeds: Sequence[Facts]) -> list[s
     ]
 
 
-def _drowned(name: str, of_seeds: Sequence[Facts]) -> str:
-    """Note that the model is too large for the fleet at this noise."""
+def privacy_note(spec: Spec) -> str:
+    """Return what an ε covers. It is shown wherever an ε is."""
+    return f"Privacy at δ = {spec.privacy.delta or DELTA:g}: {ASSUMPTIONS}"
+
+
+def drowned(quorum: int, privacy: Facts) -> str:
+    """Return a sentence if the model is too large for the fleet at this noise; else nothing."""
+    if privacy.get("noise_to_clip", 0.0) <= 1:
+        return ""
     return (
-        f"{name}: the noise on a mean update is {of_seeds[0]['noise_to_clip']:.3g} times as long as any upload (√d·σ/A), so "
-        f"it drowns what UEs learn. Use a larger --quorum, a smaller model, fewer rounds or a larger ε."
+        f"the model is too large for this fleet. The noise on a mean update is {privacy['noise_to_clip']:.3g} times as long as any "
+        f"upload (√d·σ/A with σ = {privacy['noise']:.3g}, A = {quorum}), so a step is mostly noise. Use a larger --quorum, a "
+        f"smaller model, fewer rounds or a larger ε."
     )
 
 

@@ -1,6 +1,5 @@
 """Do a training: simulate its timeline, replay and evaluate it, and store the result."""
 
-import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Personal
 from perfeds2.learning.replay import Script, start
-from perfeds2.learning.task import Task, parameters
+from perfeds2.learning.task import Task
 from perfeds2.learning.train import EvaluationPoint, TrainState, Values, evaluation_points, train
 from perfeds2.learning.train_many import Lane, group_lanes, train_together
 from perfeds2.network.cell import Cell
@@ -25,8 +24,8 @@ from perfeds2.spec.build import Algorithm, Stage, clock_key, make_algorithms, ma
 from perfeds2.spec.cells import make_energy, upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import user_errors
-from perfeds2.spec.privacy import losses_at, losses_of, with_noise
-from perfeds2.spec.tasks import make_task, model_of
+from perfeds2.spec.privacy import losses_at, losses_of, privacy_facts, with_noise
+from perfeds2.spec.tasks import make_task
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import too_few
@@ -263,11 +262,7 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         # With availability (there is a log), a UE without a job may only be away.
         "is_out_of_energy": timeline.log is None and too_few(timeline.open_version, rounds, protocol),
     }
-    losses = losses_of(spec.privacy, learner, timeline)
-    if losses is not None and learner.noise is not None:
-        ends = {"epsilon_worst": float(losses.max()), "epsilon_median": float(np.median(losses))}
-        longer = math.sqrt(parameters(model_of(spec))) * learner.noise / protocol.quorum
-        known |= {"noise": learner.noise, "noise_to_clip": longer, **ends}
+    known |= privacy_facts(spec, learner, timeline)
     if cell is None:
         return known
     joules = float(energy_of(timeline, cell, make_energy(spec), bits, np.zeros(0)).total_j)

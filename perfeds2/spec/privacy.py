@@ -1,5 +1,6 @@
 """Check the privacy settings, and find the noise that they ask for along a timeline."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -9,9 +10,11 @@ from jaxtyping import Float, Int
 from perfeds2.errors import InputError
 from perfeds2.learning.merges import OfMean, Weighted
 from perfeds2.learning.replay import Learner
+from perfeds2.learning.task import parameters
 from perfeds2.privacy import DELTA, FEWEST_MEMBERS, MOST_MEMBERS
 from perfeds2.privacy.accounting import densest, epsilon_of, level_of, privacy_loss, sensitivity, worst_losses
-from perfeds2.spec.fields import PrivacySpec
+from perfeds2.spec.fields import PrivacySpec, Spec
+from perfeds2.spec.tasks import model_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 
@@ -124,6 +127,16 @@ def losses_by_merges(
         return None
     worst = densest(rounds, protocol.rest_rounds, learner.bands)
     return epsilon_of(worst / learner.noise, privacy.delta or DELTA)
+
+
+def privacy_facts(spec: Spec, learner: Learner, timeline: Timeline) -> dict[str, float]:
+    """Return the noise, its length on a mean update relative to the clip, and ε of the worst and of the median UE."""
+    losses = losses_of(spec.privacy, learner, timeline)
+    if losses is None or learner.noise is None:
+        return {}
+    longer = math.sqrt(parameters(model_of(spec))) * learner.noise / timeline.quorum
+    ends = {"epsilon_worst": float(losses.max()), "epsilon_median": float(np.median(losses))}
+    return {"noise": learner.noise, "noise_to_clip": longer, **ends}
 
 
 def losses_at(

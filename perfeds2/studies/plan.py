@@ -1,6 +1,6 @@
 """Plan a cell: find the choice that reaches the target soonest and keeps it.
 
-A choice is A, S, bandwidth policy, schedule, stale rule, local steps and bits. Arrivals do not depend on the weights,
+A choice is A, S, bandwidth policy, schedule, stale rule, local steps, bits and rest. Arrivals do not depend on the weights,
 so the clock alone shows which choices are impossible and which UEs they leave out. How well a choice learns is found
 by training, first on few seeds and for a short time (``plan_search``). Everything goes through the spec, so any cell,
 radio, task and semi-synchronous algorithm can be planned.
@@ -18,6 +18,7 @@ from perfeds2 import __version__
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.folder import FILES, alone, open_folder, read_run
+from perfeds2.runs.notes import drowned, privacy_note
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Reporter, Watch, open_live
 from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
@@ -278,6 +279,7 @@ def notes_of(plan: Plan, space: Space) -> list[str]:
         "meet it and at least as much time follows. Nine of ten further runs should keep it within the interval given for "
         "fresh seeds."
     ]
+    notes += _privacy_notes(plan, space)
     best_s = or_inf(None if best is None else best.seconds)
     others = [
         (or_inf(each.seconds), each.choice) for each in plan.candidates if each.verdict == "holds" and each is not best
@@ -292,3 +294,13 @@ def notes_of(plan: Plan, space: Space) -> list[str]:
     if seeds < 3:
         notes.append(f"Chosen with only {seeds} seed{'s' * (seeds > 1)}; five are usual.")
     return notes
+
+
+def _privacy_notes(plan: Plan, space: Space) -> list[str]:
+    """Return what the ε of a plan covers, and whether the model is too large for the fleet."""
+    if not plan.is_private:
+        return []
+    quietest = plan.best or min(plan.candidates, key=lambda each: or_inf(each.noise_to_clip))
+    clip, why = space.spec.learning_of(plan.algorithm).clip, drowned(quietest.quorum, vars(quietest))
+    covered = f"{privacy_note(space.spec)} Uploads are clipped to norm {clip:g}. σ and ε are those of {plan.target.horizon_s:.4g} s."
+    return [covered, *([f"With {quietest.choice}, {why}"] if why else [])]

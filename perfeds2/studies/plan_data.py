@@ -50,6 +50,7 @@ class Choice:
     stale: str
     local_steps: int
     bits: int  # per number of an upload
+    rest_rounds: int = 1  # B: a UE is merged at most once in B rounds
 
     def with_(self, **changed: Any) -> "Choice":
         return replace(self, **changed)
@@ -67,13 +68,15 @@ class Choice:
         """Return everything but A and S, in words."""
         closes = "first arrivals" if self.schedule == "first" else self.schedule
         steps = f"{self.local_steps} local step{'s' if self.local_steps > 1 else ''}"
-        return f"{closes}, band {self.bandwidth}, stale {self.stale}, {steps}, {self.bits} bits"
+        resting = f", {self.rest_rounds} rest rounds" if self.rest_rounds > 1 else ""
+        return f"{closes}, band {self.bandwidth}, stale {self.stale}, {steps}, {self.bits} bits{resting}"
 
     @property
     def settings(self) -> dict[str, str]:
         """Return everything that is searched by name, in the order of the columns of tables."""
         names = {"A": str(self.quorum), "S": self.bound, "schedule": self.schedule, "band": self.bandwidth}
-        return names | {"stale": self.stale, "local steps": str(self.local_steps), "bits": str(self.bits)}
+        names |= {"stale": self.stale, "local steps": str(self.local_steps), "bits": str(self.bits)}
+        return names | {"rest rounds": str(self.rest_rounds)}
 
     @property
     def without_a_and_s(self) -> "Choice":
@@ -168,6 +171,9 @@ class Candidate:
     neighbours: tuple[Neighbour, ...] = ()  # those that were examined
     confirmed: tuple[SeedOutcome, ...] = ()  # trained for longer, before it is recommended
     fresh: tuple[SeedOutcome, ...] = ()  # trained with seeds that the choice was not made with
+    noise: float | None = None  # σ over the horizon; None without noise, as are the next two
+    noise_to_clip: float | None = None  # length of the noise on a mean update, relative to the clip
+    epsilon_worst: float | None = None  # ε of the worst UE over the horizon
 
     @property
     def quorum(self) -> int:
@@ -265,7 +271,8 @@ class Plan:
         first.
 
         Returns:
-            The columns of ``Choice``, verdict, why, seconds, scouted_s, seeds, kept, held, joules and least_share.
+            The columns of ``Choice``, verdict, why, seconds, scouted_s, seeds, kept, held, joules and least_share;
+            with noise, also noise (σ) and epsilon_worst.
             ``max_staleness`` is missing if S is unbounded, ``seconds`` if the target was not kept.
         """
         import pandas as pd
@@ -275,6 +282,7 @@ class Plan:
             | {"verdict": each.verdict, "why": each.why, "seconds": each.seconds, "scouted_s": each.scouted_s}
             | {"seeds": len(each.trials), "kept": each.kept, "held": each.held}
             | {"joules": each.joules, "least_share": each.least_share}
+            | ({"noise": each.noise, "epsilon_worst": each.epsilon_worst} if self.is_private else {})
             for each in ranked_candidates(self)
         ]
         numbers = dict.fromkeys(("seconds", "scouted_s", "held", "joules", "least_share"), "float64")
@@ -302,6 +310,10 @@ class Plan:
     @property
     def best(self) -> Candidate | None:
         return None if self.choice is None else self.candidates[self.choice]
+
+    @property
+    def is_private(self) -> bool:
+        return any(each.noise is not None for each in self.candidates)
 
     def to_json(self) -> str:
         return _adapter().dump_json(self, indent=1).decode()

@@ -1,12 +1,12 @@
 """Find the choice that reaches the target soonest and keeps it, by successive halving.
 
-1. Try bits and local steps on one choice, since they matter most.
+1. Try bits, local steps and (with noise) rest on one choice, since they matter most.
 2. With the best of them, simulate every A, S, schedule, bandwidth policy, stale rule and number of local steps.
    Impossible choices and those that leave a UE out need no training.
 3. Train one seed of the rest for a short time (a scout), and two more if it comes near the soonest.
 4. Train the soonest for the whole horizon, on a few seeds and then on all. A choice that loses the target again is
    dropped. One that keeps it must also do so one step to each side, and in a longer training.
-5. Vary local steps, bits and the stale rule around the best. The search ends when no scout was soon enough to beat
+5. Vary local steps, bits, the stale rule and rest around the best. The search ends when no scout was soon enough to beat
    it. If no choice keeps the target, everything is repeated with twice the horizon.
 6. Train the best with fresh seeds. It was chosen because it did well on the others, so those promise too much.
 """
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfeds2.errors import InputError
+from perfeds2.runs.notes import drowned
 from perfeds2.runs.statistics import censored_median
 from perfeds2.spec.resolve import HORIZON_S
 from perfeds2.spec.tasks import metric_of
@@ -132,8 +133,9 @@ class PlanSearch:
 
     def race(self, best: Choice | None) -> Choice | None:
         """Train the soonest scouts for the whole horizon until none is left that could beat the best."""
-        allowed = [choice for choice in self.scouted if self.breach(choice) is None and not self.watched(choice)]
-        ranked = [choice for choice in allowed if self.first_s(choice) < math.inf]
+        allowed = [choice for choice in self.scouted if self.breach(choice) is None]
+        new = [choice for choice in allowed if len(self.watched(choice)) < len(self.few)]
+        ranked = [choice for choice in new if self.first_s(choice) < math.inf]
         ranked.sort(key=lambda choice: (self.first_s(choice), or_inf(choice.max_staleness), choice.quorum))
         while ranked:
             if best is not None:
@@ -306,7 +308,14 @@ class PlanSearch:
             neighbours=self.beside.get(choice, ()),
             confirmed=tuple(self.confirmed(choice)),
             fresh=tuple(self.trials.known(choice, self.fresh, self.target.horizon_s)) if choice == best else (),
+            **self.privacy(choice),
         )
+
+    def privacy(self, choice: Choice) -> dict[str, float]:
+        """Return the largest noise and ε of a choice over the horizon, of all seeds that were simulated."""
+        found = [played.privacy for played in self.clocks(choice).values() if isinstance(played, Played)]
+        names = ("noise", "noise_to_clip", "epsilon_worst")
+        return {name: max(each[name] for each in found) for name in names if found and found[0]}
 
     def verdict(self, choice: Choice, best: Choice | None = None) -> tuple[Verdict, str]:
         """Return the verdict on a choice, and its reason."""
@@ -428,14 +437,14 @@ def begin(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choice, P
     spec = space.spec
     best, best_s, asked_s = _reference(space, trials, request)
     rung = Rung(spec.run.seeds[:1], 1.2 * best_s)
-    for axis in ("bits", "local_steps"):
+    for axis in ("bits", "local_steps", "rest_rounds"):
         tried = [best.with_(**{axis: value}) for value in space.axes[axis]]
         trials.train(tried, rung)
         for each in tried:
             for trial in trials.known(each, rung.seeds, rung.horizon_s):
                 if trial.reached_s is not None and trial.reached_s < best_s:
                     best, best_s = each, trial.reached_s
-    listed = {axis: space.axes[axis] for axis in ("stale", "bits", "local_steps")}
+    listed = {axis: space.axes[axis] for axis in ("stale", "bits", "local_steps", "rest_rounds")}
     best = best.with_(**{axis: values[0] for axis, values in listed.items() if vars(best)[axis] not in values})
     if request.horizon_s is not None:
         horizon_s, why = request.horizon_s, "as given"
@@ -472,7 +481,11 @@ def _reference(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choi
         if reached and (doubling > 0 or request.horizon_s is not None):
             _, took_s, choice = max(reached, key=lambda each: each[:2])
             return choice, took_s, None
+    played = trials.play(gentle, rung.seeds[0], rung.horizon_s)
+    why = drowned(gentle.quorum, {} if isinstance(played, str) else played.privacy)
     raise InputError(
         f"--target-accuracy {spec.run.target_accuracy:g} is not reached within {rung.horizon_s:g} simulated seconds by {asked}, nor by "
         f"{gentle} (their best look: {best:.4g}); lower it, tune the step sizes (perfeds2 tune), or give --horizon-s."
+        + f" With the latter, {why}"
+        * bool(why)
     )

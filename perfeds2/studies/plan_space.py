@@ -13,6 +13,7 @@ from perfeds2.spec.build import bound_of
 from perfeds2.spec.fields import Section, Spec
 from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named, Values
+from perfeds2.spec.privacy import has_noise
 from perfeds2.spec.resolve import place_of, put, resolve
 from perfeds2.spec.values import POLICY, SCHEDULE
 from perfeds2.studies.grid import AxisValues, Listed
@@ -45,6 +46,7 @@ class Space:
             protocol.stale,
             self.spec.learning_of(name).local_steps,
             self.spec.radio.bits or 32,
+            protocol.rest_rounds or 1,
         )
 
     def spec_of(self, choice: Choice, seeds: Sequence[int], horizon_s: float, looks: int) -> Spec:
@@ -83,6 +85,8 @@ class Space:
             return self.named[axis, value]
         if axis == "bits" and value == 32 and self.spec.radio.bits is None:
             return None  # as in a spec that does not set it
+        if axis == "rest_rounds" and value == 1 and self.spec.protocol.rest_rounds is None:
+            return None
         return "unbounded" if axis == "max_staleness" and value is None else value
 
 
@@ -127,11 +131,13 @@ def make_space(spec: Spec, given: Listed) -> Space:
 def _usual(spec: Spec, asked: Choice) -> dict[str, AxisValues]:
     """Return the default values, including the spec's own.
 
-    About eight A from 1 to n, three S, first arrivals and planned rounds, and a few of each other setting.
+    About eight A from 1 to n, three S, first arrivals and planned rounds, and a few of each other setting. UEs rest only
+    with noise, which in turn allows no fewer bits.
     """
     n, bound = spec.cell.ues, asked.max_staleness
     spaced = {int(a) for a in np.geomspace(1, n, 7).round()}
     apart = {a for a in spaced if a in (1, n) or not 0.8 < a / asked.quorum < 1.25}
+    private = has_noise(spec.privacy)
     bounds = {n, None} if bound is None else {bound, 2 * bound, max(n, 4 * bound)}
     return {
         "quorum": tuple(sorted(apart | {asked.quorum})),
@@ -140,7 +146,8 @@ def _usual(spec: Spec, asked: Choice) -> dict[str, AxisValues]:
         "bandwidth": (spec.protocol.bandwidth, "equal_share", "equal_finish"),
         "stale": tuple(dict.fromkeys((asked.stale, "restart", "wait", "ignore"))),
         "local_steps": tuple(sorted({1, 2, 4, asked.local_steps})),
-        "bits": tuple(sorted({32, 8, 4, asked.bits})),
+        "bits": tuple(sorted({asked.bits} if private else {32, 8, 4, asked.bits})),
+        "rest_rounds": tuple(sorted({1, 2, 4, asked.rest_rounds} if private else {asked.rest_rounds})),
     }
 
 
@@ -154,20 +161,30 @@ def _checked(spec: Spec, axis: str, name: str, values: AxisValues) -> AxisValues
         given = "unbounded" if value is None else value
         found = dict(dict(resolve({"cell": {"ues": spec.cell.ues}, section: {key: given}}))[section])[key]
         read[None if found == "unbounded" else found] = None
-    return tuple(sorted(read, key=or_inf) if axis in (*STEPPED, "bits") else read)
+    return tuple(sorted(read, key=or_inf) if axis in (*STEPPED, "bits", "rest_rounds") else read)
 
 
 def map_of(space: Space, base: Choice) -> list[Choice]:
     """Return every A, S, schedule, bandwidth policy and number of local steps, with the bits of ``base``.
 
-    Every stale rule is combined with first arrivals only; planned rounds have that of ``base``.
+    Every stale rule is combined with first arrivals only; planned rounds have that of ``base``. UEs rest as long as with
+    ``base``, or as long as the others suffice.
     """
     names = ("local_steps", "quorum", "max_staleness", "schedule", "bandwidth", "stale")  # the first varies slowest
     every = itertools.product(*(space.axes[name] for name in names))
     found = [base.with_(**dict(zip(names, values, strict=True))) for values in every]
     only_band = len(space.axes["bandwidth"]) == 1
     found = [each for each in found if only_band or fits(each.schedule, each.bandwidth)]
-    return list(dict.fromkeys(c if c.schedule == "first" else c.with_(stale=base.stale) for c in found))
+    found = [each if each.schedule == "first" else each.with_(stale=base.stale) for each in found]
+    return list(dict.fromkeys(each.with_(rest_rounds=_rest(space, each)) for each in found))
+
+
+def _rest(space: Space, choice: Choice) -> int:
+    """Return the longest rest that is searched, possible and no longer than the choice's."""
+    can_rest = choice.schedule == "first" and choice.stale != "ignore"
+    longest = space.spec.cell.ues // choice.quorum if can_rest else 1
+    fitting = [each for each in space.axes["rest_rounds"] if each <= min(choice.rest_rounds, longest)]
+    return max(fitting, default=choice.rest_rounds)
 
 
 def fits(schedule: str, bandwidth: str) -> bool:
@@ -177,13 +194,12 @@ def fits(schedule: str, bandwidth: str) -> bool:
 
 
 def variants(space: Space, choice: Choice) -> list[Choice]:
-    """Return the choices with the same A, S and schedule that differ in either local steps, bits or stale rule."""
+    """Return the choices with the same A, S and schedule that differ in either local steps, bits, stale rule or rest."""
     return [
-        choice.with_(local_steps=steps, bits=bits, stale=stale)
-        for steps in space.axes["local_steps"]
-        for bits in space.axes["bits"]
-        for stale in space.axes["stale"]
-        if sum((steps != choice.local_steps, bits != choice.bits, stale != choice.stale)) == 1
+        choice.with_(**{axis: value})
+        for axis in ("local_steps", "bits", "stale", "rest_rounds")
+        for value in space.axes[axis]
+        if value != vars(choice)[axis]
     ]
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from perfeds2.errors import InputError
+from perfeds2.learning.replay import Learner
 from perfeds2.learning.train import EvaluationPoint
 from perfeds2.network.cell import Cell
 from perfeds2.runs.pool import Workers, run_all
@@ -27,6 +29,7 @@ from perfeds2.runs.trainer import costs_at
 from perfeds2.runs.training import Training
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.privacy import privacy_facts, with_noise
 from perfeds2.studies.plan_data import Choice, SeedOutcome
 from perfeds2.studies.plan_space import Space
 from perfeds2.studies.search import Rung
@@ -43,6 +46,7 @@ class Played:
     least_share: float  # share of the merges of the UE with the fewest
     digest: str  # equal if the same UEs are merged at the same times and compute the same
     starved: tuple[int, ...]  # UEs that were never merged
+    privacy: dict[str, float] = field(default_factory=dict)  # noise and ε over the horizon; empty without noise
 
 
 @dataclass
@@ -55,7 +59,7 @@ class Trials:
     reporter: Reporter = field(default_factory=Reporter)
     evaluations: int = EVALUATIONS
     played: dict[tuple[Choice, int, float], Played | str] = field(default_factory=dict)  # or why it is impossible
-    timelines: dict[tuple[Choice, int], tuple[float, Timeline | str]] = field(default_factory=dict)  # longest so far
+    timelines: dict[tuple[Choice, int], tuple[float, tuple[Learner, Timeline] | str]] = field(default_factory=dict)
     outcomes: dict[tuple[str, int, float], SeedOutcome] = field(default_factory=dict)  # by digest, seed and horizon
     expected_s: float = 0.0  # simulated seconds that are still to be trained, roughly; for the progress
 
@@ -64,11 +68,14 @@ class Trials:
         key = choice, seed, horizon_s
         if key not in self.played:
             until_s, known = self.timelines.get((choice, seed), (0.0, ""))
-            if until_s < horizon_s:
-                simulated = _simulate(self.space.spec_of(choice, [seed], horizon_s, self.evaluations))
-                known = simulated if isinstance(simulated, str) else simulated[2]
+            if until_s < horizon_s:  # a longer one replaces it
+                try:
+                    simulated = _simulate(self.space.spec_of(choice, [seed], horizon_s, self.evaluations))
+                except InputError as error:  # such as resting too long for this A
+                    simulated = str(error)
+                known = simulated if isinstance(simulated, str) else (simulated[1].learner, simulated[2])
                 self.timelines[choice, seed] = horizon_s, known
-            self.played[key] = known if isinstance(known, str) else _until(known, choice, horizon_s)
+            self.played[key] = known if isinstance(known, str) else _until(self.space.spec, *known, choice, horizon_s)
         return self.played[key]
 
     def train(self, choices: Sequence[Choice], rung: Rung) -> None:
@@ -127,18 +134,22 @@ def _simulate(spec: Spec) -> tuple[Cell, Algorithm, Timeline] | str:
     return stage.cell, algorithm, timeline
 
 
-def _until(timeline: Timeline, choice: Choice, horizon_s: float) -> Played | str:
+def _until(spec: Spec, learner: Learner, timeline: Timeline, choice: Choice, horizon_s: float) -> Played | str:
     """Return what a timeline shows up to the horizon."""
     rounds = int(np.searchsorted(timeline.time_s, horizon_s, side="right"))
     if rounds == 0:
         return f"no round closes within {horizon_s:.4g} s"
-    ues, staleness, time_s = timeline.ues[:rounds], timeline.staleness[:rounds], timeline.time_s[:rounds]
-    merges = np.bincount(ues.ravel(), minlength=timeline.population)
-    digest = hashlib.sha256(f"{choice.local_steps} {choice.bits} {ues.shape}".encode())
-    for column in (ues, staleness, time_s):
+    timeline = timeline.prefix(rounds)
+    digest = hashlib.sha256(f"{choice.local_steps} {choice.bits} {timeline.ues.shape}".encode())
+    for column in (timeline.ues, timeline.staleness, timeline.time_s):
         digest.update(np.ascontiguousarray(column).tobytes())
-    starved = tuple(map(int, np.flatnonzero(merges == 0)))
-    return Played(float(time_s[-1]) / rounds, float(merges.min() / ues.size), digest.hexdigest(), starved)
+    try:
+        privacy = privacy_facts(spec, with_noise(spec.privacy, learner, timeline), timeline)
+    except InputError as error:
+        return str(error)
+    starved = tuple(map(int, timeline.starved))
+    pace_s, least_share = timeline.end_s / rounds, float(timeline.shares.min())
+    return Played(pace_s, least_share, digest.hexdigest(), starved, privacy)
 
 
 def judge(seed: int, rows: Sequence[Row], least_share: float, target: float, keep: float) -> SeedOutcome:

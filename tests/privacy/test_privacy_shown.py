@@ -1,13 +1,24 @@
-"""Are ε and its assumptions shown wherever results are: simulate, tables, curves, and the front of a sweep?"""
+"""Are ε and its assumptions shown wherever results are: simulate, tables, curves, the front of a sweep, and a plan?"""
 
+from dataclasses import replace
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from command_line import told
 
-from perfeds2 import Cell, Protocol, simulate
+from perfeds2 import Cell, Protocol, simulate, spec_from
+from perfeds2 import plan as plan_from_python
+from perfeds2.errors import InputError
 from perfeds2.privacy.accounting import ASSUMPTIONS, privacy_loss, worst_losses
+from perfeds2.report.plan import candidates_table, write_plan
+from perfeds2.studies import plan as module
+from perfeds2.studies.plan_data import PlanRequest, PlanTarget
+from perfeds2.studies.plan_search import PlanSearch
+from perfeds2.studies.plan_space import make_space, map_of, variants
+from perfeds2.studies.plan_trials import Trials
 
 PRIVATE = ("--task", "synthetic", "--ues", "6", "--algorithms", "FedAvgS2", "--rounds", "12", "--clip", "1")
 
@@ -29,7 +40,7 @@ def test_simulate_prints_the_loss_of_the_worst_and_the_median_ue_without_trainin
     shown = (tmp_path / "a" / "report.html").read_text("utf-8")
     assert "ε, worst UE" in shown
     assert ASSUMPTIONS[:30] in shown
-    assert "drowns" in shown
+    assert "too large for this fleet" in shown
 
 
 def test_a_sweep_over_noise_has_a_front_of_time_and_privacy(tmp_path):
@@ -41,7 +52,7 @@ def test_a_sweep_over_noise_has_a_front_of_time_and_privacy(tmp_path):
     assert "epsilon_to_target_median" in front
     shown = (folder / "report.html").read_text("utf-8")
     assert "Time and privacy to the target" in shown
-    assert "zeros" in shown
+    assert escape(ASSUMPTIONS) in shown
     assert told("report", str(folder), "--x", "epsilon")[0] == 0
 
 
@@ -49,7 +60,52 @@ def test_curves_are_drawn_over_epsilon(tmp_path: Path):
     folder = str(tmp_path / "r")
     assert told("compare", *PRIVATE, "--seeds", "1", "--dp-noise", "4", "--out", folder)[0] == 0
     assert told("report", folder, "--x", "epsilon")[0] == 0
-    assert "over privacy loss" in (tmp_path / "r" / "report.html").read_text("utf-8")
+    shown = (tmp_path / "r" / "report.html").read_text("utf-8")
+    assert "over privacy loss" in shown
+    assert escape(ASSUMPTIONS) in shown
+
+
+def test_the_page_of_a_run_states_the_assumptions(tmp_path: Path):
+    assert told("run", *PRIVATE, "--dp-noise", "4", "--out", str(tmp_path))[0] == 0
+    shown = (tmp_path / "report.html").read_text("utf-8")
+    assert "ε, worst UE" in shown
+    assert escape(ASSUMPTIONS) in shown
+
+
+PLANNED: dict[str, Any] = {"task": "synthetic", "ues": 6, "quorum": 2, "clip": 0.5, "epsilon": 4.0, "seeds": [0, 1]}
+
+
+def test_a_plan_shows_noise_and_loss_of_every_choice_and_lets_ues_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nothing is trained: noise and losses follow from the clock."""
+    space = make_space(spec_from(**PLANNED, algorithms=["PerFedS2"]), {"bandwidth": ["equal_share"]})
+    asked = space.asked
+    resting = next(each for each in variants(space, asked) if each.rest_rounds == 2)
+    assert {each.bits for each in variants(space, asked)} == {32}  # fewer may lengthen a clipped upload
+    every = [each for each in map_of(space, asked.with_(rest_rounds=4)) if each.schedule == "first"]
+    longest = {each.quorum: each.rest_rounds for each in every if each.stale == "restart"}
+    assert longest == {1: 4, 2: 2, 3: 2, 4: 1, 6: 1}
+    trials, target = Trials(space, 0.9), PlanTarget(0.9, "accuracy", 2.0, 6.0, "given")
+    searched = PlanSearch(space, trials, PlanRequest(), target, 1 / 3, listed={asked: None, resting: None})
+    monkeypatch.setattr(module, "search_at_horizons", lambda *_: (searched, None))
+    made = module.make_plan(space, PlanRequest(), trials)
+    usual, rested = made.candidates
+    assert [usual.epsilon_worst, rested.epsilon_worst] == pytest.approx([4.0, 4.0])
+    assert 0 < (rested.noise or 0) < (usual.noise or 0)
+    impossible: Any = trials.play(asked.with_(rest_rounds=4), 0, 2.0)
+    assert "must be at most the number of UEs" in impossible
+    table = candidates_table(made)
+    assert {"rest", "σ", "ε"} <= {column.head for column in table.columns}
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    write_plan(replace(made, choice=1), tmp_path)
+    shown = (tmp_path / "report.html").read_text("utf-8")
+    for said in (escape(ASSUMPTIONS), "clipped to norm 0.5", "ε, worst UE", "the model is too large for this fleet"):
+        assert said in shown
+    assert str(resting).endswith("2 rest rounds")
+
+
+def test_a_plan_that_noise_makes_impossible_says_so_in_numbers():
+    with pytest.raises(InputError, match=r"too large for this fleet. .* σ = [\d.]+, A = 2"):
+        plan_from_python(**PLANNED, target_accuracy=0.99, horizon_s=1.0)
 
 
 def test_resting_bounds_the_loss_of_fast_ues():

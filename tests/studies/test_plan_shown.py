@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from perfeds2.report.plan import candidates_table
 from perfeds2.studies.plan import answer, check_answer
 from perfeds2.studies.plan_data import (
     LOOKS,
@@ -109,6 +110,15 @@ def test_its_table_has_a_row_a_choice_with_the_recommended_first_and_what_was_as
 def test_a_seed_that_never_reached_the_target_held_it_in_no_evaluation():
     never = replace(trial(1, 4.0), state="never", time_s=None, reached_s=None, held=None)
     assert Candidate(CHOICE, "slower", "", trials=(trial(0, 4.0), never)).held == pytest.approx(0.99 / 2)
+
+
+def test_only_a_plan_with_noise_has_columns_for_it():
+    private = replace(PLAN, candidates=(*OTHERS, ASKED, replace(BEST, noise=2.0, epsilon_worst=3.0)))
+    for plan, heads in ((PLAN, set()), (private, {"σ", "ε"})):
+        table = candidates_table(plan)
+        assert {column.head for column in table.columns} & {"rest", "σ", "ε"} == heads
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+        assert ("noise" in plan.frame()) == bool(heads)
 
 
 def test_its_map_has_every_a_and_s_of_the_choice_and_a_star_on_it():
