@@ -92,7 +92,7 @@ def with_noise_before(privacy: PrivacySpec, learner: Learner, protocol: Protocol
     Raises:
         InputError: If the merge may give an upload a weight above 1.
     """
-    stalest = rounds if protocol.max_staleness is None else protocol.max_staleness
+    stalest = rounds if protocol.max_staleness is None else min(protocol.max_staleness, rounds)
     return _noisy(
         privacy, learner, lambda: densest(rounds, protocol.rest_rounds, learner.bands)[-1], np.arange(stalest + 1)
     )
