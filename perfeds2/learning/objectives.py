@@ -320,9 +320,14 @@ def pick(batches: Batches, number: int) -> Batches:
     return jax.tree.map(lambda b: b[number], batches)
 
 
+def dot(one: Params, other: Params) -> Number:
+    """Return the scalar product of all arrays together."""
+    return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, one, other)), jnp.zeros(()))
+
+
 def norm(tree: Params) -> Number:
     """Return the Euclidean norm of all arrays together."""
-    return jnp.sqrt(sum(jnp.vdot(v, v) for v in jax.tree.leaves(tree)))
+    return jnp.sqrt(dot(tree, tree))
 
 
 def clip(gradient: Params, most: float | Array, *, must_be_finite: bool = False) -> Params:

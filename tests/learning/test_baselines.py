@@ -28,6 +28,8 @@ from perfeds2.learning.methods import (
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
 from perfeds2.network.cell import Cell
+from perfeds2.spec.cells import upload_bits
+from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
@@ -142,6 +144,15 @@ def test_what_ues_keep_is_not_uploaded():
     kept = {name: set(METHODS[name]().withheld(params)) for name in ("FedBN", "LG-FedAvg", "FedBABU")}
     norm, body = {"norm1.scale", "norm1.shift"}, {"dense1.weight", "dense1.bias"}
     assert kept == {"FedBN": norm, "LG-FedAvg": norm | body, "FedBABU": {"dense2.weight", "dense2.bias"}}
+    spec = spec_from(task="digits", model="mlp-norm")  # 64·100 + 100, 100·10 + 10, and 2·100 numbers of the norm
+    sent = {name: upload_bits(spec, METHODS[name]()) / 32 for name in kept}
+    assert sent == {"FedBN": 6500 + 1010, "LG-FedAvg": 1010, "FedBABU": 6500 + 200}
+
+
+def test_a_job_takes_as_long_as_it_computes():
+    """A batch a step; FedALA learns its shares on a second one, and MOON computes features in two more models."""
+    samples = {name: Learner(parts_of(METHODS[name]())[0], batch=8).samples for name in TWINS_OF_BASELINES}
+    assert samples == dict.fromkeys(TWINS_OF_BASELINES, 8) | {"FedALA": 16, "MOON": 16}
 
 
 def test_a_normalised_layer_is_what_it_says():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, Loss, Number, pick, stepped, zeros
+from perfeds2.learning.objectives import Batches, Loss, Number, dot, pick, stepped, zeros
 from perfeds2.learning.settings import Share, setting, traced
 
 
@@ -38,7 +38,7 @@ class APFL:
         def step(carry: tuple[Params, Params, Array, Params], now: tuple[Batches, Array]) -> tuple[PyTree, None]:
             (w, v, share, total), (own, begins) = carry, now
             g, mine = (jax.grad(loss)(at, pick(own, 0)) for at in (w, self.personal(w, (v, share))))
-            slope = sum(jnp.vdot(a - b, c) for a, b, c in zip(*map(jax.tree.leaves, (v, w, mine)), strict=True))
+            slope = dot(jax.tree.map(jnp.subtract, v, w), mine)
             moved = jnp.clip(share - beta * slope, 0.0, 1.0) if self.adapts else share
             v = jax.tree.map(lambda a, b: a - beta * share * b, v, mine)
             w, total = stepped(w, beta, g), jax.tree.map(jnp.add, total, g)

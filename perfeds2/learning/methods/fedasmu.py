@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Arrived, MergeState, Params, Rows
+from perfeds2.learning.objectives import dot
 from perfeds2.learning.settings import Length, StepSize, setting, traced
 
 Controls = Float[Array, " 3"]  # λ_i, σ_i and ι_i of a UE
@@ -50,8 +51,7 @@ class FedASMU:
             (w, controls), (model, upload, staleness, ue) = carry, one
             share, slopes = jax.value_and_grad(self.share)(controls[ue], staleness, round_)
             ways = jax.tree.map(jnp.subtract, model, w)
-            along = sum(jnp.vdot(g, way) for g, way in zip(*map(jax.tree.leaves, (upload, ways)), strict=True))
-            learned = controls[ue] - self.control_step * along / arrived.steps * slopes
+            learned = controls[ue] - self.control_step * dot(upload, ways) / arrived.steps * slopes
             w = jax.tree.map(lambda a, way: a + share * way, w, ways)
             return (w, controls.at[ue].set(jnp.maximum(learned, 0.0))), None
 

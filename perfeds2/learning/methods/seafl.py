@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from perfeds2.learning.merges import Arrived, Params, Stateless, weighted
-from perfeds2.learning.objectives import norm
+from perfeds2.learning.objectives import dot, norm
 from perfeds2.learning.settings import Length, Share, StepSize, setting, traced
 
 
@@ -29,8 +29,8 @@ class SEAFL(Stateless):
 
     def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
         def similarity(move: Params) -> Array:
-            along = sum(jnp.vdot(w, d) for w, d in zip(*map(jax.tree.leaves, (params, move)), strict=True))
-            return (1 - along / jnp.maximum(norm(params) * norm(move), 1e-30)) / 2  # a move is w_handed − w_i
+            cosine = dot(params, move) / jnp.maximum(norm(params) * norm(move), 1e-30)
+            return (1 - cosine) / 2  # a move is w_handed − w_i
 
         fresh = self.freshness * self.lateness / (jnp.asarray(arrived.staleness) + self.lateness)
         weights = fresh + self.importance * jax.vmap(similarity)(arrived.moves)
