@@ -60,7 +60,7 @@ def test_a_slow_one_does_not_fail_and_one_that_falls_back_does():
 
 
 def test_a_fall_counts_only_below_a_target_that_was_not_met_at_the_start():
-    assert judged(0.95, 0.2, 0.95, 0.95).fall == 0
+    assert judged(0.95, 0.2, 0.95, 0.95).fall == judged(TARGET, 0.2, 0.95, 0.95).fall == 0
     assert judged(0.0, 1.0, 0.45, 1.0).fall == pytest.approx(0.5)
 
 
