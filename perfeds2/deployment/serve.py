@@ -22,6 +22,7 @@ from perfeds2.runs.folder import LOG, Folder, claimed, open_folder
 from perfeds2.runs.notes import robustness
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
+from perfeds2.spec.privacy import losses_at, losses_of
 
 STATUS_EVERY_S = 0.5
 CLAIM_WITHIN_S = 15.0  # the process that asked for this run may still hold its folder
@@ -188,10 +189,15 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     if not rows:
         raise InputError("no device evaluated any model; see events.log.")
     timelines = {which: federation.timeline()}
+    private = setup.spec.privacy, algorithm.learner, timelines[which]
+    spent = losses_at(*private, [row["round"] for row in rows])
+    rows = [row | cost for row, cost in zip(rows, spent, strict=True)]
+    if (losses := losses_of(*private)) is not None:
+        ue_rows = [row | {"epsilon": float(losses[row["ue"]])} for row in ue_rows]
     facts = {which: facts_of(setup.spec, algorithm, timelines[which], setup.seed, None)}
     summary = summarise(setup.spec, "federate", facts, {which: rows}, radio=False)
     summary["task"] = setup.name
-    summary["notes"] += [] if federation.ended is None else [federation.ended]
+    summary["notes"] = [*filter(None, [federation.ended]), *summary["notes"]]
     summary["took_part"] = len({row["ue"] for row in ue_rows if row["merges"]})
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
     summary[HEAD] = folder.head()

@@ -1,5 +1,6 @@
 """Does a federation keep what it promises about privacy: noise, clipping, and a budget that no kill resets?"""
 
+import json
 import random
 import re
 from dataclasses import replace
@@ -156,10 +157,14 @@ def test_a_run_ends_well_when_the_budget_is_spent_and_is_replayed_from_its_folde
     folder = serve(setup, net, tmp_path / "run")
     setup.write(folder.path)
     assert folder.finished
-    summary = (folder.path / "summary.json").read_text()
-    assert "have privacy budget for another round (--epsilon-budget), and it needs 2." in summary
+    first_note = json.loads((folder.path / "summary.json").read_text())["notes"][0]
+    assert first_note.endswith("have privacy budget for another round (--epsilon-budget), and it needs 2.")
     assert re.search(r"ended: The run ended after \d of 30 rounds", (folder.path / "events.log").read_text())
     assert sum(job.kind == "evaluate" for job in net.sent) == 4  # also those without budget
+    by_device = (folder.path / "ue_metrics.csv").read_text().split("\n")
+    assert by_device[0].endswith("epsilon")
+    assert float(by_device[1].split(",")[-1]) == pytest.approx(budget, rel=2e-3)
+    assert (folder.path / "metrics.csv").read_text().split("\n")[0].endswith("epsilon")
     agreement = replay_run(folder.path)
     assert agreement.rounds < 30
     assert agreement.relative < 1e-6
