@@ -10,6 +10,7 @@ import json
 import math
 import pickletools
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def import_fleet(kind: str, files: Sequence[Path], folder: Path, most: int) -> t
     parts = []
     for path in files:
         try:
-            parts.append(_devices(kind, path)[:most])
+            parts.append(_devices(kind, path, most))
         except (ValueError, OSError) as error:
             raise InputError(f"{path} {str(error).removesuffix('.')}; expected a device file of {kind}.") from None
     count = len(parts[0])
@@ -65,15 +66,15 @@ def import_fleet(kind: str, files: Sequence[Path], folder: Path, most: int) -> t
     return folder / "fleet.csv", count
 
 
-def _devices(kind: str, path: Path) -> list[Columns]:
-    """Return the columns of every device that is ever present."""
+def _devices(kind: str, path: Path, most: int) -> list[Columns]:
+    """Return the columns of the first devices that are ever present."""
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"has more than {MOST_BYTES:,} bytes")
     data = path.read_bytes()
     try:
         whole = json.loads(data) if data.lstrip()[:1] in (b"{", b"[") else read_pickle(data)
-        entries = list(whole.values() if isinstance(whole, dict) else whole)
-        found = [columns for entry in entries if (columns := KINDS[kind](entry))]
+        entries = map(KINDS[kind], whole.values() if isinstance(whole, dict) else whole)
+        found = list(islice(filter(None, entries), most))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError):
         raise ValueError("has an entry that is no device") from None
     if not found:
