@@ -1,7 +1,8 @@
 """Draw the noise of a round. It depends only on the seed and the round.
 
 The generator is Threefry-2x32 with 20 rounds, as in ``jax.random``. Written out it is fused with what uses it, and takes
-half as long on a CPU.
+half as long on a CPU. Its two words become a normal number by the transform of Box and Muller, which is cheaper than
+the inverse error function.
 """
 
 import math
@@ -15,6 +16,7 @@ from perfeds2.learning.models.model import Params
 from perfeds2.privacy.accounting import noise_filter
 
 NOISE = 2**31  # added to the round: batches have counters below
+SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5, -1, -1)]  # of sin √x / √x; to 6e-8 up to π/2
 TURNS = (13, 15, 26, 6), (17, 29, 16, 24)  # bits by which Threefry rotates
 
 
@@ -49,9 +51,12 @@ def drawn(key: Key[Array, ""], round_: Int[Array, ""], first: int, shape: tuple[
     """Return standard normal numbers of a round, from number ``first`` on."""
     low = first + jnp.arange(math.prod(shape), dtype=jnp.uint32)
     high = jnp.full(low.shape, jnp.uint32(NOISE) + round_.astype(jnp.uint32))
-    bits = threefry(jax.random.key_data(key), high, low)[0]
-    from_two = jax.lax.bitcast_convert_type((bits >> 9) | jnp.uint32(0x40000000), jnp.float32)  # in [2, 4)
-    return (jnp.sqrt(2.0) * jax.lax.erf_inv((from_two - 3.0) + 2.0**-23)).reshape(shape)  # strictly between ±1
+    first_word, second_word = threefry(jax.random.key_data(key), high, low)
+    share = first_word.astype(jnp.float32) * 2.0**-32 + 2.0**-33  # above 0, at most 1
+    half_turn = jax.lax.bitcast_convert_type(second_word, jnp.int32).astype(jnp.float32) * (2.0**-32 * math.pi)
+    square = half_turn**2
+    sine = half_turn * jnp.polyval(jnp.asarray(SINE), square, unroll=len(SINE))
+    return (jnp.sqrt(-2.0 * jnp.log(share)) * (1.0 - 2.0 * sine**2)).reshape(shape)  # cos 2x = 1 − 2·sin² x
 
 
 def threefry(key: UInt32[Array, " words"], high: UInt32[Array, " d"], low: UInt32[Array, " d"]) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ import pytest
 from perfeds2 import Cell, FedBuff, Learner, Mean, Protocol, compare, privacy_loss, simulate, spec_from, synthetic
 from perfeds2.errors import InputError
 from perfeds2.learning.methods import METHODS
-from perfeds2.learning.noise import drawn, noise_now, secret_key, threefry
+from perfeds2.learning.noise import NOISE, drawn, noise_now, secret_key, threefry
 from perfeds2.learning.replay import Prepared, Script, advance, start
 from perfeds2.learning.train import evaluation_points
 from perfeds2.learning.train_many import Lane, train_together
@@ -87,6 +87,14 @@ def test_the_generator_is_the_librarys():
     high, other = threefry(jax.random.key_data(key), jnp.zeros_like(low), low)
     with jax.threefry_partitionable(True):
         np.testing.assert_array_equal(high ^ other, jax.random.bits(key, (1000,)))
+
+
+def test_numbers_are_those_of_box_and_muller_in_double_precision():
+    key, low = jax.random.key(5), jnp.arange(2000, dtype=jnp.uint32)
+    words = threefry(jax.random.key_data(key), jnp.full_like(low, NOISE + 7), low)
+    share, turn = ((np.asarray(word, np.float64) + 0.5) / 2**32 for word in words)
+    expected = np.sqrt(-2 * np.log(share)) * np.cos(2 * np.pi * turn)
+    np.testing.assert_allclose(drawn(key, jnp.int32(7), 0, (2000,)), expected, atol=2e-5)
 
 
 def test_a_discount_of_stale_uploads_does_not_shrink_the_noise():
