@@ -39,6 +39,7 @@ class Moment:
     most_bits_per_s_hz: float | None = None  # limit of the modulation; None for no limit
     own_bps: PerUe | None = None  # rates of UEs' own uplinks; NaN for UEs on the shared band
     here: Mask | None = None  # which UEs are present; None if all always are
+    feedback: PerUe | None = None  # what each UE last reported, NaN before that; None if nothing is reported
 
     @property
     def age(self) -> Numbers:
@@ -63,7 +64,7 @@ def random(cell: Cell, quorum: int, seed: int) -> Callable[[int], Chosen]:
 
 def best_channel(moment: Moment) -> Chosen:
     """Choose the UEs with the strongest signals in this round. A UE at the edge of the cell may never be chosen."""
-    return _first(moment, -moment.signal_hz)
+    return first_of(moment, -moment.signal_hz)
 
 
 def proportional_fair(cell: Cell) -> Callable[[Moment], Chosen]:
@@ -73,7 +74,7 @@ def proportional_fair(cell: Cell) -> Callable[[Moment], Chosen]:
     cell. With a coherence time, the mean is over the time blocks so far.
     """
     seen = _Seen(cell)
-    return lambda moment: _first(
+    return lambda moment: first_of(
         moment, -moment.signal_hz / seen.mean_signal_hz(cell.block_at(moment.round, moment.time_s))
     )
 
@@ -83,7 +84,7 @@ def age(moment: Moment) -> Chosen:
 
     Of all sets of A UEs, this one leaves the smallest sum of ages.
     """
-    return _first(moment, -moment.signal_hz, -moment.age)
+    return first_of(moment, -moment.signal_hz, -moment.age)
 
 
 def fedcs(moment: Moment) -> Chosen:
@@ -123,7 +124,7 @@ def chen(deadline_s: float) -> Callable[[Moment], Chosen]:
         late_s = moment.compute_s + _sending_s(moment, block_hz) - deadline_s
         late_s = np.where(moment.away, 2 / TINY, late_s)
         success = np.exp(-WATERFALL * block_hz / np.maximum(moment.signal_hz, TINY))
-        return _first(moment, np.where(late_s > 0, 0.0, -success), np.maximum(late_s, 0.0))
+        return first_of(moment, np.where(late_s > 0, 0.0, -success), np.maximum(late_s, 0.0))
 
     return choose
 
@@ -136,7 +137,7 @@ def _sending_s(moment: Moment, bandwidth_hz: float) -> PerUe:
     return np.minimum(moment.bits / np.maximum(rate, TINY), 1 / TINY)
 
 
-def _first(moment: Moment, *keys: PerUe | Numbers) -> Chosen:
+def first_of(moment: Moment, *keys: PerUe | Numbers | Mask) -> Chosen:
     """Return the A UEs with the smallest keys, the last key first, ties by number. Absent UEs come last."""
     return np.sort(np.lexsort((np.arange(keys[0].size), *keys, moment.away))[: moment.quorum])
 

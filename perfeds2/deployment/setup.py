@@ -27,12 +27,13 @@ from perfeds2.learning.data import Data
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
-from perfeds2.spec.build import Algorithm, make_learner, protocol_of
+from perfeds2.spec.build import Algorithm, make_learner
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind, load_source
 from perfeds2.spec.privacy import losses_by_merges, refuse_unless_summable, with_noise_before
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
+from perfeds2.spec.rounds import protocol_of
 from perfeds2.spec.tasks import make_task, model_of, of_torch
 from perfeds2.spec.values import TASK, is_place_of_data
 from perfeds2.timeline.record import Timeline

@@ -5,7 +5,6 @@ from the version its UE had. Versions that are still needed stay in a buffer, th
 beforehand, so the shelf is as short as possible.
 """
 
-import heapq
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
@@ -17,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from perfeds2.learning import factored, on_gpu
 from perfeds2.learning.attacks import Attack, Hostile
+from perfeds2.learning.feedback import report
 from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, Telling, Undrafted, Weighted, mean_of
 from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
@@ -38,6 +38,7 @@ from perfeds2.learning.objectives import (
 from perfeds2.learning.payload import largest, numbers_sent, quantised
 from perfeds2.learning.returns import expect_like, expect_pair
 from perfeds2.learning.settings import Structure, setting, split, traced
+from perfeds2.learning.shelf import power_of_two, shelve
 from perfeds2.learning.task import Task
 from perfeds2.theory.constants import ALPHA
 from perfeds2.timeline.record import Timeline
@@ -46,6 +47,7 @@ QUANTISING = 7  # folded into a job's key for stochastic rounding
 DRAWING = 13  # and for what an objective draws
 Numbers = tuple[list[Array], list[Array]]  # settings of an objective and of a merge
 Structures = tuple[Structure, Structure]  # the rest of both
+Reported = Float[Array, " n"] | None
 FEW, WIDE = 8, 2**16  # unroll a round of at most FEW uploads if the first layer has at least WIDE weights
 SAFE = "promise_in_bounds"  # indices into the shelf are valid; checking them costs a GPU kernel launches
 
@@ -68,6 +70,7 @@ class Learner:
     noise_seed: int | None = None  # 64 secret bits that the noise is drawn from; None: the run's seed
     personal_steps: int = 1  # personal steps in an evaluation, unless UEs keep models of their own
     attack: Attack | None = None  # what hostile UEs upload; None: there are none
+    feedback: str | None = None  # what UEs report to the schedule, a name in ``REPORTS``; None: nothing
 
     @property
     def personal_step(self) -> float:
@@ -99,6 +102,7 @@ class State:
     merge: MergeState  # state of the merge
     memory: Memory = None  # what each UE keeps, one row per UE; None if the objective keeps nothing
     unsent: PyTree = None  # what each UE has not uploaded yet, one row per UE; None if everything is uploaded
+    reported: Float[Array, "*lanes n"] | None = None  # what each UE last reported, NaN before; None without feedback
 
 
 @traced
@@ -120,13 +124,19 @@ class Script:
     def of(cls, timeline: Timeline, merge: Merge | OfMean = MEAN) -> "Script":
         if isinstance(merge, Undrafted):
             timeline = with_undrafted(timeline)
-        slots, read, write = shelve(timeline)
-        length = max(16384, _power_of_two(timeline.ues.size))
-        columns = (
-            jnp.asarray(np.pad(column.ravel(), (0, length - column.size)), jnp.int32)
-            for column in (timeline.ues, timeline.versions, read, write)
-        )
-        return cls(jnp.asarray(timeline.quorum, jnp.int32), *columns, slots=slots)
+        return cls._of(timeline, *shelve(timeline))
+
+    def grown(self, timeline: Timeline, first: int) -> "Script":
+        """Return the script of a timeline that has grown since round ``first``. It may need a longer shelf."""
+        return self._of(timeline, *shelve(timeline, np.asarray(self.write)[:first], self.slots))
+
+    @classmethod
+    def _of(cls, timeline: Timeline, slots: int, read: np.ndarray, write: np.ndarray) -> "Script":
+        length = max(16384, power_of_two(timeline.ues.size))
+        columns = np.zeros((4, length), np.int32)
+        for row, column in zip(columns, (timeline.ues, timeline.versions, read, write), strict=True):
+            row[: column.size] = column.ravel()
+        return cls(*jax.device_put((np.int32(timeline.quorum), *columns)), slots=slots)
 
 
 @dataclass(frozen=True)
@@ -144,6 +154,7 @@ class Program:
     block: int = 1  # rounds between two checks whether to stop
     bands: int = 1  # rounds that share noise
     written_out: int | None = None  # uploads per round in an unrolled loop; None: a loop for any number
+    feedback: str | None = None  # what UEs report
 
     @classmethod
     def of(
@@ -169,6 +180,7 @@ class Program:
             top_k=learner.top_k,
             bands=learner.bands,
             written_out=quorum if one_by_one and not looks and _adding_up_counts(model, learner, quorum) else None,
+            feedback=learner.feedback,
         )
 
 
@@ -226,41 +238,12 @@ class Prepared:
         return cls(replace(program, block=block), script, Known.of(task, learner, seed))
 
 
-def shelve(timeline: Timeline) -> tuple[int, Int[np.ndarray, "K A"], Int[np.ndarray, " K"]]:
-    """Assign a slot of the shelf to every version that will be read, until its last read.
-
-    w_0 is in slot 0. The last slot takes the versions that are never read.
-
-    Returns:
-        The number of slots, the slot each merge reads, and the slot each round writes.
-    """
-    rounds, versions = timeline.rounds, timeline.versions
-    last_read = np.full(rounds + 1, -1)
-    np.maximum.at(last_read, versions, np.arange(rounds)[:, None])
-    place = np.full(rounds + 1, -1)
-    taken: list[tuple[int, int]] = []  # (last round that reads the slot, slot)
-    length = 1
-    place[0] = 0
-    heapq.heappush(taken, (int(last_read[0]), 0))
-    for version in range(1, rounds + 1):
-        if last_read[version] < 0:
-            continue
-        if taken[0][0] < version:  # a round reads before it writes, so round version − 1 may be its last reader
-            _, free = heapq.heappop(taken)
-        else:
-            free, length = length, length + 1
-        place[version] = free
-        heapq.heappush(taken, (int(last_read[version]), free))
-    slots = max(32, _power_of_two(length + 1))
-    place[place < 0] = slots - 1
-    return slots, place[versions], place[1:]
-
-
 def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
     """Return the initial state, with w_0 as the current model and on the shelf."""
     numbers, structures = learner.parts
     sizes = {"slots": script.slots, "ues": task.ues, "all_sent": learner.top_k is None}
-    return _start(first_weights(task.model, as_int32(seed)), numbers, structures=structures, **sizes)
+    state = _start(first_weights(task.model, as_int32(seed)), numbers, structures=structures, **sizes)
+    return state if learner.feedback is None else replace(state, reported=jnp.full(task.ues, jnp.nan))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -339,11 +322,9 @@ def local_update(
     """
     (memory, unsent), objective = kept, program.structures[0].unflatten(known.numbers[0])
     objective = objective.at(version) if isinstance(objective, Annealed) else objective
-    key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
+    key, batches = _batches(program, known, ue, version)
     if isinstance(objective, Drawing):
         objective = objective.drawn(jax.random.fold_in(key, DRAWING))
-    batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
-    batches = batches if known.hostile is None else known.hostile.batches(ue, batches)
     loss = MeanLoss(program.model)
     who = f"the objective {type(objective).__name__}"
     if isinstance(objective, Stateful):
@@ -368,6 +349,25 @@ def local_update(
     if program.bits is not None:
         sent = quantised(jax.random.fold_in(key, QUANTISING), sent, program.bits)
     return sent, (memory, None if program.top_k is None else jax.tree.map(jnp.subtract, owed, sent))
+
+
+def _batches(
+    program: Program, known: Known, ue: Int[Array, ""], version: Int[Array, ""]
+) -> tuple[Key[Array, ""], Batches]:
+    """Return the key and the batches of one job."""
+    objective: Any = program.structures[0].unflatten(known.numbers[0])
+    key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
+    batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
+    return key, batches if known.hostile is None else known.hostile.batches(ue, batches)
+
+
+def _report(
+    program: Program, known: Known, params: Params, ue: Int[Array, ""], version: Int[Array, ""], upload: Params
+) -> Float[Array, ""] | None:
+    """Return what a UE reports about its job, if anything."""
+    if program.feedback is None:
+        return None
+    return report(program.feedback, program.model, params, _batches(program, known, ue, version)[1], upload)
 
 
 @partial(jax.jit, static_argnames="program", donate_argnames="state")
@@ -395,12 +395,12 @@ def play_round(
     key = known.key if known.noise_key is None else known.noise_key
     noise = None if known.noise is None else noise_of(key, k, state.params, known.noise, program.bands)
     if program.each is None:
-        total = _total_upload(program, known, script, state, k)
+        total, reported = _total_upload(program, known, script, state, k)
         total = total if noise is None else jax.tree.map(jnp.add, total, noise)
         mean = jax.tree.map(lambda g: g / script.quorum, total)
         found = merge.step(state.params, mean, known.beta, state.merge)
     else:
-        arrived, kept = _arrived(program, known, script, state, k)
+        arrived, kept, reported = _arrived(program, known, script, state, k)
         rows = arrived.ues
         if noise is not None:
             whole = merge.weights(arrived.staleness).sum() if isinstance(merge, Weighted) else rows.size
@@ -415,16 +415,15 @@ def play_round(
     expect_like(who, "the next state", merging, state.merge)
     place = script.write[k]
     if alive is not None:  # shelf and memory are too long to copy: unwanted rows go to the spare slot, or are dropped
-        params, merging = jax.tree.map(
-            lambda new, old: jnp.where(alive, new, old), (params, merging), (state.params, state.merge)
-        )
+        now, before = (params, merging, reported), (state.params, state.merge, state.reported)
+        params, merging, reported = jax.tree.map(lambda new, old: jnp.where(alive, new, old), now, before)
         place = jnp.where(alive, place, script.slots - 1)
         rows = None if rows is None else jnp.where(alive, rows, jnp.iinfo(rows.dtype).max)
     if rows is not None:
         memory = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), memory, kept)
     made = (params, _told(merge, merging))
     shelf = jax.tree.map(lambda old, new: old.at[place].set(new, mode=SAFE), state.shelf, made)
-    return State(params, shelf, merging, *memory)
+    return State(params, shelf, merging, *memory, reported=reported)
 
 
 def merge_now(merge: Merge, params: PyTree, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
@@ -440,50 +439,61 @@ def _merge_now(
     return structure.unflatten(numbers)(params, arrived, state)
 
 
-def _total_upload(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> Params:
-    """Return the sum of the uploads of round k."""
+def _total_upload(
+    program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]
+) -> tuple[Params, Reported]:
+    """Return the sum of the uploads of round k, and what all UEs have last reported."""
 
     if program.at_once is not None:
-        return jax.tree.map(lambda g: g.sum(axis=0), _arrived(program, known, script, state, k)[0].uploads)
+        arrived, _, reported = _arrived(program, known, script, state, k)
+        return jax.tree.map(lambda g: g.sum(axis=0), arrived.uploads), reported
     first_merge = k * script.quorum
 
-    def merged(number: Array) -> Params:
+    def merged(number: Array, reported: Reported) -> tuple[Params, Reported]:
         params, told = _on_shelf(state, script.read[number])
-        return local_update(program, known, params, script.ues[number], script.versions[number], told)[0]
+        ue, version = script.ues[number], script.versions[number]
+        upload = local_update(program, known, params, ue, version, told)[0]
+        return upload, _heard(reported, ue, _report(program, known, params, ue, version, upload))
 
-    def add(number: Array, total: Params) -> Params:
-        return jax.tree.map(jnp.add, total, merged(number))
+    def add(number: Array, so_far: tuple[Params, Reported]) -> tuple[Params, Reported]:
+        upload, reported = merged(number, so_far[1])
+        return jax.tree.map(jnp.add, so_far[0], upload), reported
 
     if program.written_out is not None:
-        return reduce(partial(jax.tree.map, jnp.add), (merged(first_merge + i) for i in range(program.written_out)))
+        so_far = merged(first_merge, state.reported)
+        return reduce(lambda so_far, i: add(first_merge + i, so_far), range(1, program.written_out), so_far)
     nothing = jax.tree.map(jnp.zeros_like, state.params)
-    return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, nothing)
+    return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, (nothing, state.reported))
 
 
-def _arrived(program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]) -> tuple[Arrived, PyTree]:
-    """Return the stacked uploads of round k, and what their UEs keep."""
+def _heard(reported: Reported, ues: Int[Array, "..."], reports: Float[Array, "..."] | None) -> Reported:
+    return None if reported is None else reported.at[ues].set(reports, mode=SAFE)
+
+
+def _arrived(
+    program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]
+) -> tuple[Arrived, PyTree, Reported]:
+    """Return the stacked uploads of round k, what their UEs keep, and what all UEs have last reported."""
     count = program.each or program.at_once
     assert count is not None
     columns = (script.ues, script.versions, script.read)
     ues, versions, places = (jax.lax.dynamic_slice_in_dim(each, k * script.quorum, count) for each in columns)
 
-    def job(one: tuple[Array, Array, Array, PyTree]) -> tuple[Params, PyTree]:
+    def job(one: tuple[Array, Array, Array, PyTree]) -> tuple[Params, PyTree, Array | None]:
         ue, version, place, kept = one
         params, told = _on_shelf(state, place)
-        return local_update(program, known, params, ue, version, told, kept)
+        upload, kept = local_update(program, known, params, ue, version, told, kept)
+        return upload, kept, _report(program, known, params, ue, version, upload)
 
     # Gather rows before the jobs: a loop that captures the whole memory would copy it.
     kept = jax.tree.map(lambda w: w[ues], (state.memory, state.unsent))
     jobs = (ues, versions, places, kept)
-    uploads, kept = jax.lax.map(job, jobs) if program.at_once is None else jax.vmap(job)(jobs)
+    uploads, kept, reports = jax.lax.map(job, jobs) if program.at_once is None else jax.vmap(job)(jobs)
     models, told = _on_shelf(state, places)
-    return Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps), kept
+    arrived = Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps)
+    return arrived, kept, _heard(state.reported, ues, reports)
 
 
 def _on_shelf(state: State, place: Int[Array, "..."]) -> tuple[Params, Told]:
     """Return the models in some slots of the shelf, and what was sent with them."""
     return jax.tree.map(lambda w: w.at[place].get(mode=SAFE), state.shelf)
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << max(size - 1, 1).bit_length()

@@ -1,20 +1,24 @@
 """Train along a timeline and evaluate the model at given moments.
 
-The replay runs in chunks, with an evaluation after each. Chunks do not affect the weights.
+The replay runs in pieces, with an evaluation after each. Pieces do not affect the weights. If the schedule asks for
+feedback, the timeline itself is played in chunks: a chunk is played, trained and reported before the next one.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from perfeds2.learning import on_gpu
 from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.replay import Learner, Prepared, Script, State, advance, start
 from perfeds2.learning.task import Task
+from perfeds2.timeline.chunks import ChunkedPlay
 from perfeds2.timeline.record import Timeline
 
 Values = dict[str, float]  # mean over UEs of every metric
@@ -34,22 +38,32 @@ class TrainState:
 
     values: list[Values]  # for each point so far
     state: State
+    feedback: tuple[Float[np.ndarray, " n"], ...] = ()  # what each chunk of the timeline was played with
 
 
 def evaluation_points(
-    timeline: Timeline, *, horizon_s: float | None = None, every_s: float | None = None, about: int = 60
+    timeline: Timeline,
+    *,
+    horizon_s: float | None = None,
+    every_s: float | None = None,
+    rounds: int | None = None,
+    about: int = 60,
 ) -> list[EvaluationPoint]:
     """Return the points at which to evaluate.
 
     They are ``every_s`` simulated seconds apart, from 0 to ``horizon_s`` or the timeline's end. Without ``every_s``,
     about ``about`` points are spread evenly over the rounds.
+
+    Of a timeline that still grows to ``rounds`` or ``horizon_s``, the points before its last round are final.
     """
     end_s = timeline.end_s if horizon_s is None else horizon_s
     if every_s is None:
-        rounds = np.unique(np.linspace(0, timeline.rounds, about + 1).round().astype(int))
-        return [EvaluationPoint(int(k), float(timeline.start_s[k])) for k in rounds]
+        start_s, pace_s = timeline.start_s, timeline.end_s / max(timeline.rounds, 1)
+        at = np.unique(np.linspace(0, rounds or timeline.rounds, about + 1).round().astype(int))
+        return [EvaluationPoint(int(k), float(start_s[k] if k < start_s.size else k * pace_s)) for k in at]
     times = np.append(np.arange(np.ceil(end_s / every_s - 1e-9)) * every_s, end_s)
-    return [EvaluationPoint(timeline.until(time_s), float(time_s)) for time_s in times]
+    closed = np.searchsorted(timeline.time_s, times, side="right").tolist()
+    return [EvaluationPoint(*each) for each in zip(closed, times.tolist(), strict=True)]
 
 
 def train(
@@ -69,23 +83,98 @@ def train(
     """
     script = Script.of(timeline, learner.merge)
     prepared = Prepared.of(task, script, learner, seed, on_gpu.block_of([[point.round for point in points]]))
+    begin = TrainState([], start(task, script, learner, seed)) if resume is None else resume
+    for training in _evaluated(prepared, task, learner, points, begin):
+        if stop_when_diverged and diverged(training.values[-1]):
+            rest = [no_values()] * (len(points) - len(training.values))
+            yield replace(training, values=training.values + rest)
+            return
+        yield training
+
+
+def train_in_chunks(
+    task: Task,
+    play: ChunkedPlay,
+    learner: Learner,
+    every_s: float | None = None,
+    *,
+    seed: int = 0,
+    resume: TrainState | None = None,
+    stop_when_diverged: bool = False,
+) -> Iterator[tuple[Timeline, list[EvaluationPoint], TrainState]]:
+    """Train along a timeline whose schedule asks for feedback, as ``train`` does, and yield also the timeline so far.
+
+    To continue from ``resume``, the clock plays again the chunks that were played before, with the same feedback.
+    """
+    script = Script.of(play.timeline, learner.merge)
+    prepared = Prepared.of(task, script, learner, seed)
     training = TrainState([], start(task, script, learner, seed)) if resume is None else resume
+    told = len(training.feedback)
+    has_diverged, played = False, 0
+    while not play.is_finished:
+        if played >= told and not has_diverged:
+            reported = np.asarray(training.state.reported, float)
+            training = replace(
+                training, feedback=(*training.feedback, np.where(np.isfinite(reported), reported, np.nan))
+            )
+        first = play.timeline.rounds
+        timeline = play.play(training.feedback[min(played, len(training.feedback) - 1)])
+        played += 1
+        if has_diverged:
+            continue
+        script = script.grown(timeline, first)
+        if played < told:
+            continue
+        points = evaluation_points(timeline, horizon_s=play.horizon_s, every_s=every_s, rounds=play.rounds)
+        final = points if play.is_finished else [point for point in points if point.round < timeline.rounds]
+        prepared, begin = replace(prepared, script=script), _with_slots(training, script.slots)
+        for training in _evaluated(prepared, task, learner, final, begin, first):
+            has_diverged = stop_when_diverged and diverged(training.values[-1])
+            if has_diverged or (play.is_finished and len(training.values) == len(points)):
+                break
+            yield timeline, points, training
+        if not (has_diverged or play.is_finished):
+            at = max(first, final[-1].round)
+            training = replace(training, state=advance(prepared, training.state, at, timeline.rounds))
+    points = evaluation_points(play.timeline, horizon_s=play.horizon_s, every_s=every_s, rounds=play.rounds)
+    rest = [no_values()] * (len(points) - len(training.values))
+    yield play.timeline, points, replace(training, values=training.values + rest)
+
+
+def _with_slots(training: TrainState, slots: int) -> TrainState:
+    """Return a training whose shelf has this many slots, no fewer than before."""
+    state = training.state
+    more = slots - jax.tree.leaves(state.shelf)[0].shape[0]
+    if not more:
+        return training
+
+    def longer(rows: Array) -> Array:
+        return jnp.pad(rows, [(0, more)] + [(0, 0)] * (rows.ndim - 1))
+
+    return replace(training, state=replace(state, shelf=jax.tree.map(longer, state.shelf)))
+
+
+def _evaluated(
+    prepared: Prepared,
+    task: Task,
+    learner: Learner,
+    points: Sequence[EvaluationPoint],
+    training: TrainState,
+    first: int = 0,
+) -> Iterator[TrainState]:
+    """Continue a training, which is at least at round ``first``, and yield its progress at every further point."""
     values, state = list(training.values), training.state
     for number in range(len(values), len(points)):
         before = points[number - 1].round if number else 0
         now = points[number].round
         if number == 0 or now > before:
-            state = advance(prepared, state, before, now)
+            state = advance(prepared, state, max(before, first), now)
             own = own_model(learner.objective)
             per_ue = evaluate(task, state.params, learner.personal_step, state.memory, own, learner.personal_steps)
             values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
         else:
             values.append(values[-1])  # no round closed since the last point, so the model is the same
-        if stop_when_diverged and diverged(values[-1]):
-            values += [no_values()] * (len(points) - len(values))
-            yield TrainState(list(values), state)
-            return
-        yield TrainState(list(values), state)
+        yield replace(training, values=list(values), state=state)
 
 
 def mean_values(per_ue: Float[np.ndarray, "n 4"]) -> Values:

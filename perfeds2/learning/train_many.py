@@ -93,7 +93,7 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
         *(task.model, task.ues, tree, shapes, quorum),
         *(structure, merge, tuple(number.shape for number in (*numbers, *merging))),
         *(learner.personal_steps, learner.batch, learner.local_steps, learner.clip is None, learner.bits),
-        *(learner.top_k, learner.attack is None, learner.noise is None, learner.bands),
+        *(learner.top_k, learner.attack is None, learner.noise is None, learner.bands, learner.feedback),
     )
 
 

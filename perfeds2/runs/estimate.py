@@ -49,7 +49,7 @@ def seconds_needed(trainings: Sequence[Training], *, trains: bool = True) -> tup
         short = spec.model_copy(update={"run": run.model_copy(update={"rounds": ROUNDS, "horizon_s": None})})
         (algorithm,) = make_algorithms(spec, stage)
         began_s = time.perf_counter()
-        (played,) = make_timelines(short, replace(stage, timelines={}), [algorithm])
+        (played,) = make_timelines(short, replace(stage, timelines={}), [algorithm], guess=True)
         pace_s = (time.perf_counter() - began_s) / ROUNDS
         rounds = run.rounds or (run.horizon_s or 0.0) / max(played.end_s / ROUNDS, 1e-12)
         clock_s += rounds * pace_s

@@ -1,8 +1,9 @@
 """Do a training: simulate its timeline, replay and evaluate it, and store the result."""
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import jax
@@ -15,12 +16,12 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Personal
 from perfeds2.learning.replay import Script, start
 from perfeds2.learning.task import Task
-from perfeds2.learning.train import EvaluationPoint, TrainState, Values, evaluation_points, train
+from perfeds2.learning.train import EvaluationPoint, TrainState, Values, evaluation_points, train, train_in_chunks
 from perfeds2.learning.train_many import Lane, group_lanes, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import Facts, Result, Row, Store
 from perfeds2.runs.training import Training
-from perfeds2.spec.build import Algorithm, Stage, clock_key, make_algorithms, make_timelines
+from perfeds2.spec.build import Algorithm, Stage, clock_key, make_algorithms, make_timelines, open_play
 from perfeds2.spec.cells import make_energy, upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import user_errors
@@ -31,6 +32,7 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import too_few
 
 CHECKPOINT_EVERY_S = 2.0
+FEEDBACK = "feedback"  # name in a checkpoint of what the chunks of a timeline were played with
 CHECKPOINT_SHARE = 0.05  # of the time at most
 NAMED_STARVED = 6  # starved UEs that are listed: one more than a note shows
 
@@ -41,7 +43,7 @@ Evaluated = Callable[["PreparedTraining", Sequence[Values]], None]
 
 @dataclass(frozen=True)
 class PreparedTraining:
-    """A training with its data, algorithm and timeline."""
+    """A training with its data, algorithm and timeline. With feedback, the timeline is played while it trains."""
 
     training: Training
     task: Task
@@ -49,7 +51,11 @@ class PreparedTraining:
     algorithm: Algorithm
     timeline: Timeline
     points: Sequence[EvaluationPoint]
-    costs: list[Row]  # at each evaluation: joules of all UEs, merged bits, and with noise ε
+
+    @cached_property
+    def costs(self) -> list[Row]:
+        """At each evaluation: joules of all UEs, merged bits, and with noise ε."""
+        return costs_at(self.training.spec, self.stage.cell, self.algorithm, self.timeline, self.points)
 
     @property
     def lane(self) -> Lane:
@@ -80,11 +86,13 @@ class Workbench:
         spec, seed, stage = training.spec, training.seed, self.stage(training)
         task = self._kept(self._tasks, (spec.task, spec.cell.ues, seed), lambda: make_task(spec, seed))
         (algorithm,) = make_algorithms(spec, stage)
+        if algorithm.learner.feedback is not None:
+            nothing = open_play(spec, stage, algorithm).timeline
+            return PreparedTraining(training, task, stage, algorithm, nothing, [])
         (timeline,) = make_timelines(spec, stage, [algorithm], told)
         algorithm = replace(algorithm, learner=with_noise(spec.privacy, algorithm.learner, timeline))
         points = evaluation_points(timeline, horizon_s=spec.run.horizon_s, every_s=spec.run.eval_every_s)
-        costs = costs_at(spec, stage.cell, algorithm, timeline, points)
-        return PreparedTraining(training, task, stage, algorithm, timeline, points, costs)
+        return PreparedTraining(training, task, stage, algorithm, timeline, points)
 
     def stage(self, training: Training) -> Stage:
         """Return what algorithms with this cell, protocol and seed share."""
@@ -106,9 +114,13 @@ def train_group(
 
     With ``halves``, a batch that runs out of memory after all is split in two and retried.
     """
-    parts = group_lanes([one.lane for one in group]) if len(group) > 1 else [[0]]
-    for numbers in parts:
-        _train(_Work(store, evaluated, group_key, halves), [group[number] for number in numbers])
+    work = _Work(store, evaluated, group_key, halves)
+    alone = [one for one in group if len(group) == 1 or one.algorithm.learner.feedback is not None]
+    others = [one for one in group if one not in alone]
+    for one in alone:
+        _train(work, [one])
+    for numbers in group_lanes([one.lane for one in others]):
+        _train(work, [others[number] for number in numbers])
 
 
 @dataclass(frozen=True)
@@ -124,7 +136,7 @@ def _train(work: _Work, alike: Sequence[PreparedTraining]) -> None:
         learner = alike[0].algorithm.learner
         with user_errors(f"--algorithms {alike[0].algorithm.name}", learner.objective, learner.merge):
             ends = (_train_one if len(alike) == 1 else _train_together)(work, alike)
-        for one, end in zip(alike, ends, strict=True):
+        for one, end in ends:
             if work.store.get(one.training.key) is None:  # otherwise keep the result from another group
                 work.store.put(one.training.key, _result(one, end, work.group_key))
         return
@@ -136,20 +148,33 @@ def _train(work: _Work, alike: Sequence[PreparedTraining]) -> None:
     _train(work, alike[half:])
 
 
-def _train_one(work: _Work, alike: Sequence[PreparedTraining]) -> list[TrainState]:
-    (one,) = alike
-    lane, checkpoints = one.lane, _Checkpoints(work.store, alike)
+Trained = list[tuple[PreparedTraining, TrainState]]
+
+
+def _train_one(work: _Work, alike: Sequence[PreparedTraining]) -> Trained:
+    (one,), checkpoints = alike, _Checkpoints(work.store, alike)
     end = resume = checkpoints.load()[0]
-    stop = bool(one.training.spec.run.stop_when_diverged)
-    options = {"seed": lane.seed, "resume": resume, "stop_when_diverged": stop}
-    for end in train(lane.task, lane.timeline, lane.learner, lane.points, **options):
+    for one, end in _progress(alike[0], resume):
         checkpoints.save_if_due(lambda _, end=end: end)
         work.evaluated(one, end.values)
     assert end is not None
-    return [end]
+    return [(one, end)]
 
 
-def _train_together(work: _Work, alike: Sequence[PreparedTraining]) -> list[TrainState]:
+def _progress(one: PreparedTraining, resume: TrainState | None) -> Iterator[tuple[PreparedTraining, TrainState]]:
+    """Train alone, and yield the training and its state at every evaluation."""
+    lane, spec, learner = one.lane, one.training.spec, one.algorithm.learner
+    options = {"seed": lane.seed, "resume": resume, "stop_when_diverged": bool(spec.run.stop_when_diverged)}
+    if learner.feedback is None:
+        for state in train(lane.task, lane.timeline, learner, lane.points, **options):
+            yield one, state
+        return
+    play = open_play(spec, one.stage, one.algorithm)
+    for timeline, points, state in train_in_chunks(one.task, play, learner, spec.run.eval_every_s, **options):
+        yield replace(one, timeline=timeline, points=points), state
+
+
+def _train_together(work: _Work, alike: Sequence[PreparedTraining]) -> Trained:
     checkpoints, stand = _Checkpoints(work.store, alike), None
     stop = bool(alike[0].training.spec.run.stop_when_diverged)
     for stand in train_together([one.lane for one in alike], resume=checkpoints.load(), stop_when_diverged=stop):
@@ -157,7 +182,7 @@ def _train_together(work: _Work, alike: Sequence[PreparedTraining]) -> list[Trai
         for number in stand.moved:
             work.evaluated(alike[number], stand.values[number])
     assert stand is not None
-    return [stand[number] for number in range(len(alike))]
+    return [(one, stand[number]) for number, one in enumerate(alike)]
 
 
 class _Checkpoints:
@@ -183,6 +208,8 @@ class _Checkpoints:
 def save_checkpoint(store: Store, key: str, state: TrainState) -> None:
     leaves = jax.tree.leaves(state.state)
     arrays = {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
+    if state.feedback:
+        arrays[FEEDBACK] = np.stack(state.feedback)
     store.save_checkpoint(key, arrays, {"values": state.values})
 
 
@@ -192,12 +219,15 @@ def load_checkpoint(store: Store, key: str, lane: Lane) -> TrainState | None:
     if saved is None:
         return None
     arrays, facts = saved
+    feedback = tuple(arrays.pop(FEEDBACK, ()))
     fresh = start(lane.task, Script.of(lane.timeline, lane.learner.merge), lane.learner, lane.seed)
     leaves, structure = jax.tree.flatten(fresh)
     kept = [arrays[name] for name in sorted(arrays)]
-    if [(a.shape, a.dtype) for a in kept] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
+    of = 1 if feedback else 0  # the shelf may have grown with the timeline
+    if [(a.shape[of:], a.dtype) for a in kept] != [(leaf.shape[of:], leaf.dtype) for leaf in leaves]:
         return None
-    return TrainState(facts["values"], jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in kept]))
+    state = jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in kept])
+    return TrainState(facts["values"], state, feedback)
 
 
 def _result(one: PreparedTraining, end: TrainState, group_key: str) -> Result:

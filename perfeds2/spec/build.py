@@ -21,18 +21,17 @@ The user's own functions are called with those of the known values that their pa
 
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 
 import numpy as np
 from jaxtyping import Float
 
-from perfeds2.allocation import schedule as schedules
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share
-from perfeds2.allocation.schedulers import of_those_here
-from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
 from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
-from perfeds2.errors import InputError, input_errors
+from perfeds2.errors import InputError
+from perfeds2.learning.feedback import REPORTS
 from perfeds2.learning.merges import Merge, OfMean, Telling, Undrafted
 from perfeds2.learning.methods import parts_of
 from perfeds2.learning.methods.fedat import TierAverage
@@ -47,15 +46,16 @@ from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cells import limits_energy, make_budget, make_cell, seconds_a_step, upload_bits
 from perfeds2.spec.fields import PrivacySpec, Spec
 from perfeds2.spec.methods import Method, method_of
-from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
+from perfeds2.spec.names import Named, Values, call, expect, user_errors
 from perfeds2.spec.privacy import refuse_unless_private, refuse_unless_summable
+from perfeds2.spec.rounds import bound_of, plan_rounds, protocol_of
 from perfeds2.spec.tasks import check_model, make_task, model_of
+from perfeds2.timeline.chunks import CHUNK, ChunkedPlay
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.simulate import conditions_of, simulate
 from perfeds2.timeline.state import Schedule
 
-ROWS = 4096  # rows of a schedule; a longer run repeats them
 TIERS = 5  # default number of tiers M of FedAT and TiFL
 
 
@@ -135,7 +135,7 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     Raises:
         InputError: If two have the same name, or an energy budget is combined with a schedule.
     """
-    algorithms = [_make_algorithm(spec, stage, named) for named in spec.algorithms]
+    algorithms = [_asking(spec, _make_algorithm(spec, stage, named)) for named in spec.algorithms]
     for each in algorithms:
         refuse_unless_summable(spec.privacy, each.name, each.learner, each.protocol.quorum)
     names = [algorithm.name for algorithm in algorithms]
@@ -149,6 +149,24 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
             f"Use --schedule first, or --algorithms without it."
         )
     return algorithms
+
+
+def _asking(spec: Spec, algorithm: Algorithm) -> Algorithm:
+    """Let UEs report what the schedule of an algorithm asks for."""
+    asked = getattr(algorithm.schedule, "feedback", None)
+    if asked is None:
+        return algorithm
+    if asked not in REPORTS:
+        raise InputError(f"the schedule of {algorithm.name} asks for feedback {asked!r}; use {', '.join(REPORTS)}.")
+    privacy = spec.privacy
+    if privacy.noise is not None or privacy.epsilon is not None or privacy.secure_aggregation:
+        raise InputError(
+            f"the schedule of {algorithm.name} asks UEs for their {asked}, which noise on uploads does not hide. "
+            f"Use another --schedule, or no --dp-noise, --epsilon and --secure-aggregation."
+        )
+    if isinstance(algorithm.learner.merge, Undrafted):
+        raise InputError(f"{algorithm.name} merges late uploads as well, so its schedule cannot ask for feedback.")
+    return replace(algorithm, learner=replace(algorithm.learner, feedback=asked))
 
 
 def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
@@ -220,7 +238,7 @@ def fixed_settings(spec: Spec) -> dict[str, list[str]]:
 def _terms(algorithm: Algorithm) -> dict[str, object]:
     """Return the settings of an algorithm that it may fix or follow."""
     learner, protocol = dict(vars(algorithm.learner)), algorithm.protocol
-    del learner["objective"]
+    del learner["objective"], learner["feedback"]
     return learner | {
         "alpha": algorithm.learner.personal_step,
         "quorum": protocol.quorum,
@@ -287,23 +305,6 @@ def _refuse_what_does_not_fit(privacy: PrivacySpec, algorithm: str, learner: Lea
             )
 
 
-def protocol_of(spec: Spec, mode: str) -> Protocol:
-    """Return the protocol of a mode (SYN, S2 or ASY) for the cell of a spec."""
-    if mode == "SYN":
-        return Protocol(spec.cell.ues)
-    rest_rounds = spec.protocol.rest_rounds or 1
-    if mode == "ASY":
-        return Protocol(1, rest_rounds=rest_rounds)
-    assert spec.protocol.quorum is not None
-    if spec.protocol.unplanned == "rest":
-        return Protocol(spec.protocol.quorum, rests=True)
-    return Protocol(spec.protocol.quorum, bound_of(spec), spec.protocol.stale, rest_rounds=rest_rounds)
-
-
-def bound_of(spec: Spec) -> int | None:
-    return None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
-
-
 def in_drafts(spec: Spec, algorithm: Algorithm) -> Algorithm:
     """Return an algorithm in SAFA's rounds; the staleness bound is its lag tolerance."""
     assert spec.protocol.quorum is not None
@@ -330,94 +331,6 @@ def in_tiers(spec: Spec, algorithm: Algorithm, stage: Stage, *, at_once: bool) -
     return replace(algorithm, learner=learner, protocol=Protocol(quorum, rests=True), schedule=schedule)
 
 
-def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> Float[np.ndarray, " n"]:
-    """Return the participation target of each UE, shape (n,).
-
-    If rounds are planned, the shares of a rule are moved to the nearest feasible ones, except equal shares.
-    """
-    protocol, given = protocol_of(spec, "S2"), spec.protocol.shares
-    bound = protocol.max_staleness if planned else None
-    if not isinstance(given, Named):
-        shares = np.asarray(given, float)
-        check_shares(shares, protocol.quorum, bound)
-        return shares
-    known = {"cell": cell, "ues": cell.ues, "quorum": protocol.quorum, "seed": seed, "samples": samples}
-    shares = np.asarray(call(given.value, f"--shares {given}", known | {"payload_bits": upload_bits(spec)}), float)
-    if given.source and (shares.shape != (cell.ues,) or not (np.isfinite(shares).all() and (shares >= 0).all())):
-        raise InputError(
-            f"--shares {given} gave {shares.tolist()!r:.80}; expected a number from 0 for each of {cell.ues} UEs."
-        )
-    shares = shares / shares.sum() if given.source else shares
-    if given.value is equal_shares or not planned:
-        return shares
-    return nearest_feasible(shares, protocol.quorum, bound)
-
-
-def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[np.ndarray, " n"], Schedule | None]:
-    """Return the shares, and the schedule that realises them; None if rounds close on the first arrivals.
-
-    Raises:
-        InputError: If the shares or the schedule are infeasible.
-    """
-    protocol, named = protocol_of(spec, "S2"), spec.protocol.schedule
-    shares_text = spec.protocol.shares if isinstance(spec.protocol.shares, Named) else "given"
-    with input_errors(f"--schedule {named} --shares {shares_text}"):
-        shares = make_shares(spec, cell, seed, samples, planned=named.value is not None)
-        if named.value is None:
-            if protocol.rests:
-                raise InputError("--unplanned rest needs a plan; choose a --schedule other than first.")
-            return shares, None
-        if is_schedule(named.value):
-            return shares, when_opened(named, protocol, named.value)
-        known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
-        more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
-        planned = call(named.value, f"--schedule {named}", known | more)
-        if callable(planned):
-            return shares, skipping(
-                named, protocol, cell, when_opened(named, protocol, planned)
-            )  # checked by the clock
-        rows = np.asarray(planned)
-        if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
-            raise ValueError(
-                f"expected rows of {protocol.quorum} UEs (--quorum), got {rows.dtype} of shape {rows.shape}."
-            )
-        schedules.check_schedule(rows, cell.ues, protocol.max_staleness, protocol.stale)
-    return shares, skipping(named, protocol, cell, schedules.as_schedule(rows))
-
-
-def is_schedule(function: Callable[..., object]) -> bool:
-    """Return whether a function plans a round itself; otherwise it makes a schedule."""
-    return bool({"round_", "moment"} & inspect.signature(function).parameters.keys())
-
-
-def when_opened(named: Named, protocol: Protocol, schedule: Value) -> Schedule:
-    """Check a schedule that chooses UEs when a round opens, and return it.
-
-    It cannot be known in advance whether it leaves a UE out for too long.
-
-    Raises:
-        InputError: If a built-in schedule could wait forever under the staleness rule.
-    """
-    if not named.source and protocol.max_staleness is not None and protocol.stale != "restart":
-        raise InputError(
-            f"--schedule {named} may leave out a UE for more than {protocol.max_staleness} rounds, and with --stale {protocol.stale} "
-            f"its round could wait for ever; use --stale restart, --max-staleness unbounded or --unplanned rest."
-        )
-    return schedule
-
-
-def skipping(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -> Schedule:
-    """Make a built-in schedule skip UEs that are away when a round opens.
-
-    A schedule that must be followed exactly to keep the staleness bound is left unchanged; its rounds wait for absent UEs.
-    """
-    comes_and_goes = cell.fleet is not None and cell.fleet.presence is not None
-    to_the_letter = protocol.max_staleness is not None and protocol.stale != "restart"
-    if named.source or not comes_and_goes or to_the_letter or "moment" in inspect.signature(schedule).parameters:
-        return schedule
-    return of_those_here(schedule)
-
-
 # ---- timelines
 
 
@@ -426,6 +339,8 @@ def make_timelines(
     stage: Stage,
     algorithms: Sequence[Algorithm],
     tell: Callable[[Algorithm, int, float], None] | None = None,
+    *,
+    guess: bool = False,
 ) -> Iterator[Timeline]:
     """Yield the timeline of each algorithm; algorithms that differ only in what they learn share one.
 
@@ -434,35 +349,58 @@ def make_timelines(
         stage: The cell and the cache of timelines.
         algorithms: The algorithms to simulate.
         tell: Called with the algorithm, the rounds closed and the simulated second reached.
+        guess: Play a schedule that asks for feedback as if nothing was ever reported.
+
+    Raises:
+        InputError: If a schedule asks for feedback, which only training gives, and ``guess`` is false.
     """
     known = stage.timelines
     for algorithm in algorithms:
-        cell, learner = stage.cell, algorithm.learner
-        if cell.downlink is not None and isinstance(
-            learner.merge, Telling
-        ):  # it sends a second model, such as SCAFFOLD's c
-            cell = replace(cell, downlink=replace(cell.downlink, model_bits=2 * cell.downlink.model_bits))
-        bits = upload_bits(spec, learner.objective)
-        bits += extra_bits(algorithm.protocol.quorum) if spec.privacy.secure_aggregation else 0
+        if algorithm.learner.feedback is not None and not guess:
+            raise InputError(
+                f"the schedule of {algorithm.name} asks for the {algorithm.learner.feedback} of UEs, which only training "
+                f"tells. Use compare, run, sweep, arena or plan, or another --schedule."
+            )
+        load = _load(spec, stage, algorithm)
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()
         rounds = (algorithm.protocol, algorithm.bandwidth, algorithm.schedule, shares)
-        same = (rounds, learner.samples, bits, cell.downlink)
+        same = (rounds, load["samples"], load["payload_bits"], load["cell"].downlink)
         if same not in known:
-            with user_errors(algorithm.name, type(cell), algorithm.bandwidth, algorithm.schedule):
-                known[same] = simulate(
-                    cell,
-                    algorithm.protocol,
-                    payload_bits=bits,
-                    samples=learner.samples,
-                    rounds=spec.run.rounds,
-                    horizon_s=spec.run.horizon_s,
-                    bandwidth=algorithm.bandwidth,
-                    schedule=algorithm.schedule,
-                    shares=algorithm.shares,
-                    budget=make_budget(spec, cell, learner.samples),
-                    tell=None if tell is None else partial(tell, algorithm),
-                )
+            told = None if tell is None else partial(tell, algorithm)
+            with _own_errors(stage, algorithm):
+                known[same] = simulate(**load, rounds=spec.run.rounds, horizon_s=spec.run.horizon_s, tell=told)
         yield known[same]
+
+
+def open_play(spec: Spec, stage: Stage, algorithm: Algorithm) -> ChunkedPlay:
+    """Return the timeline of an algorithm whose schedule asks for feedback, before its first round."""
+    with _own_errors(stage, algorithm):
+        conditions = conditions_of(**_load(spec, stage, algorithm))
+        return ChunkedPlay(conditions, spec.run.rounds, spec.run.horizon_s, spec.protocol.feedback_rounds or CHUNK)
+
+
+def _own_errors(stage: Stage, algorithm: Algorithm) -> AbstractContextManager[None]:
+    return user_errors(algorithm.name, type(stage.cell), algorithm.bandwidth, algorithm.schedule)
+
+
+def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
+    """Return what the rounds of an algorithm depend on, by the parameters of ``simulate``."""
+    cell, learner = stage.cell, algorithm.learner
+    if cell.downlink is not None and isinstance(
+        learner.merge, Telling
+    ):  # it sends a second model, such as SCAFFOLD's c
+        cell = replace(cell, downlink=replace(cell.downlink, model_bits=2 * cell.downlink.model_bits))
+    masks = extra_bits(algorithm.protocol.quorum) if spec.privacy.secure_aggregation else 0
+    return {
+        "cell": cell,
+        "protocol": algorithm.protocol,
+        "payload_bits": upload_bits(spec, learner.objective) + masks,
+        "samples": learner.samples,
+        "bandwidth": algorithm.bandwidth,
+        "schedule": algorithm.schedule,
+        "shares": algorithm.shares,
+        "budget": make_budget(spec, cell, learner.samples),
+    }
 
 
 def check(spec: Spec, *, trains: bool) -> None:

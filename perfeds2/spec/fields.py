@@ -239,6 +239,9 @@ class ProtocolSpec(Section, title="Rounds"):
         None, "WHAT", "UEs that are not planned for a round work or rest.", shown="work"
     )
     rest_rounds: Count | None = setting(None, "B", "Merge a UE at most once in B rounds.", shown="1: every round")
+    feedback_rounds: Count | None = setting(
+        None, "C", "Rounds between reports to a schedule that asks for them.", shown="20"
+    )
     tiers: Count | None = setting(None, "M", "Number of tiers of FedAT and TiFL.", shown="5")
     shares: Annotated[
         tuple[NotNegative, ...] | Annotated[Named, SHARES], BeforeValidator(read_shares), PlainSerializer(write_shares)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from perfeds2.errors import InputError
-from perfeds2.spec.build import bound_of
 from perfeds2.spec.fields import Section, Spec
 from perfeds2.spec.methods import method_of, settings_name
 from perfeds2.spec.names import Named, Values
 from perfeds2.spec.privacy import has_noise
 from perfeds2.spec.resolve import place_of, put, resolve
+from perfeds2.spec.rounds import bound_of
 from perfeds2.spec.values import POLICY, SCHEDULE
 from perfeds2.studies.grid import AxisValues, Listed
 from perfeds2.studies.plan_data import Choice, or_inf

@@ -128,7 +128,7 @@ def _simulate(spec: Spec) -> tuple[Cell, Algorithm, Timeline] | str:
     try:
         stage = Stage.of(spec, spec.run.seeds[0])
         (algorithm,) = make_algorithms(spec, stage)
-        (timeline,) = make_timelines(spec, stage, [algorithm])
+        (timeline,) = make_timelines(spec, stage, [algorithm], guess=True)
     except ValueError as error:  # includes InputError
         return str(error)
     return stage.cell, algorithm, timeline
@@ -140,7 +140,8 @@ def _until(spec: Spec, learner: Learner, timeline: Timeline, choice: Choice, hor
     if rounds == 0:
         return f"no round closes within {horizon_s:.4g} s"
     timeline = timeline.prefix(rounds)
-    digest = hashlib.sha256(f"{choice.local_steps} {choice.bits} {timeline.ues.shape}".encode())
+    own = "" if choice.schedule in ("first", "deficit") else choice.schedule  # it may ask for feedback
+    digest = hashlib.sha256(f"{choice.local_steps} {choice.bits} {timeline.ues.shape}{own}".encode())
     for column in (timeline.ues, timeline.staleness, timeline.time_s):
         digest.update(np.ascontiguousarray(column).tobytes())
     try:

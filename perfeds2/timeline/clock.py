@@ -149,6 +149,7 @@ def _moment(conditions: Conditions, clock: Clock, signal_hz: PerUe) -> Moment:
         cell.cap_bits_per_s_hz,
         None if cell.fleet is None else cell.fleet.own_bps,
         cell.here(clock.time_s),
+        None if conditions.feedback is None else conditions.feedback.copy(),
     )
 
 

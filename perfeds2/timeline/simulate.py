@@ -65,6 +65,26 @@ def simulate(
         raise ValueError(f"rounds must be at least 0, got {rounds}.")
     if horizon_s is not None and not (horizon_s >= 0 and (math.isfinite(horizon_s) or rounds is not None)):
         raise ValueError(f"horizon_s must be a finite number of seconds from 0, got {horizon_s}.")
+    conditions = conditions_of(cell, protocol, payload_bits, samples, bandwidth, schedule, shares, budget)
+    crowd = find_crowd(conditions) if watch is None and knows(conditions) else None
+    timeline = None if crowd is None else play_crowd(conditions, crowd, rounds, horizon_s, tell)
+    if timeline is not None:
+        return timeline
+    _, timeline = play(conditions, start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
+    return timeline
+
+
+def conditions_of(
+    cell: Cell,
+    protocol: Protocol,
+    payload_bits: float,
+    samples: float,
+    bandwidth: Policy = equal_share,
+    schedule: Schedule | None = None,
+    shares: Float[np.ndarray, " n"] | None = None,
+    budget: Budget | None = None,
+) -> Conditions:
+    """Check the arguments of ``simulate`` that stay the same from round to round, and return them."""
     if not (np.isfinite(samples) and samples >= 0):
         raise ValueError(f"samples must be finite and at least 0, got {samples}.")
     if not (np.isfinite(payload_bits) and payload_bits > 0):
@@ -85,13 +105,7 @@ def simulate(
     if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
         raise ValueError("the downlink of UEs with dedicated uplinks is unknown; leave the downlink out.")
     compute_s = cell.compute_s(samples)
-    conditions = Conditions(cell, protocol, float(payload_bits), compute_s, shares, bandwidth, schedule, budget)
-    crowd = find_crowd(conditions) if watch is None and knows(conditions) else None
-    timeline = None if crowd is None else play_crowd(conditions, crowd, rounds, horizon_s, tell)
-    if timeline is not None:
-        return timeline
-    _, timeline = play(conditions, start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
-    return timeline
+    return Conditions(cell, protocol, float(payload_bits), compute_s, shares, bandwidth, schedule, budget)
 
 
 def play(

@@ -94,6 +94,7 @@ class Conditions:
     bandwidth: Policy = equal_share
     schedule: Schedule | None = None  # None: a round closes on the first A arrivals
     budget: Budget | None = None  # None: no UE runs out of energy
+    feedback: PerUe | None = None  # what each UE last reported; changed in place from chunk to chunk
 
     @cached_property
     def usual_s(self) -> PerUe:

@@ -17,7 +17,8 @@ from perfeds2.learning.merges import Optax
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import loss_of, mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
-from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, shelve, start
+from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, start
+from perfeds2.learning.shelf import shelve
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol

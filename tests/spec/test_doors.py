@@ -66,6 +66,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "schedule": ("deficit", "deficit"),
     "unplanned": ("rest", "rest"),
     "rest_rounds": ("3", 3),
+    "feedback_rounds": ("5", 5),
     "tiers": ("4", 4),
     "shares": (",".join(["0.05"] * 20), [0.05] * 20),
     "bandwidth": ("between:0.5", "between:0.5"),

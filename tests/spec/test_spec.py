@@ -4,10 +4,10 @@ import pytest
 
 from perfeds2.errors import InputError
 from perfeds2.learning.methods import METHODS
-from perfeds2.spec.build import protocol_of
 from perfeds2.spec.fields import settings
 from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import put_text, read_toml, resolve
+from perfeds2.spec.rounds import protocol_of
 
 
 def test_the_nine_algorithms_have_the_papers_names():

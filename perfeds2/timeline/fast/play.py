@@ -66,9 +66,9 @@ STALE = {"restart": 0, "wait": 1, "ignore": 2}
 
 def knows(conditions: Conditions) -> bool:
     """Return whether the compiled loops support these conditions. Fields they do not know must have their defaults."""
-    if not loading.allowed():
+    if conditions.looks or not loading.allowed():
         return False
-    cell, schedule = conditions.cell, conditions.schedule
+    cell = conditions.cell
     own = type(cell)
     return (
         _nothing_else(conditions, KNOWN_CONDITIONS)
@@ -79,7 +79,6 @@ def knows(conditions: Conditions) -> bool:
         and own.changes_s is Cell.changes_s
         and own.signal_of_amplitude is Cell.signal_of_amplitude
         and any(conditions.bandwidth is policy for policy in POLICIES)
-        and (schedule is None or not conditions.looks)
         and bool(1e-200 < cell.mean_signal_hz.min() <= cell.mean_signal_hz.max() < 1e200)  # none is 0 or infinite
     )
 

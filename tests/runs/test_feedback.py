@@ -1,0 +1,218 @@
+"""Schedules that look at losses: the timeline is played in chunks while it trains."""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfeds2 import compare
+from perfeds2.allocation.schedulers import age
+from perfeds2.errors import InputError
+from perfeds2.learning.datasets import digits
+from perfeds2.learning.merges import MEAN
+from perfeds2.learning.methods.ditto import Ditto
+from perfeds2.learning.methods.fedbuff import FedBuff
+from perfeds2.learning.models.model import loss_of, mean_loss
+from perfeds2.learning.objectives import FedAvg, PerFed
+from perfeds2.learning.replay import Known, Learner
+from perfeds2.learning.train import evaluation_points, train, train_in_chunks
+from perfeds2.network.cell import Cell
+from perfeds2.runs import trainer
+from perfeds2.runs.store import Store
+from perfeds2.runs.training import trainings_of
+from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.compare import simulate_spec
+from perfeds2.timeline.chunks import ChunkedPlay
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.simulate import conditions_of, simulate
+
+TASK = digits(6, 3, 0)
+CELL = Cell.draw(6, 0)
+LOAD: dict[str, Any] = {"payload_bits": 1e5, "samples": 60}
+SMALL: dict[str, Any] = {"ues": 6, "quorum": 2, "horizon_s": 2.0, "eval_every_s": 0.25, "batch": 8, "seeds": (0,)}
+SMALL |= {"algorithms": ("FedAvgS2",)}
+
+
+class Watching:
+    """Chooses by age, whatever is reported, and remembers what it saw."""
+
+    feedback = "loss"
+
+    def __init__(self) -> None:
+        self.seen: list[np.ndarray | None] = []
+
+    def __call__(self, moment):
+        self.seen.append(moment.feedback)
+        return age(moment)
+
+
+class Worst:
+    """The UEs with the highest losses, unknown ones first; one less often the more it was chosen."""
+
+    feedback = "loss"
+
+    def __init__(self, cell) -> None:
+        self.chosen = np.zeros(cell.ues)
+
+    def __call__(self, moment):
+        losses = np.full(6, np.nan) if moment.feedback is None else moment.feedback
+        order = np.argsort(-np.where(np.isnan(losses), 1e9, losses) + 0.05 * self.chosen, kind="stable")
+        self.chosen[order[: moment.quorum]] += 1
+        return order[: moment.quorum]
+
+
+def in_chunks(learner, chunk, *, schedule=None, rounds=30, **options):
+    conditions = conditions_of(CELL, Protocol(2, 4), **LOAD, schedule=schedule or Watching())
+    play = ChunkedPlay(conditions, rounds, chunk=chunk)
+    return list(train_in_chunks(TASK, play, replace(learner, feedback="loss"), **options))
+
+
+def assert_same(tree, other):
+    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True))
+
+
+LEARNERS = [
+    Learner(PerFed(0.1), batch=8),
+    Learner(FedAvg(), batch=8, merge=FedBuff()),
+    Learner(Ditto(), batch=8, local_steps=2, top_k=0.1),
+]
+
+
+@pytest.mark.parametrize("learner", LEARNERS, ids=lambda one: type(one.objective).__name__)
+def test_in_chunks_is_bitwise_the_whole_run_if_the_reports_are_ignored(learner):
+    line = simulate(CELL, Protocol(2, 4), **LOAD, rounds=30, schedule=age)
+    points = evaluation_points(line)
+    *_, whole = train(TASK, line, learner, points, seed=3)
+    for chunk in (1, 7, 40):
+        *_, (timeline, then, end) = in_chunks(learner, chunk, seed=3)
+        assert np.array_equal(timeline.time_s, line.time_s)
+        assert np.array_equal(timeline.ues, line.ues)
+        assert np.array_equal(timeline.open_version, line.open_version)
+        assert then == points
+        assert end.values == whole.values
+        assert_same((end.state.params, end.state.memory), (whole.state.params, whole.state.memory))
+
+
+def test_a_shelf_that_grows_on_the_way_loses_no_model():
+    """One UE is never chosen until round 60, so 40 UEs hold ever older models."""
+    cell, task = Cell.draw(40, 0), digits(40, 3, 0)
+
+    class InTurn(Watching):
+        def __call__(self, moment):
+            return np.array([moment.round % 39 if moment.round < 60 else 39])
+
+    learner = Learner(FedAvg(), batch=4, beta=0.5)
+    line = simulate(cell, Protocol(1), **LOAD, rounds=62, schedule=InTurn())
+    *_, whole = train(task, line, learner, evaluation_points(line, about=2))
+    play = ChunkedPlay(conditions_of(cell, Protocol(1), **LOAD, schedule=InTurn()), 62, chunk=5)
+    *_, (_, _, end) = train_in_chunks(task, play, replace(learner, feedback="loss"))
+    assert jax.tree.leaves(end.state.shelf)[0].shape[0] > 32
+    assert_same(end.state.params, whole.state.params)
+
+
+def test_what_a_schedule_sees_is_at_most_a_chunk_old():
+    class Shown(Watching):
+        seen_by_all: ClassVar[list] = []
+
+        def __call__(self, moment):
+            self.seen_by_all.append(moment)
+            return age(moment)
+
+    *_, (timeline, _, _) = in_chunks(LEARNERS[1], 5, schedule=Shown())
+    for moment in Shown.seen_by_all:
+        chunk = moment.round // 5 * 5
+        known = np.isin(np.arange(6), timeline.ues[:chunk])
+        assert np.array_equal(np.isfinite(moment.feedback), known)
+
+
+@pytest.mark.parametrize(
+    ("kind", "merge"),
+    [("loss", MEAN), ("loss", FedBuff()), ("rms_loss", MEAN), ("gradient_norm", MEAN), ("update_norm", MEAN)],
+)
+def test_a_report_is_what_a_ue_would_compute_itself(kind, merge):
+    learner = Learner(FedAvg(), batch=8, feedback=kind, merge=merge)
+    play = ChunkedPlay(conditions_of(CELL, Protocol(6), **LOAD), 1)
+    *_, (_, _, end) = train_in_chunks(TASK, play, learner, seed=5)
+    weights = TASK.model.init(jax.random.fold_in(jax.random.key(5), 0))
+    key = Known.of(TASK, learner, 5).key
+    for ue in range(6):
+        own = jax.random.fold_in(jax.random.fold_in(key, ue), 0)
+        x, y = jax.tree.map(lambda rows: rows[0, 0], TASK.data.batches(own, jnp.asarray(ue), (1, 1, 8)))
+        each = np.asarray(loss_of(TASK.model)(TASK.model(weights, x), y), float)
+        slope = jax.grad(lambda w, x=x, y=y: mean_loss(TASK.model, w, x, y))(weights)
+        length = np.sqrt(sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(slope)))
+        expected = {"loss": each.mean(), "rms_loss": np.sqrt((each**2).mean())}.get(kind, length)
+        assert end.state.reported is not None
+        np.testing.assert_allclose(end.state.reported[ue], expected, rtol=1e-5)
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "CHECKPOINT_EVERY_S", 0.0)
+    expected = _finished(tmp_path / "whole", dies_at=None)
+    for dies_at in (1, 4, 8):
+        again = _finished(tmp_path / str(dies_at), dies_at)
+        assert again.rows == expected.rows
+        assert again.ue_rows == expected.ue_rows
+        assert again.timeline is not None
+        assert expected.timeline is not None
+        assert np.array_equal(again.timeline.ues, expected.timeline.ues)
+        assert_same(again.weights, expected.weights)
+
+
+def _finished(folder, dies_at):
+    """Train, in a second attempt if the first one dies at an evaluation."""
+    (one,) = trainings_of(spec_from(**SMALL, schedule=Worst, feedback_rounds=3))
+    store, evaluations = Store(folder, whole=True), []
+
+    def evaluated(_, values):
+        evaluations.append(len(values))
+        if len(evaluations) == dies_at:
+            raise KeyboardInterrupt
+
+    if dies_at is not None:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train_group([trainer.Workbench().prepare(one)], store, evaluated)
+    trainer.train_group([trainer.Workbench().prepare(one)], store, evaluated)
+    assert evaluations == list(range(1, 10))  # no evaluation was made twice
+    found = store.get(one.key)
+    assert found is not None
+    return found
+
+
+def test_a_comparison_trains_with_feedback_and_the_chunk_matters():
+    often, rarely, random = (
+        compare(**SMALL, schedule=schedule, feedback_rounds=chunk)
+        for schedule, chunk in ((Worst, 1), (Worst, 50), ("random", None))
+    )
+    assert len(often.rows) == len(random.rows) == 9
+    assert often.rows != rarely.rows
+    assert [row["time_s"] for row in often.rows] == [row["time_s"] for row in random.rows]
+
+
+def test_a_diverged_run_with_feedback_ends_like_another():
+    result = compare(**SMALL, beta=1e30, schedule=Worst, stop_when_diverged=True)
+    assert len(result.rows) == 9
+    assert np.isnan(result.rows[-1]["train_loss"])
+    assert result.timelines["FedAvgS2", 0].end_s > 1.5
+
+
+def test_noise_that_would_not_hide_the_reports_is_refused():
+    spec = spec_from(**SMALL, schedule=Worst, dp_noise=1.0, clip=1.0)
+    with pytest.raises(InputError, match="noise on uploads does not hide"):
+        trainer.Workbench().prepare(trainings_of(spec)[0])
+
+
+def test_a_schedule_that_asks_for_something_else_is_refused():
+    class Asks(Watching):
+        feedback = "mood"
+
+    with pytest.raises(InputError, match="'mood'; use loss, rms_loss, gradient_norm, update_norm"):
+        trainer.Workbench().prepare(trainings_of(spec_from(**SMALL, schedule=Asks))[0])
+
+
+def test_without_training_there_is_no_feedback():
+    with pytest.raises(InputError, match="which only training tells"):
+        simulate_spec(spec_from(**SMALL, schedule=Worst), "simulate", None)
