@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
+from perfeds2.allocation.by_loss import AdaptiveTiers, Oort, power_of_choice, refl
 from perfeds2.allocation.schedulers import (
     Chosen,
     age,
@@ -207,4 +208,8 @@ SCHEDULES: dict[str, Callable[..., Any] | None] = {
     "age": age,
     "fedcs": fedcs,
     "chen:DEADLINE": chen,  # the number after the colon is the deadline in seconds
+    "refl": refl,
+    "oort": Oort,
+    "power_of_choice:D": power_of_choice,  # D candidates
+    "tifl_adaptive": AdaptiveTiers,
 }

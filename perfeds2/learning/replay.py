@@ -25,6 +25,7 @@ from perfeds2.learning.noise import noise_of, secret_key
 from perfeds2.learning.objectives import (
     Adapting,
     Annealed,
+    Batches,
     Drawing,
     Memory,
     Objective,

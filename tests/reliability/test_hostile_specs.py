@@ -160,7 +160,9 @@ rules = st.fixed_dictionaries(
         "quorum": st.integers(1, 4),
         "max_staleness": st.one_of(st.integers(0, 3), st.just("unbounded")),
         "stale": st.sampled_from(["restart", "wait", "ignore"]),
-        "schedule": st.sampled_from([*list(SCHEDULES)[:-1], "chen:0.1"]),
+        "schedule": st.sampled_from(
+            [*(name for name in SCHEDULES if ":" not in name), "chen:0.1", "power_of_choice:5"]
+        ),
         "unplanned": st.sampled_from(["work", "rest"]),
         "tiers": st.integers(1, 5),
         "shares": st.one_of(st.sampled_from(["equal", "distance"]), st.lists(anywhere, min_size=1, max_size=4)),

@@ -1,16 +1,20 @@
 """Schedules by their names and of one's own, through a spec."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from perfeds2 import compare
 from perfeds2.allocation.schedule import SCHEDULES
 from perfeds2.errors import InputError
 from perfeds2.spec.build import Stage
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import simulate_spec
 
-SMALL = {"task": "synthetic", "ues": 8, "quorum": 3, "seeds": 1, "rounds": 12, "algorithms": "FedAvgS2"}
-NAMES = [name for name in SCHEDULES if name not in ("first", "chen:DEADLINE")] + ["chen:0.2"]
+SMALL: dict[str, Any] = {"task": "synthetic", "ues": 8, "quorum": 3, "seeds": 1, "rounds": 12, "algorithms": "FedAvgS2"}
+ASKING = ["oort", "power_of_choice:5", "tifl_adaptive"]
+NAMES = [name for name in SCHEDULES if ":" not in name and name not in ("first", *ASKING)] + ["chen:0.2"]
 
 
 def timeline(**settings):
@@ -27,6 +31,17 @@ def test_every_schedule_closes_its_rounds(name, unplanned):
     if unplanned == "rest":
         assert not line.staleness.any()
         assert line.wasted_share == 0
+
+
+@pytest.mark.parametrize("name", ASKING)
+@pytest.mark.parametrize("unplanned", ["work", "rest"])
+def test_every_schedule_that_asks_for_losses_trains(name, unplanned):
+    longer: dict[str, Any] = SMALL | {"rounds": 24}
+    result = compare(**longer, schedule=name, unplanned=unplanned, feedback_rounds=4)
+    (line,) = result.timelines.values()
+    assert line.ues.shape == (24, 3)
+    assert line.merges.min() > 0
+    assert np.isfinite(result.rows[-1]["train_loss"])
 
 
 def test_by_lot_every_seed_draws_its_own():
