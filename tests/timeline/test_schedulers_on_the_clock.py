@@ -61,7 +61,7 @@ def two_groups(moment: Moment) -> np.ndarray:
 def scheduled(draw: st.DrawFn) -> Run:
     n = draw(st.integers(2, 16))
     seed = draw(st.integers(0, 10**6))
-    coherence_s = draw(st.sampled_from([None, 0.02, 0.3]), label="coherence time")
+    coherence_s = draw(st.sampled_from([None, 0.1, 0.3]), label="coherence time")
     downlink = draw(st.sampled_from([None, Downlink("multicast", 25.0, 1e6), Downlink("unicast", 1.0, 1e6)]))
     cell = Cell.draw(n, seed, coherence_s=coherence_s, downlink=downlink)
     if draw(st.booleans(), label="drafts"):
