@@ -11,7 +11,10 @@ from typing import Any
 from unittest.mock import patch
 
 import jax
+import pytest
 from jaxtyping import config
+
+from perfeds2.runs import pool
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # typer imports what click deprecates
@@ -59,6 +62,11 @@ def told(*arguments: object) -> tuple[int, str, str]:
         os.environ.clear()
         os.environ.update(environment)  # commands that train set flags of the compiler
     raise AssertionError("main() ends with an exit status")
+
+
+def train_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train in this process, which has everything loaded, where a study would start workers (``tests/runs`` has them)."""
+    monkeypatch.setattr(pool, "find_workers", lambda *_: pool.Engine())
 
 
 @contextlib.contextmanager

@@ -33,10 +33,10 @@ def test_the_tables_have_a_row_for_every_merge(monkeypatch, tmp_path):
 
 
 def test_one_command_trains_and_writes_the_table(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(attacks, "NAMES", ["sign-flip", "shrink"])
+    monkeypatch.setattr(attacks, "NAMES", ["sign-flip"])
     given = ["--task", "synthetic", "--seeds", "1", "--rounds", "2", "--merges", "median", "--only", "attacks"]
     main([*given, "--out", str(tmp_path)])
     table = (tmp_path / "attacks.md").read_text("utf-8")
     assert table in capsys.readouterr().out
     assert table.count("| median |") == 2
-    assert "| merge | none | sign-flip | shrink | kept |" in table
+    assert "| merge | none | sign-flip | kept |" in table

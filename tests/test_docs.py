@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click import Group, UsageError
 from command_line import commands as commands_of_ours
-from command_line import perfeds2, unchecked
+from command_line import perfeds2, train_here, unchecked
 
 from perfeds2.commands.common import SettingsCommand, nested_values, take_settings
 from perfeds2.spec.build import check
@@ -59,6 +59,7 @@ def extra(request):
 def test_the_examples_of_a_document_run(path, capsys, tmp_path, monkeypatch):
     """One after the other, in one namespace, as a reader would."""
     monkeypatch.chdir(tmp_path)
+    train_here(monkeypatch)
     write_files(path, tmp_path)
     namespace = {}
     for block in python_blocks(path):

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from command_line import train_here
 
 import perfeds2
 
@@ -78,6 +79,7 @@ def test_a_public_class_says_what_it_is(name):
 @pytest.mark.parametrize("name", FUNCTIONS + PARTS)
 def test_the_example_of_a_public_name_runs(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    train_here(monkeypatch)
     function = getattr(perfeds2, name)
     test = doctest.DocTestParser().get_doctest(inspect.getdoc(function) or "", {}, name, None, 0)
     assert test.examples

@@ -6,23 +6,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from command_line import perfeds2
+from command_line import perfeds2, train_here
+from trained_by_formula import trained_by, training
 
 from perfeds2 import Task, compare, plan, sweep
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import TASKS
+from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU, LeNet
 from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.task import parameters
 from perfeds2.paper.figures import load_figures
+from perfeds2.runs.store import Result
 from perfeds2.spec.cells import make_cell, upload_bits
 from perfeds2.spec.resolve import resolve, spec_from
 from perfeds2.spec.tasks import make_task, model_of
 from perfeds2.studies.grid import make_grid
 from perfeds2.studies.reproduce import plan_curves
 from perfeds2.studies.sweep import read_sweep
+from perfeds2.timeline.record import Timeline
 
 SMALL = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 3, "seeds": [0], "algorithms": ["PerFedS2"]}
 MINE = """
@@ -167,27 +171,33 @@ def test_a_point_of_a_sweep_that_does_not_fit_is_refused_whichever_it_is(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_chosen_model_is_what_is_trained_swept_and_planned_with(tmp_path):
+def test_a_chosen_model_is_what_is_trained_and_swept_with(tmp_path, monkeypatch):
+    train_here(monkeypatch)
     trained = compare(**SMALL, model="mlp", out=tmp_path / "run")
     assert trained.models["PerFedS2", 0]["dense1.weight"].shape == (64, 100)
     assert 'model = "mlp"' in (tmp_path / "run" / "spec.toml").read_text()
-    slower, faster = trained.timelines["PerFedS2", 0], compare(**SMALL).timelines["PerFedS2", 0]
+    usual = ("--ues", 4, "--quorum", 2, "--batch", 4, "--rounds", 3, "--seed", 0, "--algorithms", "PerFedS2")
+    assert perfeds2("simulate", *usual, "--quiet", "--out", tmp_path / "usual") == (0, "")
+    slower, faster = trained.timelines["PerFedS2", 0], Timeline.load(tmp_path / "usual" / "timeline.npz")
     assert slower.end_s > 2 * faster.end_s  # the clock follows the model
     swept = sweep(SMALL, {"model": ["mlp"]}, out=tmp_path / "swept", workers=1)
     assert swept.table.test_accuracy.tolist() == trained.metrics.test_accuracy.tolist()
-    one = {"bits": [32], "local_steps": [1], "stale": ["restart"], "schedule": ["first"], "bandwidth": ["equal_share"]}
-    planned = plan(
-        task="digits",
-        model="mlp",
-        ues=4,
-        batch=4,
-        search=one | {"quorum": [4], "max_staleness": [4]},
-        target_accuracy=0.05,
-        horizon_s=2,
-        seeds=[0],
-    )
-    assert planned.task == "digits"
     assert perfeds2("compare", "--resume", tmp_path / "run") == (0, "")
+
+
+def test_a_plan_is_made_with_the_chosen_model():
+    def always_good(one):
+        which = {"algorithm": one.algorithm, "seed": one.seed, "joules": 1.0, "merged_bits": 8.0}
+        times = np.linspace(0, one.spec.run.horizon_s, 20)
+        rows = [which | dict.fromkeys(METRICS, 0.9) | {"round": k, "time_s": t} for k, t in enumerate(times)]
+        return Result(rows, [], which)
+
+    one = {"bits": [32], "local_steps": [1], "stale": ["restart"], "schedule": ["first"], "bandwidth": ["equal_share"]}
+    search, tried = one | {"quorum": [4], "max_staleness": [4]}, []
+    with training(trained_by(always_good, tried)):
+        plan(model="mlp", ues=4, batch=4, search=search, target_accuracy=0.05, horizon_s=2, seeds=[0])
+    assert tried
+    assert {str(each.spec.task.model and each.spec.task.model.text) for each in tried} == {"mlp"}
 
 
 # ---- one's own

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import pytest
 from arena_by_formula import THREE, fixed, plan_of, played, run
-from command_line import told
+from command_line import told, train_here
 from scipy.stats import ttest_rel
 
 from perfeds2.errors import InputError
@@ -456,13 +456,14 @@ class Halved:
 '''
 WHOLE = [
     *("arena", "--task", "synthetic", "--ues", 4, "--batch", 4, "--horizon-s", 0.9, "--seeds", 2, "--methods"),
-    *("FedRep,FedBuff", "--mine", "mine.py:Halved", "--tune", 2, "--tuning-seeds", 1, "--rungs", 1, "--workers", 1),
+    *("FedRep,FedBuff", "--mine", "mine.py:Halved", "--tune", 1, "--tuning-seeds", 1, "--rungs", 1, "--workers", 1),
 ]
 
 
 @pytest.mark.slow
 def test_the_command_as_a_user_types_it_with_a_merge_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    train_here(monkeypatch)
     Path("mine.py").write_text(MINE)
     status, shown, said = told(*WHOLE, "--out", "whole")
     assert status == 0, said

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from command_line import told
+from command_line import told, train_here
 from trained_by_formula import trained_by, training
 
 from perfeds2.commands.tune import _of_figure
@@ -567,6 +567,7 @@ def test_data_that_cannot_be_divided_are_refused():
 @pytest.mark.slow
 def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    train_here(monkeypatch)
     begin = [
         "tune",
         "--task",
