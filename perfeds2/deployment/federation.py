@@ -189,7 +189,9 @@ class Federation:
 
     def _why_refused(self, reply: Reply, device: Device, job: Request, time_s: float) -> str | None:
         if job.asked is not None:
-            return None if self.summing is None else self.summing.refusal(reply.ue, reply.update)
+            if self.summing is None or reply.metrics:
+                return "reports more than a step of secure aggregation asks for"
+            return self.summing.refusal(reply.ue, reply.update)
         return refusal(reply, job, self.form, time_s - device.sent_s, keys=self.secure)
 
     def _clip(self, reply: Reply, device: Device) -> tuple[Reply, float]:

@@ -12,6 +12,7 @@ from perfeds2.learning.metrics import METRICS
 Form = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # name: (shape, dtype)
 CLOCKS = (1.01, 1.0)  # a device's clock may run 1 % fast, plus 1 s of tolerance
 REASONS = {"answers": "wrong job", "reports": "wrong report", "lacks": "missing part", "has": "wrong update"}
+MOST_SIGNED = 1200  # characters of a key for masks with its certificate: a list of 100 fits into a message
 WORDS = 200  # longest text of a device that is logged, in characters
 VOTES = 200  # number of most recent voters that count
 STANDS_IN = 1 / 10  # of the model's norm: the usual norm until enough devices have voted
@@ -49,7 +50,10 @@ def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float, *, key
     if request.kind == "evaluate":
         return None if set(reply.metrics) == set(METRICS) else "lacks metrics"
     if keys:
-        return "lacks a key for masks" if reply.signed is None else None
+        signed = reply.signed
+        if signed is None or len(signed.key + signed.signature + signed.certificate) > MOST_SIGNED:
+            return "lacks a key for masks"
+        return None
     if reply.update is None:
         return "has no update"
     return wrong_update(reply.update, form)

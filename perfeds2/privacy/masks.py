@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jaxtyping import Float, UInt8, UInt32
 
-from perfeds2.privacy.sharing import SEALED_BYTES, new_secret, split
+from perfeds2.privacy.sharing import SEALED_BYTES, SECRET_BYTES, new_secret, split
 
 HALF = 2**31 - 1  # largest sum in fixed point
 KEY_BYTES = 32
@@ -123,9 +123,10 @@ def masked(words: Words, own: int, pairs: Mapping[int, Pair]) -> tuple[Upload, b
 def opened(sealed: bytes, pair: Pair) -> bytes | None:
     """Decrypt a share from another member; None if it is forged."""
     try:
-        return ChaCha20Poly1305(pair.receives).decrypt(bytes(12), sealed, None)
+        share = ChaCha20Poly1305(pair.receives).decrypt(bytes(12), sealed, None)
     except InvalidTag:
         return None
+    return share if len(share) == SECRET_BYTES else None
 
 
 def unmasked(

@@ -14,6 +14,8 @@ from perfeds2.deployment.mqtt.wire import Head, JobMessage, Run
 from perfeds2.deployment.replay_run import _job_by_job
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.summing import Summing
+from perfeds2.deployment.transport import Reply, Request, SignedKey
+from perfeds2.deployment.validate import refusal
 from perfeds2.errors import InputError
 from perfeds2.privacy.masks import from_words, to_words
 
@@ -160,6 +162,21 @@ def test_a_server_that_names_no_authority_gets_no_key(secure):
     for _ in range(5):
         made.step()
     assert "did not say which authority" in made.federation.troubles[0]
+
+
+def test_a_step_carries_no_metrics_and_a_key_no_novel(secure):
+    """Both would reach the record or the other members unchecked."""
+    made = secure(rounds=1)
+    while made.federation.summing is None:
+        made.step()
+    device = made.federation.summing.devices[0]
+    job = device.job
+    assert job is not None
+    made.federation.take(Reply(device.ue, job.ticket, job.version, metrics={"test_accuracy": 7.0}))
+    assert "reports more than a step of secure aggregation asks for" in made.log[-1]
+    long = SignedKey("00" * 32, "00" * 72, "x" * 2000)
+    said = Reply(0, 1, 0, signed=long)
+    assert refusal(said, Request(1, 0, 0), {}, 1.0, keys=True) == "lacks a key for masks"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from scipy import stats
 
 from perfeds2.privacy.masks import (
@@ -135,6 +136,12 @@ def test_a_share_opens_only_for_its_holder_and_only_unchanged():
     assert opened(sealed, made.pairs[2][0]) is None  # another holder
     assert opened(made.uploads[1].shares[0].tobytes(), made.pairs[1][0]) is None  # sent back to its sender
     assert opened(bytes([sealed[0] ^ 1]) + sealed[1:], made.pairs[1][0]) is None
+
+
+def test_a_share_of_another_length_does_not_open():
+    made = Round(3)
+    short = ChaCha20Poly1305(made.pairs[0][1].sends).encrypt(bytes(12), b"short", None)
+    assert opened(short, made.pairs[1][0]) is None
 
 
 def test_members_with_different_lists_share_nothing():

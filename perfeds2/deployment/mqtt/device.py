@@ -312,6 +312,9 @@ class Worker:
         except InputError as error:
             device.say(str(error))
             answer, said = None, said.model_copy(update={"error": str(error)[:500]})
+        except Exception as error:  # such as from a certificate of a kind unknown here
+            traceback.print_exc()
+            answer, said = None, said.model_copy(update={"error": f"a step raised {type(error).__name__}"})
         device.send(job, said, answer)
 
 
