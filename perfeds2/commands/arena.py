@@ -51,7 +51,7 @@ def arena(
         from perfeds2.studies.arena import run_arena
         from perfeds2.studies.arena_plan import make_plan, read_plan
         from perfeds2.studies.grid import parse_grid
-        from perfeds2.studies.suite import plan_suite, write_submissions
+        from perfeds2.studies.suite import need_cryptography, plan_suite, write_submissions
 
         if asked.resume is not None:
             plan = read_plan(asked.resume)
@@ -74,8 +74,10 @@ def arena(
                 rungs=rungs,
             )
             asked.refuse_unused(plan.methods, plan.bouts[0].spec.merges, where="--methods")
-        if submit is not None and not plan.suite:
-            raise InputError("--submit needs --suite; only results of a suite can be compared with those of others.")
+        if submit is not None:
+            need_cryptography()  # before hours of training
+            if not plan.suite:
+                raise InputError("--submit needs --suite; only results of a suite can be compared with others'.")
         with asked.executing(f"arena-{plan.bouts[0].task}", [bout.spec for bout in plan.bouts]) as (path, execution):
             met = run_arena(plan, path, execution)
             drawn = write_arena(path)

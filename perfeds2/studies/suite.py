@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 PLACE = Path(__file__).parent
 MOST_BYTES = 2_000_000  # of a submission
+DIGITS = 7  # of a number in a submission
 FREE = ("data_dir",)  # settings of a task that a suite leaves to the user
 
 Text = Annotated[str, Field(min_length=1, max_length=100)]
@@ -114,9 +115,7 @@ class SubmittedBout(Strict):
     settings: Annotated[dict[Text, Measured], Field(max_length=20)]
     edges: Annotated[list[Text], Field(max_length=20)]
     mode: Text
-    rows: Annotated[
-        list[dict[Text, Measured | None]], Field(max_length=1000)
-    ]  # a row per seed: the columns of arena.csv
+    columns: dict[Text, Annotated[list[Measured | None], Field(max_length=1000)]]  # of arena.csv, a value per seed
 
 
 class Submission(Strict):
@@ -158,7 +157,7 @@ def write_submissions(plan: ArenaPlan, folder: Path, place: Path) -> list[Path]:
         place.mkdir(exist_ok=True)
     written = [place if single else place / f"{name}.json" for name in names]
     for path, name in zip(written, names, strict=True):
-        write_text(path, json.dumps(_signed(_results(plan, folder, said, name), key), indent=1) + "\n")
+        write_text(path, json.dumps(_signed(_results(plan, folder, said, name), key)) + "\n")
     return written
 
 
@@ -167,26 +166,25 @@ def _results(plan: ArenaPlan, folder: Path, said: Row, name: str) -> Values:
         rows = [row for row in csv.DictReader(file) if row["method"] == name]
     bouts = []
     for bout, found in zip(plan.bouts, said["bouts"], strict=True):
-        own = next(each for each in found["methods"] if each["method"] == name)
+        about = next(each for each in found["methods"] if each["method"] == name)
+        own = [row for row in rows if (row["task"], row["cell"]) == (bout.task, bout.cell)]
         bouts.append(
-            {"task": bout.task, "cell": bout.cell, "fingerprint": fingerprint(plan, bout), "mode": own["mode"]}
-            | {"tried": own["tried"], "edges": own["edges"]}
-            | {"settings": {key: float(value) for key, value in own["settings"].items()}}
-            | {
-                "rows": [
-                    {key: float(row[key]) if row[key] else None for key in ("seed", *MEASURES)}
-                    for row in rows
-                    if (row["task"], row["cell"]) == (bout.task, bout.cell)
-                ]
-            }
+            {"task": bout.task, "cell": bout.cell, "fingerprint": fingerprint(plan, bout), "mode": about["mode"]}
+            | {"tried": about["tried"], "edges": about["edges"]}
+            | {"settings": {key: float(value) for key, value in about["settings"].items()}}
+            | {"columns": {key: [_number(row[key]) for row in own] for key in ("seed", *MEASURES)}}
         )
     source = plan.bouts[0].methods[name].digest
     return {"suite": plan.suite, "perfeds2": __version__, "method": name, "source": source, "bouts": bouts}
 
 
+def _number(text: str) -> float | None:
+    return float(f"{float(text):.{DIGITS}g}") if text else None
+
+
 def _signing_key() -> "Ed25519PrivateKey":
     """Return the user's key; make one at the first use."""
-    _need_cryptography()
+    need_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     path = Path(typer.get_app_dir("perfeds2")) / "signing.key"
@@ -200,7 +198,8 @@ def _signing_key() -> "Ed25519PrivateKey":
         raise InputError(f"{path} holds no signing key; delete it, and a new one is made.") from None
 
 
-def _need_cryptography() -> None:
+def need_cryptography() -> None:
+    """Refuse to sign or check signatures if the package for it is missing."""
     if find_spec("cryptography") is None:
         python = Path(sys.executable).name
         raise InputError(f"signatures need a package that is not installed: {python} -m pip install 'perfeds2[mqtt]'.")
@@ -217,7 +216,7 @@ def read_submission(path: Path) -> Submission:
     Raises:
         InputError: If it is not a valid submission; names the file.
     """
-    _need_cryptography()
+    need_cryptography()
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -306,15 +305,18 @@ def _rows(plan: ArenaPlan, bout: Bout, own: SubmittedBout, of: Submission, path:
     what = f"{path}: {own.task} on {own.cell}"
     if own.fingerprint != fingerprint(plan, bout):
         raise InputError(f"{what} was run with other settings than suite {plan.suite} has.")
-    if [row.get("seed") for row in own.rows] != list(plan.seeds):
+    columns = own.columns
+    if set(columns) != {"seed", *MEASURES} or {len(each) for each in columns.values()} != {len(plan.seeds)}:
+        raise InputError(f"{what} does not have exactly the measures of an arena for every seed.")
+    if columns["seed"] != list(plan.seeds):
         raise InputError(f"{what} does not have exactly the seeds of suite {plan.suite}.")
-    for row in own.rows:
-        if set(row) != {"seed", *MEASURES}:
-            raise InputError(f"{what} does not have exactly the measures of an arena.")
-        for name in MEASURES:
-            value, most = row[name], 1 if name in SHARES else bout.spec.run.horizon_s if name == TIME else None
+    for name in MEASURES:
+        most = 1 if name in SHARES else bout.spec.run.horizon_s if name == TIME else None
+        for value in columns[name]:
             if (value is None and name not in TO_TARGET) or not 0 <= (value or 0) <= (most or math.inf):
                 raise InputError(f"{what} has {value} as {name}, which is impossible.")
     where: Row = {"task": own.task, "cell": own.cell, "method": of.method, "mode": own.mode}
     where["target_accuracy"] = bout.spec.run.target_accuracy
-    return [where | row | {"seed": seed} for row, seed in zip(own.rows, plan.seeds, strict=True)]
+    return [
+        where | {"seed": seed} | {name: columns[name][at] for name in MEASURES} for at, seed in enumerate(plan.seeds)
+    ]
