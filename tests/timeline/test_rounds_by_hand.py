@@ -289,3 +289,13 @@ def test_a_ue_that_returns_gets_the_model_only_if_it_is_planned():
     assert welcome(server, protocol, here) == (server, NO_UES)
     after, handed = welcome(server, protocol, here, np.array([1, 2]))
     assert (handed.tolist(), after.versions.tolist()) == ([1], [IDLE, 0, IDLE, IDLE])
+
+
+def test_a_ue_is_handed_the_model_if_it_is_present_and_has_rested():
+    """After round 4, UEs merged by round 2 have rested; UE 3 is away."""
+    protocol, here = Protocol(1, rest_rounds=3), np.array([True, True, True, False])
+    server = Server(4, np.array([4, IDLE, IDLE, IDLE]), np.array([-1, 1, 3, 0]), 0.0)
+    later, handed = hand_out(server, Closing(1.0, np.array([0]), NO_UES), protocol, here)
+    assert (handed.handed.tolist(), later.versions.tolist()) == ([1], [IDLE, 5, IDLE, IDLE])
+    after, handed = welcome(later, protocol, np.ones(4, bool))
+    assert (handed.tolist(), after.versions.tolist()) == ([3], [IDLE, 5, IDLE, 5])
