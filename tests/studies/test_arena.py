@@ -456,7 +456,7 @@ class Halved:
 '''
 WHOLE = [
     *("arena", "--task", "synthetic", "--ues", 4, "--batch", 4, "--horizon-s", 0.9, "--seeds", 2, "--methods"),
-    *("FedRep,FedBuff", "--mine", "mine.py:Halved", "--tune", 1, "--tuning-seeds", 1, "--rungs", 1, "--workers", 1),
+    *("FedRep,FedBuff", "--mine", "mine.py:Halved", "--tune", 2, "--tuning-seeds", 1, "--rungs", 1, "--workers", 1),
 ]
 
 
