@@ -3,7 +3,6 @@
 All that is kept from one evaluation to the next depends on all that was kept, so nothing can be lost unnoticed.
 """
 
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -23,20 +22,30 @@ def train_in_numpy(put: Callable[[Any, str, Any], None]) -> None:
         put(where, "start", start)
         put(where, "evaluate", evaluate)
     put(train, "advance", advance)
-    put(train, "Prepared", types.SimpleNamespace(of=lambda *_: None))
-    put(trainer, "on_one", lambda leaves: leaves)
 
 
 def start(task: Any, script: Any, learner: Any, seed: int) -> Any:
-    shapes = jax.eval_shape(lambda: _start(task, script, learner, seed))
-    return jax.tree.map(lambda leaf: np.full(leaf.shape, seed, leaf.dtype), shapes)
+    structures = []
+
+    def leaves() -> list[Any]:
+        found, structure = jax.tree.flatten(_start(task, script, learner, seed))
+        structures.append(structure)
+        return found
+
+    return as_state(structures, [np.full(leaf.shape, seed, leaf.dtype) for leaf in jax.eval_shape(leaves)])
 
 
 def advance(_: None, state: Any, begin: int, end: int) -> Any:
+    leaves, structure = jax.tree.flatten(state)
+    leaves = [np.asarray(leaf) for leaf in leaves]
     for version in range(begin, end):
-        told = version + np.sin(sum(float(np.asarray(leaf).mean()) for leaf in jax.tree.leaves(state)))
-        state = jax.tree.map(lambda leaf, told=told: (0.9 * np.asarray(leaf) + told).astype(leaf.dtype), state)
-    return state
+        told = version + np.sin(sum(float(leaf.mean()) for leaf in leaves))
+        leaves = [(0.9 * leaf + told).astype(leaf.dtype) for leaf in leaves]
+    return as_state([structure], leaves)
+
+
+def as_state(structures: list[Any], leaves: list[np.ndarray]) -> Any:
+    return jax.tree.unflatten(structures[0], [jax.device_put(leaf) for leaf in leaves])
 
 
 def evaluate(task: Any, params: Any, *_: Any) -> dict[str, np.ndarray]:

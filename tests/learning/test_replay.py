@@ -288,8 +288,8 @@ def test_generated_data_cost_no_memory_per_ue():
 
 @pytest.mark.slow
 def test_synthetic_is_learned():
-    line = simulate(Cell.draw(20, 0), Protocol(20), payload_bits=1e5, samples=60, rounds=150)
+    line = simulate(Cell.draw(6, 0), Protocol(6), payload_bits=1e5, samples=60, rounds=150)
     learner = Learner(FedAvg(), beta=0.3, batch=20)
     points = evaluation_points(line, about=1)
-    losses = [t.values[-1]["train_loss"] for t in train(synthetic(20, 3, 0), line, learner, points)]
+    losses = [t.values[-1]["train_loss"] for t in train(synthetic(6, 3, 0), line, learner, points)]
     assert losses[-1] < 0.7 * losses[0]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from in_numpy import train_in_numpy
 
 from perfeds2 import compare
 from perfeds2.report.run import print_summary
@@ -70,6 +71,7 @@ def test_a_short_personal_step_leaves_nothing_to_note():
 def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monkeypatch):
     """Nor that FedAsync, whose UEs compute what FedProx's do, equals FedAvg."""
     monkeypatch.setattr("perfeds2.runs.notes.has_collapsed", lambda _: True)
+    train_in_numpy(monkeypatch.setattr)
     few = {"task": "synthetic", "ues": 4, "quorum": 2, "rounds": 4, "seeds": (0,)}
     comparison = compare(**few, algorithms=["PerFedS2", "FedBuff", "FedAsync", "Ditto", "PersA-FL"])
     notes = [note for note in comparison.summary["notes"] if "never merged" not in note]

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_numpy import train_in_numpy
 
 from perfeds2 import compare
 from perfeds2.runs import progress as module
@@ -88,7 +89,8 @@ def same_as_written(recorder: Recorder, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "together"), [(1, False), (2, False), (2, True)])
-def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, jobs, together):
+def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, jobs, together, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)  # in this process
     recorder, spec = Recorder(), spec_from(**TINY)
     folder = open_folder(tmp_path / "run", spec)
     train_spec(spec, "compare", folder, Workers(jobs, together=together), followers=[recorder])
@@ -101,7 +103,8 @@ def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, jobs, t
 
 
 @pytest.mark.slow
-def test_a_run_that_was_interrupted_shows_everything_once_when_it_goes_on(tmp_path):
+def test_a_run_that_was_interrupted_shows_everything_once_when_it_goes_on(tmp_path, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     first, second, spec, told = Recorder(), Recorder(), spec_from(**TINY), []
 
     def stop(now):
@@ -120,7 +123,8 @@ def test_a_run_that_was_interrupted_shows_everything_once_when_it_goes_on(tmp_pa
 
 
 @pytest.mark.slow
-def test_sweeps_and_tunings_show_every_training_under_its_settings(tmp_path):
+def test_sweeps_and_tunings_show_every_training_under_its_settings(tmp_path, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     base = nested({**TINY, "algorithms": ["FedAvgS2"], "seeds": [0, 1]})
     recorder = Recorder()
     execution = Execution(Workers(on=HERE), followers=[recorder])
