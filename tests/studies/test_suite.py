@@ -9,8 +9,9 @@ from arena_by_formula import THREE, run
 from command_line import told
 
 from perfeds2.errors import InputError
-from perfeds2.report.arena import write_arena
+from perfeds2.report.arena import ranking, write_arena
 from perfeds2.report.read_studies import load_arena
+from perfeds2.report.tables import Span
 from perfeds2.studies import suite
 from perfeds2.studies.arena_plan import read_plan
 from perfeds2.studies.suite import fingerprint, merge_submissions, plan_suite, read_submission, write_submissions
@@ -189,3 +190,13 @@ def test_names_on_the_page_are_text(submitted, tmp_path):
     merge_submissions(folder, tmp_path / "out")
     write_arena(tmp_path / "out")
     assert "<script>alert(1)" not in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_the_published_results_are_valid(tmp_path):
+    """docs/reports/leaderboard.md has the ranks that the signed files give."""
+    root = Path(__file__).parents[2]
+    merge_submissions(root / "benchmarks" / "suite_v1", tmp_path)
+    said = (root / "docs" / "reports" / "leaderboard.md").read_text()
+    for name, *ranks in ranking(load_arena(tmp_path)).rows:
+        shown = [f"**{each.text}**" if each.kind else each.text for each in ranks if isinstance(each, Span)]
+        assert f"| {name} | {' | '.join(shown)} |" in said
