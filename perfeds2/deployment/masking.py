@@ -10,6 +10,7 @@ import datetime
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from cryptography import x509
@@ -47,15 +48,13 @@ class Identity:
 
     def check(self, ue: int, text: bytes, signed: SignedKey) -> None:
         """Raise InputError unless this device of the federation signed the text."""
-        own = read_certificates(self.credentials.file(self.number, "crt"))[0]
+        own = self.credentials.file(self.number, "crt").read_text(encoding="ascii")
         now, name = datetime.datetime.now(datetime.UTC), federated_name(self.credentials.federation, name_of(ue))
         try:
-            certificate = x509.load_pem_x509_certificate(signed.certificate.encode())
-            trusted = [each for each in _certificates(self.authority) if _issued(own, each)]
+            certificate = _trusted(signed.certificate, own, self.authority)
             key = certificate.public_key()
             if (
-                not any(_issued(certificate, each) for each in trusted)
-                or common_name(certificate.subject) != name
+                common_name(certificate.subject) != name
                 or not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
                 or not isinstance(key, ec.EllipticCurvePublicKey)
             ):
@@ -67,8 +66,14 @@ class Identity:
             ) from None
 
 
-def _certificates(text: str) -> list[x509.Certificate]:
-    return x509.load_pem_x509_certificates(text.encode())
+@lru_cache(maxsize=1000)  # members of later rounds have the same certificates
+def _trusted(text: str, own: str, authority: str) -> x509.Certificate:
+    """Return a certificate. Raise ValueError unless an authority that issued our own one issued it."""
+    certificate, ours = x509.load_pem_x509_certificate(text.encode()), x509.load_pem_x509_certificate(own.encode())
+    known = x509.load_pem_x509_certificates(authority.encode())
+    if not any(_issued(ours, each) and _issued(certificate, each) for each in known):
+        raise ValueError
+    return certificate
 
 
 def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:

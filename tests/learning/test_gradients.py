@@ -12,7 +12,7 @@ from test_replay import TASK, assert_close, timeline
 
 from perfeds2.learning import replay as module
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import mean_loss
+from perfeds2.learning.models.model import MeanLoss, mean_loss
 from perfeds2.learning.objectives import FedAvg, Moreau, PerFed, clip
 from perfeds2.learning.replay import Known, Learner, Program, local_update, replay
 from perfeds2.learning.train import EvaluationPoint
@@ -246,9 +246,9 @@ def test_another_number_needs_no_new_compilation(monkeypatch):
 
     def counted(*arguments):
         calls.append(1)
-        return mean_loss(*arguments)
+        return MeanLoss(*arguments)
 
-    monkeypatch.setattr(module, "mean_loss", counted)
+    monkeypatch.setattr(module, "MeanLoss", counted)
 
     def learner(scale):
         return Learner(PerFed(0.1, inner_clip=scale, anneal=3 * scale), batch=4, clip=scale)

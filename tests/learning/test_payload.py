@@ -90,7 +90,9 @@ def test_fewer_bits_of_less_than_the_model():
 
 
 def test_fewer_bits_that_control_variates_would_not_hear_of_are_refused():
-    with pytest.raises(InputError, match=r"--bits 8 cannot be combined with SCAFFOLD: its control variates"):
+    with pytest.raises(
+        InputError, match=r"--bits 8 cannot be combined with SCAFFOLD: what its UEs keep is computed from whole uploads"
+    ):
         check(spec_from(bits=8, algorithms=["SCAFFOLD"]), trains=False)
     check(spec_from(bits=32, algorithms=["SCAFFOLD"]), trains=False)
 
