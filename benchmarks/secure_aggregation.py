@@ -42,7 +42,7 @@ def measure(devices: int, count: int, task: str, folder: Path, *, secure: bool) 
         processes.start("devices", [*devices_command(site, f"0-{devices - 1}", {}), "--together"])
         wait_for(lambda: rounds(path) >= WARM)
         before = passed(broker.process_id), rounds(path)
-        wait_for(lambda: rounds(path) >= WARM + count)
+        wait_for(lambda: rounds(path) >= before[1] + count)
         after = passed(broker.process_id), rounds(path)
     closed_s = [float(seconds) for _, seconds in CLOSED.findall((path / "events.log").read_text())]
     took_s = np.median(np.diff(closed_s)[WARM:])

@@ -51,7 +51,7 @@ class Identity:
         own = self.credentials.file(self.number, "crt").read_text(encoding="ascii")
         now, name = datetime.datetime.now(datetime.UTC), federated_name(self.credentials.federation, name_of(ue))
         try:
-            certificate = _trusted(signed.certificate, own, self.authority)
+            certificate = _trusted(signed.certificate, _issuers(own, self.authority))
             key = certificate.public_key()
             if (
                 common_name(certificate.subject) != name
@@ -67,13 +67,19 @@ class Identity:
 
 
 @lru_cache(maxsize=1000)  # members of later rounds have the same certificates
-def _trusted(text: str, own: str, authority: str) -> x509.Certificate:
-    """Return a certificate. Raise ValueError unless an authority that issued our own one issued it."""
-    certificate, ours = x509.load_pem_x509_certificate(text.encode()), x509.load_pem_x509_certificate(own.encode())
-    known = x509.load_pem_x509_certificates(authority.encode())
-    if not any(_issued(ours, each) and _issued(certificate, each) for each in known):
+def _trusted(text: str, issuers: tuple[x509.Certificate, ...]) -> x509.Certificate:
+    """Return a certificate. Raise ValueError unless one of these authorities issued it."""
+    certificate = x509.load_pem_x509_certificate(text.encode())
+    if not any(_issued(certificate, each) for each in issuers):
         raise ValueError
     return certificate
+
+
+@lru_cache(maxsize=100)
+def _issuers(own: str, authority: str) -> tuple[x509.Certificate, ...]:
+    """Return those of an authority's certificates that issued our own one."""
+    ours = x509.load_pem_x509_certificate(own.encode())
+    return tuple(each for each in x509.load_pem_x509_certificates(authority.encode()) if _issued(ours, each))
 
 
 def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:

@@ -1,7 +1,9 @@
 """Split a secret into shares, so that any t of them give it back and fewer say nothing (Shamir's secret sharing)."""
 
+import math
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache
 
 PRIME = 2**256 - 189  # the largest below 2^256: secrets and shares have 32 bytes
 SECRET_BYTES = 32
@@ -49,12 +51,19 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """
     if len(shares) < threshold:
         raise ValueError(f"{threshold} shares are needed, got {len(shares)}.")
-    points = sorted(shares)[:threshold]
-    secret = 0
-    for holder in points:
-        weight = 1
-        for other in points:
-            if other != holder:
-                weight = weight * (other + 1) * pow(other - holder, -1, PRIME) % PRIME
-        secret += weight * int.from_bytes(shares[holder])
+    points = tuple(sorted(shares)[:threshold])
+    secret = sum(
+        weight * int.from_bytes(shares[holder]) for holder, weight in zip(points, _weights(points), strict=True)
+    )
     return (secret % PRIME).to_bytes(SECRET_BYTES)
+
+
+@lru_cache(maxsize=100)  # the secrets of a round are joined from the same holders
+def _weights(points: tuple[int, ...]) -> list[int]:
+    """Return the weight of each holder's share in the secret."""
+    weights = []
+    for holder in points:
+        above = math.prod(other + 1 for other in points if other != holder)
+        below = math.prod(other - holder for other in points if other != holder)
+        weights.append(above * pow(below, -1, PRIME) % PRIME)
+    return weights
