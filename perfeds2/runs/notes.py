@@ -102,7 +102,7 @@ def drowned(quorum: int, privacy: Facts) -> str:
         return ""
     return (
         f"the model is too large for this fleet. The noise on a mean update is {privacy['noise_to_clip']:.3g} times as long as any "
-        f"upload (√d·σ/A with σ = {privacy['noise']:.3g}, A = {quorum}), so a step is mostly noise. Use a larger --quorum, a "
+        f"upload (√d·σ/A with σ = {privacy['noise']:.3g}, A = {quorum}), so a single step is mostly noise, and only many rounds average it out. Use a larger --quorum, a "
         f"smaller model, fewer rounds or a larger ε."
     )
 
