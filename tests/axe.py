@@ -14,7 +14,7 @@ needs_axe = pytest.mark.skipif(
 
 
 def faults(browser: Any, *, dark: bool) -> list[dict[str, Any]]:
-    """Whatever is wrong; in the dark only the rules about colours, as nothing else differs."""
+    """Return the violations. In the dark theme only the rules about colours are checked: nothing else differs."""
     assert FILE is not None
     options = {"resultTypes": ["violations"], **({"runOnly": COLOURS} if dark else {})}
     browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(FILE).read_text(encoding="utf-8")})

@@ -56,8 +56,10 @@ def arena(
         if asked.resume is not None:
             plan = read_plan(asked.resume)
         elif suite is not None:
-            if any(each is not None for each in (cells, tune, search)):
-                raise InputError(f"--suite {suite} fixes cells and tuning; leave out --cells, --tune and --search.")
+            if (cells, tune, search, tuning_seeds, rungs) != (None, None, None, TUNING_SEEDS, RUNGS):
+                raise InputError(
+                    f"--suite {suite} fixes cells, search and tuning; give only --tasks, --methods and --mine."
+                )
             plan = plan_suite(
                 suite, asked.values({}), tasks=read_list(tasks or ""), methods=read_list(methods or ""), mine=mine or ()
             )

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -83,7 +83,7 @@ def read_suite(name: str) -> Values:
 
 
 def fingerprint(plan: ArenaPlan, bout: Bout) -> str:
-    """Return a hash over everything that a bout's results depend on, except the methods."""
+    """Return a hash over a bout's settings, its fleet and the tuning budget, without methods and folders."""
     values = bout.spec.model_dump(mode="json", exclude_none=True, exclude={"methods", "own"})
     values["run"].pop("algorithms", None)
     for key in FREE:
@@ -223,8 +223,9 @@ def read_submission(path: Path) -> Submission:
     if path.stat().st_size > MOST_BYTES:
         raise InputError(f"{path} is larger than {MOST_BYTES:,} bytes; a submission is not.")
     try:
-        values: Any = json.loads(path.read_bytes())
-        found = Submission.model_validate_json(path.read_bytes())
+        text = path.read_bytes()
+        values: Any = json.loads(text)
+        found = Submission.model_validate_json(text)
     except (ValueError, RecursionError) as error:
         first = error.errors()[0] if isinstance(error, pydantic.ValidationError) else None
         said = str(error) if first is None else f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -280,7 +281,9 @@ def merge_submissions(folder: Path, out: Path) -> None:
             raise InputError(f"{path} has {wrong[0]} on {wrong[1]} twice, or suite {one.suite} does not have it.")
     met = [bout for bout in plan.bouts if rows[bout.task, bout.cell]]
     out.mkdir(parents=True, exist_ok=True)
-    write_csv(out / "arena.csv", HEADS, _all_rows(rows.values()))
+    write_csv(
+        out / "arena.csv", HEADS, [row for own in rows.values() for _, of_method in own.values() for row in of_method]
+    )
     said = {
         "perfeds2": __version__,
         "suite": plan.suite,
@@ -294,10 +297,6 @@ def merge_submissions(folder: Path, out: Path) -> None:
         "bouts": [describe_bout(bout, rows[bout.task, bout.cell]) for bout in met],
     }
     write_text(out / "arena.json", json.dumps(said, indent=1) + "\n")
-
-
-def _all_rows(bouts: Iterable[Mapping[str, tuple[Row, list[Row]]]]) -> Iterable[Row]:
-    return (row for of_bout in bouts for _, rows in of_bout.values() for row in rows)
 
 
 def _rows(plan: ArenaPlan, bout: Bout, own: SubmittedBout, of: Submission, path: Path) -> list[Row]:

@@ -128,7 +128,7 @@ def hostile_files(marker):
     yield b"}" + b")" + b"\x85" * 50_000 + b"K\x01s."  # a dict whose key is a deep tuple
     yield b"}]K\x01s."  # a dict whose key is a list
     yield b"]q\x00h\x00a."  # a list that holds itself
-    yield b"\x8d" + (2**62).to_bytes(8, "little") + b"short."  # a text said to be very long
+    yield b"\x8d" + (2**62).to_bytes(8, "little") + b"short."  # claims a very long text
     yield b"L" + b"9" * 100_000 + b"L\n."
     for bad in (0, -1.0, math.nan, math.inf, 1e300, "fast", None, [1.0], 10**400):
         yield pickle.dumps({0: {"computation": 1.0, "communication": bad}})

@@ -37,7 +37,7 @@ SMALL |= {"algorithms": ("FedAvgS2",)}
 
 
 class Watching:
-    """Chooses by age, whatever is reported, and remembers what it saw."""
+    """Choose by age, ignore the reports, and remember them."""
 
     feedback = "loss"
 

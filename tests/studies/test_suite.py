@@ -60,7 +60,8 @@ def test_the_command_refuses_what_a_suite_fixes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words, said in [
         (["--suite", "v2"], "--suite v2 is not known"),
-        (["--suite", "v1", "--tune", "3"], "fixes cells and tuning"),
+        (["--suite", "v1", "--tune", "3"], "fixes cells, search and tuning"),
+        (["--suite", "v1", "--rungs", "4"], "fixes cells, search and tuning"),
         (["--suite", "v1", "--quorum", "3"], "fixes all settings"),
         (["--methods", "PerFedS2", "--submit", "out.json"], "--submit needs --suite"),
     ]:
