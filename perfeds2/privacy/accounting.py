@@ -13,9 +13,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import elementwise
-from scipy.signal import lfilter
-from scipy.special import log_ndtr
 
 from perfeds2.privacy import DELTA
 from perfeds2.timeline.record import Timeline
@@ -101,6 +98,8 @@ def densest(rounds: int, rest_rounds: int = 1, bands: int = 1) -> Float[np.ndarr
     merges = np.arange(math.ceil(rounds / rest_rounds) + 1)
     if bands == 1:
         return np.sqrt(merges)
+    from scipy.signal import lfilter  # slow to import, and every worker imports this file
+
     column = lfilter([1.0], noise_filter(bands), np.arange(rounds) == 0)
     total, found = np.zeros(rounds), [0.0]
     for first in range(0, rounds, rest_rounds):
@@ -141,6 +140,8 @@ def noise_filter(bands: int) -> Float[np.ndarray, " bands"]:
 
 def epsilon_of(level: Float[np.ndarray, " m"], delta: float) -> Float[np.ndarray, " m"]:
     """Return ε of μ-GDP at δ, for every μ."""
+    from scipy.optimize import elementwise  # slow to import
+
     epsilon = np.zeros(level.shape)
     large = np.flatnonzero(_log_delta(epsilon, np.maximum(level, 1e-300)) > math.log(delta))
     level = level[large]
@@ -152,6 +153,8 @@ def epsilon_of(level: Float[np.ndarray, " m"], delta: float) -> Float[np.ndarray
 
 def level_of(epsilon: float, delta: float) -> float:
     """Return the largest μ whose μ-GDP is (ε, δ)-differentially private."""
+    from scipy.optimize import elementwise  # slow to import
+
     root = math.sqrt(2 * math.log(1 / delta))
     least = math.sqrt(root**2 + 2 * epsilon) - root  # by the same bound
     most = np.array([2 * least])
@@ -162,6 +165,8 @@ def level_of(epsilon: float, delta: float) -> float:
 
 def _log_delta(epsilon: Float[np.ndarray, " m"] | float, level: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
     """Return log δ(ε) of μ-GDP, where δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)."""
+    from scipy.special import log_ndtr  # slow to import
+
     first, second = log_ndtr(-epsilon / level + level / 2), log_ndtr(-epsilon / level - level / 2)
     with np.errstate(divide="ignore"):
         return first + np.log1p(-np.exp(np.minimum(second + epsilon - first, 0.0)))

@@ -153,10 +153,20 @@ def test_where_pytorch_is_missing_the_sentence_says_how_to_get_it(mine, monkeypa
         Task.from_torch(lambda: None, np.zeros((8, 2)), np.zeros(8, int), ues=1, labels_per_ue=1, seed=0)
 
 
-@pytest.mark.slow
-def test_no_one_loads_pytorch_who_has_no_module():
+def test_no_one_loads_pytorch_or_scipy_who_needs_neither():
+    """All that a worker needs, without compiling anything."""
     import subprocess
 
-    code = "import sys; from perfeds2 import compare; compare(task='synthetic', algorithms=['FedAvgS2'], rounds=1, ues=2, quorum=1, seeds=[0]); assert 'torch' not in sys.modules"
+    code = """
+import sys
+from perfeds2.runs.trainer import Workbench
+from perfeds2.runs.training import trainings_of
+from perfeds2.runs.workers import main
+from perfeds2.spec.resolve import spec_from
+
+spec = spec_from(task="digits", algorithms=["FedAvgS2"], rounds=1, ues=4, quorum=1, seeds=[0])
+Workbench().prepare(trainings_of(spec)[0])
+sys.exit(" ".join({"torch", "scipy", "sklearn", "pandas"} & sys.modules.keys()) or 0)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
