@@ -20,6 +20,7 @@ import numpy as np
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
+from perfeds2.deployment.serve import status_of
 from perfeds2.deployment.transport import Reply
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
@@ -88,7 +89,7 @@ def measure(name: str, devices: int, given: argparse.Namespace) -> str:
             federation.step(wait_s=1e9)  # the virtual clock jumps to the next arrival
             if time.monotonic() - told_s > STATUS_EVERY_S:
                 told_s, writing_s = time.monotonic(), time.process_time()
-                federation.status("training").write(folder.path)
+                status_of(federation, "training").write(folder.path)
                 status_s[0] += time.process_time() - writing_s
             if federation.round > before:
                 now_s, closed = time.process_time(), federation.round - before

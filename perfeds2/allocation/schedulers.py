@@ -143,20 +143,23 @@ def first_of(moment: Moment, *keys: PerUe | Numbers | Mask) -> Chosen:
 
 
 def of_those_here(planned: Callable[[int], Chosen]) -> Callable[[Moment], Chosen]:
-    """Return a fixed plan adapted to UEs that leave and return: it replaces the UEs absent when their round opens.
-
-    The replacement is the present, unplanned UE merged longest ago, ties by number. If too few UEs are present, the
-    round waits for absent UEs of the plan, smaller numbers first.
-    """
+    """Return a fixed plan adapted to UEs that leave and return: it replaces the UEs absent when their round opens."""
 
     def choose(moment: Moment) -> Chosen:
-        chosen, away = planned(moment.round), moment.away
-        others = np.setdiff1d(np.flatnonzero(~away), chosen)
-        others = others[np.argsort(moment.merged_in[others], kind="stable")]
-        missing = np.sort(chosen[away[chosen]])
-        return np.sort(np.concatenate([chosen[~away[chosen]], others, missing])[: moment.quorum])
+        return replace_absent(planned(moment.round), moment.away, moment.merged_in)
 
     return choose
+
+
+def replace_absent(chosen: Chosen, away: Mask, merged_in: Numbers) -> Chosen:
+    """Replace the chosen UEs that are absent by the present, unplanned UEs merged longest ago, ties by number.
+
+    If too few UEs are present, absent UEs of the plan stay, smaller numbers first.
+    """
+    others = np.setdiff1d(np.flatnonzero(~away), chosen)
+    others = others[np.argsort(merged_in[others], kind="stable")]
+    missing = np.sort(chosen[away[chosen]])
+    return np.sort(np.concatenate([chosen[~away[chosen]], others, missing])[: chosen.size])
 
 
 class _Seen:

@@ -59,7 +59,7 @@ def make_setup(given: Values) -> "Setup":
     texts = {name.replace("_", "-"): value for name, value in given.items() if name != "help_all"}
     setup = Setup.from_texts(texts | {name.strip(): value.strip() for name, _, value in assigned}, own_model)
     check_model(setup.spec)
-    _ = setup.losses  # refuses privacy settings that do not fit
+    _ = setup.losses, setup.schedule  # refuse settings that do not fit
     return setup
 
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfeds2.allocation.schedulers import Chosen, replace_absent
 from perfeds2.deployment.status import STATES, DeviceState
 from perfeds2.deployment.transport import Reply, Request
 from perfeds2.timeline.protocol import IDLE
 
+UNUSABLE: tuple[DeviceState, ...] = ("away", "set aside", "spent")
 LOGGED = 20  # refusals of one device that are all logged; of later ones only powers of two
 
 
@@ -101,7 +103,14 @@ class Crew:
     @property
     def usable(self) -> int:
         """Number of devices that can still contribute to the open round."""
-        return len(self.devices) - self.count("away", "set aside", "spent")
+        return len(self.devices) - self.count(*UNUSABLE)
+
+    def planned(self, chosen: Chosen) -> Chosen:
+        """Return the devices that a round waits for: those chosen, or others in place of those that cannot be used."""
+        if all(self[ue].state not in UNUSABLE for ue in chosen.tolist()):
+            return chosen
+        away = np.array([device.state in UNUSABLE for device in self.devices])
+        return replace_absent(chosen, away, np.array([device.merged_in for device in self.devices]))
 
     def resting(self, latest: int) -> int:
         """Return how many idle devices were merged after round ``latest``, and rest."""

@@ -10,11 +10,9 @@ became free, joined, left, or are about to exceed the staleness bound (``crew.py
 """
 
 import math
-import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,20 +23,29 @@ from perfeds2.deployment.crew import Crew, Device, worth_a_line
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
-from perfeds2.deployment.status import SHOWN, STATES, DeviceStatus, Status
 from perfeds2.deployment.transport import Asked, Kind, Reply, Request, Transport
 from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, reason_of, refusal, shortened
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.replay import Learner
-from perfeds2.timeline.protocol import IDLE, Closing, Protocol, Server, close_round, hand_out, rested_since
+from perfeds2.timeline.protocol import (
+    IDLE,
+    Closing,
+    Planned,
+    Protocol,
+    Server,
+    close_round,
+    hand_out,
+    invite,
+    rested_since,
+)
 from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.state import Schedule
 
 if TYPE_CHECKING:  # it needs the package cryptography
     from perfeds2.deployment.summing import Summing
 
-RECENT = 12  # rounds shown in the live table
 ROUNDING = 1e-6  # of the norm of an update that its device has clipped
 
 
@@ -72,12 +79,14 @@ class Federation:
     outgoing: Handed = field(init=False)  # w_k and what the merge sends along
     losses: np.ndarray | None = None  # largest ε of a device after 0, 1, 2, … merges; None without noise
     ended: str | None = None  # why the run ended before its last round
+    schedule: Schedule | None = None  # devices of each round, by its number; None: the first arrivals
+    planned: Planned | None = None  # devices of the open round, with a schedule
     secure: bool = False  # whether the server learns only the sum of a round's updates
     summing: "Summing | None" = None  # while the members of a round help the server to their sum
     shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
     length: float = field(init=False)  # ‖w_k‖
     troubles: dict[int | None, str] = field(default_factory=dict)  # by UE, or None for the network
-    _troubled: Counter[int | None] = field(default_factory=Counter)  # how often each had a problem
+    troubled: Counter[int | None] = field(default_factory=Counter)  # how often each had a problem
     _sent: deque[tuple[float, int, int]] = field(default_factory=deque)  # (time, UE, ticket), oldest first
     reached_s: float = -math.inf  # when the network was last unreachable, or the server paused
     _closing: tuple[list[Device], Server, Closing] | None = None  # how the round closes once the sum is known
@@ -140,8 +149,8 @@ class Federation:
             self.log(f"no more trouble: {who}")
             return
         self.troubles[ue] = why
-        self._troubled[ue] += 1
-        if worth_a_line(self._troubled[ue]):
+        self.troubled[ue] += 1
+        if worth_a_line(self.troubled[ue]):
             self.log(f"trouble: {who}: {in_words(why)}")
 
     def _give_up(self) -> None:
@@ -281,7 +290,7 @@ class Federation:
                 self.transport.cancel(device.ue)
             self.crew.file(device)
         self.shelf.clear(lambda ue: self.crew[ue].version)
-        self.round, self.opened_s = theirs.round, theirs.opened_s
+        self.round, self.opened_s, self.planned = theirs.round, theirs.opened_s, None
         self.save(self)
         self.log(self.record.sentence(self.round - 1, self.protocol.quorum))  # once it can no longer be lost
         if (said := self.watch.look(self.own.alarm_fall)) is not None:
@@ -293,10 +302,14 @@ class Federation:
         if self.crew.count("arrived") < self.protocol.quorum:
             return None
         devices = [self.crew[ue] for ue in sorted(self._concerned())]
-        versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
-        ours = Server(self.round, versions, merged_in, self.opened_s)
-        closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol)
+        ours, planned = self._server(devices), None if self.planned is None else np.arange(len(devices))
+        closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol, planned)
         return (devices, ours, closing) if np.isfinite(closing.time_s) else None
+
+    def _server(self, devices: list[Device]) -> Server:
+        """Return what the protocol needs to know about these devices, in their order."""
+        versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
+        return Server(self.round, versions, merged_in, self.opened_s)
 
     def _learn_sum(self, members: list[Device]) -> bool:
         """Ask the members of a round for their sum, step by step, and return whether it is known."""
@@ -318,6 +331,8 @@ class Federation:
 
     def _concerned(self) -> Iterable[int]:
         """Return the UEs whose version or arrival can affect how the open round closes."""
+        if self.planned is not None:
+            return self.planned.tolist()
         arrived = self.crew.states["arrived"].keys()
         if self.protocol.waits:
             return arrived | self.crew.states["working"].keys()  # none may become too stale; at most A·(S+1) of them
@@ -365,7 +380,9 @@ class Federation:
         If rounds wait for stale devices, at most A·(S+1) may work, and those merged longest ago go first.
         """
         latest = rested_since(self.round, self.protocol)
-        if self.protocol.waits:
+        if self.schedule is not None:
+            idle = self._invite(self.schedule)
+        elif self.protocol.waits:
             most = self.protocol.most_at_work or 0
             idle = self.crew.longest_out(most - self.crew.count("working", "arrived"), latest)
         else:
@@ -379,6 +396,13 @@ class Federation:
             device.version = device.held = self.round
             device.held_arrived_s, device.wanted = np.inf, True
             self._dispatch(device, "train")
+
+    def _invite(self, schedule: Schedule) -> list[int]:
+        """Return the planned devices that need a job. Devices that cannot be used are replaced."""
+        self.planned = self.crew.planned(schedule(self.round) if self.planned is None else self.planned)
+        devices = [self.crew[ue] for ue in self.planned.tolist()]
+        idle = np.array([device.state == "idle" for device in devices])
+        return [devices[place].ue for place in invite(self._server(devices), np.arange(idle.size), idle)[1]]
 
     def _dispatch(self, device: Device, kind: Kind, asked: Asked | None = None) -> None:
         known = device.merged_ticket if isinstance(self.learner.objective, Stateful) and asked is None else None
@@ -448,7 +472,7 @@ class Federation:
         arrived_s = np.array([device.held_arrived_s for device in self.devices])
         return self.record.timeline(self.ues, self.protocol.quorum, held, arrived_s)
 
-    # ---- checkpoints and status
+    # ---- checkpoints
 
     def become(self, params: dict[str, np.ndarray], merging: PyTree | None) -> None:
         """Replace the model, the state of the merge, and what is derived from them."""
@@ -466,31 +490,3 @@ class Federation:
         aside = [(device.set_aside_s, device.ue) for device in self.devices if device.set_aside_s is not None]
         for _, ue in sorted(aside):
             self.crew.file(self.crew[ue])
-
-    def status(self, phase: str) -> Status:
-        """Return the status. Of more than ``SHOWN`` devices, list a few per state, longest in it first."""
-        crew, quorum = self.crew, self.protocol.quorum
-        few = (ue for state in STATES for ue in islice(crew.states[state], SHOWN // len(STATES)))
-        shown = range(self.ues) if self.ues <= SHOWN else sorted(few)
-        return Status(
-            process=os.getpid(),
-            phase=phase,
-            round=self.round,
-            rounds=self.rounds,
-            time_s=self.time_s,
-            quorum=quorum,
-            ues=self.ues,
-            states={state: crew.count(state) for state in STATES},
-            devices=[DeviceStatus.model_validate(crew[ue]) for ue in shown],
-            **crew.privacy(),
-            recent=[self.record.closed_round(k, quorum) for k in range(max(self.round - RECENT, 0), self.round)],
-            jobs=self.jobs,
-            refused=self.refused,
-            reasons=dict(self.reasons),
-            broker=self.troubles.get(None),
-            broker_failures=self._troubled[None],
-            accuracy=self.accuracy,
-            fall=self.watch.fall,
-            warning=self.warning or self.watch.alarm,
-            troubles=[why if ue is None else f"device {ue}: {why}" for ue, why in islice(self.troubles.items(), SHOWN)],
-        )

@@ -92,7 +92,7 @@ FOLLOWED_FIELDS = {  # sections not listed apply in full; devices have real radi
     "cell": ("ues",),
     "radio": ("bits",),
     "energy": (),
-    "protocol": ("quorum", "max_staleness", "stale", "rest_rounds"),
+    "protocol": ("quorum", "max_staleness", "stale", "rest_rounds", "schedule"),
     "run": ("algorithms", "seeds", "rounds", "target_accuracy"),
 }
 FOLLOWED = [

@@ -1,9 +1,11 @@
 """Run a federation from its first round to a complete run folder."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from perfeds2.deployment.audit import HEAD, LogError, rounds_in
@@ -13,7 +15,7 @@ from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.lease import Lease, LeaseLostError
 from perfeds2.deployment.metrics import DaysLeft, Metrics, exposed
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.status import PAUSED, STOPPED
+from perfeds2.deployment.status import PAUSED, SHOWN, STATES, STOPPED, DeviceStatus, Status
 from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
 from perfeds2.files import ROOM_EVERY_S, when_there_is_room
@@ -25,6 +27,7 @@ from perfeds2.runs.trainer import facts_of
 from perfeds2.spec.privacy import losses_at, losses_of
 
 STATUS_EVERY_S = 0.5
+RECENT = 12  # rounds shown in the live table
 CLAIM_WITHIN_S = 15.0  # the process that asked for this run may still hold its folder
 
 Tell = Callable[[str], None]  # called with the current phase
@@ -85,6 +88,7 @@ def _serve(
         setup.rounds,
         setup.own,
         losses=setup.losses,
+        schedule=setup.schedule,
         secure=bool(setup.spec.privacy.secure_aggregation),
     )
     metrics = Metrics(sum(values.nbytes for values in first.values()), days_left)
@@ -111,10 +115,10 @@ def _serve(
     except InputError as error:  # too few devices; what was merged is on disk
         federation.log(f"stopped: {error}")
         federation.warning = str(error)
-        federation.status(STOPPED).write(folder.path)
+        status_of(federation, STOPPED).write(folder.path)
         raise
     write(lambda: _finish(setup, federation, folder))
-    federation.status("finished").write(folder.path)
+    status_of(federation, "finished").write(folder.path)
 
 
 def _play(setup: Setup, federation: Federation, checkpoints: Checkpoints, tell: Tell, wait_for_all: bool) -> None:
@@ -219,7 +223,7 @@ def _writer(federation: Federation, folder: Folder, metrics: Metrics, lease: Lea
         def paused(why: str) -> None:
             reasons.append(why)
             federation.warning, federation.reached_s = why, federation.time_s
-            status = federation.status(PAUSED)
+            status = status_of(federation, PAUSED)
             status.write(folder.path)
             metrics.tell(status, federation.record)
 
@@ -239,8 +243,42 @@ def _teller(federation: Federation, folder: Folder, metrics: Metrics, write: Wri
         nonlocal told_s
         if time.monotonic() - told_s >= STATUS_EVERY_S:
             told_s = time.monotonic()
-            status = federation.status(phase)
+            status = status_of(federation, phase)
             write(lambda: status.write(folder.path))
             metrics.tell(status, federation.record)
 
     return tell
+
+
+def status_of(federation: Federation, phase: str) -> Status:
+    """Return the status. Of more than ``SHOWN`` devices, list a few per state, longest in it first."""
+    crew, quorum = federation.crew, federation.protocol.quorum
+    few = (ue for state in STATES for ue in islice(crew.states[state], SHOWN // len(STATES)))
+    shown = range(federation.ues) if federation.ues <= SHOWN else sorted(few)
+    return Status(
+        process=os.getpid(),
+        phase=phase,
+        round=federation.round,
+        rounds=federation.rounds,
+        time_s=federation.time_s,
+        quorum=quorum,
+        ues=federation.ues,
+        states={state: crew.count(state) for state in STATES},
+        devices=[DeviceStatus.model_validate(crew[ue]) for ue in shown],
+        **crew.privacy(),
+        recent=[
+            federation.record.closed_round(k, quorum)
+            for k in range(max(federation.round - RECENT, 0), federation.round)
+        ],
+        jobs=federation.jobs,
+        refused=federation.refused,
+        reasons=dict(federation.reasons),
+        broker=federation.troubles.get(None),
+        broker_failures=federation.troubled[None],
+        accuracy=federation.accuracy,
+        fall=federation.watch.fall,
+        warning=federation.warning or federation.watch.alarm,
+        troubles=[
+            why if ue is None else f"device {ue}: {why}" for ue, why in islice(federation.troubles.items(), SHOWN)
+        ],
+    )

@@ -27,16 +27,18 @@ from perfeds2.learning.data import Data
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
+from perfeds2.network.cell import Cell
 from perfeds2.spec.build import Algorithm, make_learner
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind, load_source
 from perfeds2.spec.privacy import losses_by_merges, refuse_unless_summable, with_noise_before
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
-from perfeds2.spec.rounds import protocol_of
+from perfeds2.spec.rounds import plan_rounds, protocol_of
 from perfeds2.spec.tasks import make_task, model_of, of_torch
 from perfeds2.spec.values import TASK, is_place_of_data
 from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.state import Schedule
 
 FILE = "federation.toml"
 NOISE_SEED = "noise-seed"  # secret file of the server
@@ -85,6 +87,28 @@ class Setup:
         )
         refuse_unless_summable(self.spec.privacy, named.text, learner, protocol.quorum)
         return Algorithm(named.text, learner, protocol, mode=method.mode)
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Return the devices of each round, by its number; None if rounds close on the first arrivals.
+
+        Raises:
+            InputError: The schedule looks at more than the number, or the algorithm has no use for it.
+        """
+        named, algorithm = self.spec.protocol.schedule, self.algorithm
+        if named.value is None:
+            return None
+        if algorithm.mode != "S2":
+            raise InputError(
+                f"--schedule {named} has no effect on {algorithm.name}; use an algorithm such as FedAvgS2."
+            )
+        _, schedule = plan_rounds(self.spec, Cell.draw(self.ues, self.seed), self.seed, algorithm.learner.samples)
+        if schedule is not None and "moment" in inspect.signature(schedule).parameters:
+            raise InputError(
+                f"--schedule {named} looks at channels or losses, which the server of a federation does not know; use "
+                f"first, deficit, printed, printed_fixed, round_robin or random."
+            )
+        return schedule
 
     @property
     def losses(self) -> Float[np.ndarray, " m"] | None:
@@ -141,6 +165,8 @@ class Setup:
         if own_model:
             put(values, SETTINGS["model"].section, SETTINGS["model"].key, own_model)
         own = {"deployment": values.pop("deployment", {})}
+        if given.get("schedule", "first") != "first":
+            put(values, "protocol", "unplanned", "rest")
         spec = resolve(values)
         if spec.algorithms[0].value.rounds is not None:
             raise InputError(

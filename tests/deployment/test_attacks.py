@@ -10,6 +10,7 @@ from test_federation_by_hand import federation, ones, play
 from perfeds2.deployment.device import compute_job, do_job
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.merging import Handed
+from perfeds2.deployment.serve import status_of
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
 from perfeds2.deployment.validate import LARGEST, VOTES, Norms, in_words, norm_of, wrong_metrics
@@ -94,7 +95,7 @@ def test_an_alarm_is_raised_when_the_accuracy_falls_and_ends_when_it_is_back():
     for rounds, now, fall in ((2, 0.9, 0.0), (4, 0.65, 0.25), (6, 0.5, 0.4), (8, 0.7, 0.2)):
         accuracy["now"] = now
         play(server, rounds)
-        status = server.status("training")
+        status = status_of(server, "training")
         assert status.fall == pytest.approx(fall)
         assert (status.warning is not None) == (fall > 0.3)
     assert [line for line in log if line.startswith("alarm")] == [
@@ -111,7 +112,7 @@ def test_an_alarm_is_raised_when_every_model_has_diverged():
     )
     server = federation(net, Protocol(1), 1)
     play(server, 6)
-    assert "fell to 0.0% from 75.0%" in str(server.status("training").warning)
+    assert "fell to 0.0% from 75.0%" in str(status_of(server, "training").warning)
 
 
 def test_a_fast_device_does_not_move_the_median():
@@ -233,4 +234,4 @@ def test_an_answer_of_a_real_device_passes():
         server.step(5.0)
     assert [device.refused for device in server.devices] == [0, 0]
     assert 0 <= (server.accuracy or -1) <= 1
-    assert server.status("training").recent[-1].accuracy == server.record.accuracies[-1] is not None
+    assert status_of(server, "training").recent[-1].accuracy == server.record.accuracies[-1] is not None

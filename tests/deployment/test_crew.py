@@ -13,6 +13,7 @@ from test_federation_by_machine import LEARNER, Net
 from perfeds2.deployment.crew import Crew
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
+from perfeds2.deployment.serve import status_of
 from perfeds2.deployment.status import SHOWN, STATES
 from perfeds2.deployment.transport import Presence, Reply
 from perfeds2.timeline.protocol import Protocol
@@ -62,7 +63,7 @@ def play(kind, ues, protocol, events):
         if what in ("return", "restart"):
             net.present.add(ue)
         server.step(0.0)
-        status = server.status("training")
+        status = status_of(server, "training")
         seen.append((status.states, [(each.ue, each.state, each.version, each.merges) for each in status.devices]))
     return seen, server.record, net.sent, server.params["w"].tolist(), server
 
@@ -111,7 +112,7 @@ def test_a_round_looks_at_as_many_devices_however_many_there_are(protocol):
         server.crew.devices = Counted(server.crew.devices)
         while server.round < 30:
             server.step(0.1)
-            server.status("training")
+            status_of(server, "training")
         return count[0]
 
     assert looks(2000) <= 1.3 * looks(200)
@@ -125,7 +126,7 @@ def test_the_status_of_many_devices_is_no_longer_than_that_of_some_and_counts_al
     for ue in range(100, 150):
         net.present.discard(ue)
     server.step(0.1)
-    status = server.status("training")
+    status = status_of(server, "training")
     assert (status.ues, status.states["away"], status.states["working"], status.states["idle"]) == (5000, 50, 15, 4935)
     assert len(status.devices) <= SHOWN
     assert [each.ue for each in status.devices if each.state == "away"] == [100, 101, 102, 103]  # longest away

@@ -17,7 +17,7 @@ from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.merging import Handed, merged
 from perfeds2.deployment.replay_run import replay_run
-from perfeds2.deployment.serve import serve
+from perfeds2.deployment.serve import serve, status_of
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import NewLines, draw
 from perfeds2.deployment.transport import Reply
@@ -415,7 +415,7 @@ def test_while_the_network_is_away_no_job_is_overdue():
     for _ in range(30):
         server.step(wait_s=1.0)
     assert log == ["trouble: everybody: the broker cannot be reached"]
-    assert server.status("training").troubles == ["the broker cannot be reached"]
+    assert status_of(server, "training").troubles == ["the broker cannot be reached"]
     net.trouble = {None: None}
     for _ in range(8):
         server.step(wait_s=1.0)
@@ -432,7 +432,7 @@ def test_why_a_device_cannot_take_part_is_told_to_the_operator():
         server.look()
     assert log[0] == "trouble: UE 1: no data 0"
     assert len(log) < 25
-    status, lines = server.status("training"), NewLines()
+    status, lines = status_of(server, "training"), NewLines()
     assert status.troubles == ["device 1: no data 99"]
     assert "device 1: no data 99" in list(lines(status))
     assert "device 1: no data 99" not in list(lines(status))  # once
@@ -441,4 +441,4 @@ def test_why_a_device_cannot_take_part_is_told_to_the_operator():
     assert "device 1: no data 99" in console.export_text()
     net.trouble = {1: None}
     server.look()
-    assert server.status("training").troubles == []
+    assert status_of(server, "training").troubles == []

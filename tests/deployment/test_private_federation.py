@@ -20,7 +20,7 @@ from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.merging import Handed, merged, noise_on
 from perfeds2.deployment.metrics import Metrics
 from perfeds2.deployment.replay_run import replay_run
-from perfeds2.deployment.serve import serve
+from perfeds2.deployment.serve import serve, status_of
 from perfeds2.deployment.setup import NOISE_SEED, Setup
 from perfeds2.deployment.status import draw
 from perfeds2.deployment.transport import Arrays
@@ -105,7 +105,7 @@ def test_the_ledger_is_what_accounting_says_about_the_recorded_timeline(killed):
     federation = made.federation
     expected = privacy_loss(federation.timeline(), sigma=2.0)
     assert [device.epsilon for device in federation.devices] == pytest.approx(expected.tolist(), rel=1e-9)
-    status = federation.status("training")
+    status = status_of(federation, "training")
     assert status.epsilon_worst == pytest.approx(expected.max())
     assert status.epsilon_median == pytest.approx(np.median(expected))
     assert [each.epsilon for each in status.devices] == pytest.approx(expected.tolist())
@@ -246,7 +246,7 @@ def test_a_lost_checkpoint_is_not_played_again_with_the_same_noise(tmp_path):
 def test_the_table_and_the_metrics_show_every_devices_loss():
     server = tiny(InProcess(ones, lambda job: 1.0 + job.ue, 3), Protocol(1), 3, epsilon_budget=4.0)
     play(server, 2)
-    status = server.status("training")
+    status = status_of(server, "training")
     shown = open_console()
     shown.width = 150
     with shown.capture() as captured:

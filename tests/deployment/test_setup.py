@@ -42,6 +42,7 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "delta": 0.001,
     "dp-bands": 4,
     "rest-rounds": 2,
+    "schedule": "random",
     "epsilon-budget": 1.5,
 }
 

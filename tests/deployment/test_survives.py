@@ -12,7 +12,7 @@ from test_federation_by_hand import SETUP, federation, honest, ones, play
 from perfeds2.deployment import serve as serving
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.mqtt.runs import claim_run
-from perfeds2.deployment.serve import serve
+from perfeds2.deployment.serve import serve, status_of
 from perfeds2.deployment.status import STOPPED, NewLines, draw, read_status
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
@@ -220,11 +220,11 @@ def test_too_few_devices_are_said_at_once_and_not_waited_for_for_ever():
         server.step(1.0)
     said = "1 of 3 devices can be used and a round needs 2: 1 away, 1 set aside"
     assert [line for line in log if "warning" in line] == [f"warning: {said}"]
-    assert server.status("training").warning == said
-    assert f"warning: {said}" in list(NewLines()(server.status("training")))
+    assert status_of(server, "training").warning == said
+    assert f"warning: {said}" in list(NewLines()(status_of(server, "training")))
     net.present.add(1)
     server.step(1.0)
-    assert server.status("training").warning is None
+    assert status_of(server, "training").warning is None
     assert "enough devices again: 2 of 3" in log
     net.present.discard(1)
     with pytest.raises(InputError, match=r"after 20 s \(--wait-s\) still only 1 of 3 .* 1 away, 1 set aside"):
@@ -294,7 +294,7 @@ def test_the_table_shows_counts_accuracies_and_warnings():
     shown = open_console()
     shown.width = 150
     with shown.capture() as captured:
-        shown.print(draw(server.status("training")))
+        shown.print(draw(status_of(server, "training")))
     text = captured.get()
     assert "200 devices:" in text
     assert "warning: look here" in text

@@ -50,6 +50,7 @@ class World:
             setup.own,
             self.log.append,
             losses=setup.losses,
+            schedule=setup.schedule,
             secure=bool(setup.spec.privacy.secure_aggregation),
         )
         checkpoints.load(self.federation)

@@ -1,0 +1,98 @@
+"""A federation keeps to a schedule: its rounds are those of the simulator, and devices that leave are replaced."""
+
+import numpy as np
+import pytest
+from in_process import InProcess
+from worlds import check, world
+
+from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.transport import Reply
+from perfeds2.errors import InputError
+from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.replay import Learner
+from perfeds2.network.cell import Cell
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.simulate import simulate
+
+PLANNED = {"devices": 5, "quorum": 2, "rounds": 6, "algorithm": "FedAvgS2"}
+
+
+def ones(job, params):  # noqa: ARG001 (what a device is given)
+    return Reply(job.ue, job.ticket, job.version, {"w": np.ones(2, np.float32)})
+
+
+def planned(net, schedule, rounds, protocol=None):
+    params, learner = {"w": np.zeros(2, np.float32)}, Learner(FedAvg(), beta=0.5)
+    protocol = protocol or Protocol(2, rests=True)
+    return Federation(protocol, learner, params, net, 5, rounds, schedule=schedule)
+
+
+def play(server, steps=100):
+    for _ in range(steps):
+        if server.round < server.rounds:
+            server.step(wait_s=1.0)
+
+
+@pytest.mark.parametrize("name", ["deficit", "printed", "printed_fixed", "round_robin", "random"])
+def test_who_is_merged_and_when_is_what_the_simulator_says(name):
+    schedule = Setup.from_texts(PLANNED | {"schedule": name, "rounds": 12}).schedule
+    assert schedule is not None
+    cell, protocol = Cell.draw(5, 1), Protocol(2, rests=True)
+    simulated = simulate(cell, protocol, payload_bits=1e-6, samples=1e3, rounds=12, schedule=schedule)
+    compute_s = cell.compute_s(1e3)
+    server = planned(InProcess(ones, lambda job: float(compute_s[job.ue]), 5), schedule, 12, protocol)
+    play(server)
+    assert server.timeline().ues.tolist() == simulated.ues.tolist()
+    assert np.allclose(server.timeline().time_s, simulated.time_s, rtol=1e-6)
+
+
+def test_only_planned_devices_get_a_job():
+    net = InProcess(ones, lambda _: 1.0, 5)
+    play(planned(net, lambda round_: np.array([[0, 3], [1, 4]][round_]), 2))
+    assert [job.ue for job in net.sent] == [0, 3, 1, 4]
+
+
+def test_a_planned_device_that_leaves_is_replaced_by_the_one_merged_longest_ago():
+    net = InProcess(ones, lambda job: 1.0 + job.ue, 5)
+    server = planned(net, lambda round_: np.array([[0, 2], [0, 3]][round_]), 2)
+    net.present.discard(2)
+    play(server, 1)
+    net.present.add(2)  # too late for round 0
+    play(server)
+    assert server.timeline().ues.tolist() == [[0, 1], [0, 3]]
+    assert [job.ue for job in net.sent] == [0, 1, 0, 3]
+
+
+def test_a_round_waits_for_a_planned_device_if_there_is_no_other():
+    net = InProcess(ones, lambda _: 1.0, 5)
+    server = planned(net, lambda _: np.arange(5), 1, Protocol(5, rests=True))
+    net.present.discard(2)
+    play(server, 5)
+    assert server.round == 0
+    net.present.add(2)
+    play(server, 5)
+    assert server.timeline().ues.tolist() == [[0, 1, 3, 4, 2]]
+
+
+def test_a_replay_comes_to_the_same_weights(tmp_path):
+    made = world(tmp_path, **PLANNED | {"schedule": "round_robin"})
+    made.run()
+    check(made)
+    assert np.sort(made.federation.timeline().ues).tolist() == [[0, 1], [2, 3], [0, 4], [1, 2], [3, 4], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (
+            {"schedule": "best_channel"},
+            "channels or losses, which the server of a federation does not know; use first, ",
+        ),
+        ({"schedule": "oort"}, "channels or losses"),
+        ({"schedule": "random", "algorithm": "FedAvg-SYN"}, "--schedule random has no effect on FedAvg-SYN"),
+    ],
+)
+def test_what_a_federation_cannot_plan_is_refused(given, why):
+    with pytest.raises(InputError, match=why):
+        _ = Setup.from_texts(PLANNED | given).schedule
