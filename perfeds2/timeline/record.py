@@ -1,18 +1,18 @@
 """Record which UE was merged in each round, how stale its update was, and when; save and load such records."""
 
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from perfeds2.chart import Chart
-from perfeds2.files import write_atomically
 from perfeds2.shown import activity_chart, as_html, axes_for, draw_activity, in_a_line
+from perfeds2.timeline.archive import first_line, read_arrays, write_arrays
+from perfeds2.timeline.cloud import Cloud
 from perfeds2.timeline.jobs import LOST, MERGED, OPEN, PAUSED, Jobs, check_log, check_whole, cut, job_ends, one_by_one
 from perfeds2.timeline.protocol import IDLE
 
@@ -24,8 +24,6 @@ State = Literal["computing", "sending", "waiting", "idle"]
 JOBS_AT_A_TIME = 2**22  # about a quarter of a gigabyte
 LONG_ROW = 32  # UEs
 SHOWN_ROUNDS, SHOWN_UES = 40, 30  # in a plot
-LOG = "log_"
-MAX_BYTES = 1 << 34  # uncompressed; a million UEs with a million merged updates take 0.1 GB
 
 
 @dataclass(frozen=True)
@@ -61,11 +59,14 @@ class Timeline:
     lost_model_s: Float[np.ndarray, " l"] | None = None
     open_model_s: Float[np.ndarray, " n"] | None = None
     log: Jobs | None = None  # if UEs leave and return: the parts of their jobs, sorted
+    cloud: Cloud | None = None  # with many cells: the edges and the cloud's rounds
 
     def __post_init__(self) -> None:
         _check(self)
         if self.log is not None:
             check_log(self.log, self.population, self.rounds)
+        if self.cloud is not None:
+            self.cloud.check(self.time_s)
 
     @property
     def rounds(self) -> int:
@@ -91,6 +92,14 @@ class Timeline:
     def start_s(self) -> Float[np.ndarray, " K_plus_1"]:
         """When each model w_k was created: the start of every round, then the end of the last one. Shape (K + 1,)."""
         return np.concatenate([[0.0], self.time_s])
+
+    @property
+    def visible_s(self) -> Float[np.ndarray, " K"]:
+        """When the model after each round is in use: ``time_s``, or the last cloud round before the next row."""
+        visible_s = self.time_s.copy()
+        if self.cloud is not None:
+            np.maximum.at(visible_s, self.cloud.rows - 1, self.cloud.time_s)
+        return visible_s
 
     @property
     def versions(self) -> Int[np.ndarray, "K A"]:
@@ -262,8 +271,10 @@ class Timeline:
     def columns(self) -> dict[str, np.ndarray]:
         """The arrays of this timeline by name, without those that are None."""
         own = {name: column for name, column in vars(self).items() if name in COLUMNS and column is not None}
-        log = {} if self.log is None else vars(self.log)
-        return own | {LOG + name: column for name, column in log.items()}
+        for part in PARTS:
+            values = vars(self)[part]
+            own |= {} if values is None else {f"{part}_{name}": column for name, column in vars(values).items()}
+        return own
 
     def prefix(self, rounds: int) -> "Timeline":
         """Return the first rounds of this timeline, exactly as a shorter simulation would record them.
@@ -300,7 +311,9 @@ class Timeline:
         if self.open_model_s is not None:
             shorter["open_model_s"] = np.zeros(self.population)
             shorter["open_model_s"][open_.ue] = open_.model_s
-        return replace(self, **shorter, open_version=open_version, open_arrival_s=open_arrival_s, log=log)
+        cloud = None if self.cloud is None else self.cloud.prefix(rounds)
+        open_columns = {"open_version": open_version, "open_arrival_s": open_arrival_s}
+        return replace(self, **shorter, **open_columns, log=log, cloud=cloud)
 
     def until(self, time_s: float) -> int:
         """Return how many rounds had closed by a time.
@@ -387,10 +400,10 @@ class Timeline:
         return activity_chart([shown.activity(ue) for ue in rows], merged, lost, until_s)
 
 
-COLUMNS = {field.name for field in fields(Timeline)} - {"log"}
+PARTS = {"log": Jobs, "cloud": Cloud}
+COLUMNS = {field.name for field in fields(Timeline)} - PARTS.keys()
 OPTIONAL_COLUMNS = {"model_s", "lost_model_s", "open_model_s"}
 MERGE_COLUMNS = {"ues", "staleness", "arrival_s", "time_s", "model_s"}
-LOG_COLUMNS = {LOG + field.name for field in fields(Jobs)}
 
 
 def _check(timeline: Timeline) -> None:
@@ -438,15 +451,7 @@ def _check(timeline: Timeline) -> None:
 
 def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
     """Write several named timelines to one .npz file (keys ``name/field``; a name may be empty)."""
-    with (
-        write_atomically(Path(path)) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-    ):
-        for name, timeline in timelines.items():
-            for field, values in timeline.columns.items():
-                entry = zipfile.ZipInfo(f"{name}/{field}".lstrip("/") + ".npy")  # without a timestamp
-                with archive.open(entry, "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
+    write_arrays(Path(path), {name: timeline.columns for name, timeline in timelines.items()})
 
 
 def load_timelines(path: Path | str) -> dict[str, Timeline]:
@@ -456,40 +461,23 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
         ValueError: If the file is not a readable timeline.
     """
     path = Path(path)
-    if path.is_dir():
-        path = path / "timeline.npz"
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            if sum(member.file_size for member in archive.zip.infolist()) > MAX_BYTES:
-                raise ValueError(f"it unpacks to more than {MAX_BYTES} bytes")
-            arrays = {key: archive[key] for key in archive.files}
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{path} is not a readable timeline ({_first_line(error)}); expected an .npz written by perfeds2."
-        ) from error
-    grouped: dict[str, dict[str, np.ndarray]] = {}
-    for key, values in arrays.items():
-        name, _, field = key.rpartition("/")
-        if isinstance(values, np.ndarray):  # np.load returns raw bytes for members that are not arrays
-            grouped.setdefault(name, {})[field] = values
+    path = path / "timeline.npz" if path.is_dir() else path
+    grouped = read_arrays(path)
     try:
         return {name: _from_columns(columns) for name, columns in (grouped or {"": {}}).items()}
     except ValueError as error:
-        raise ValueError(f"{path} is not a timeline: {_first_line(error)}") from error
+        raise ValueError(f"{path} is not a timeline: {first_line(error)}") from error
 
 
 def _from_columns(columns: Mapping[str, np.ndarray]) -> Timeline:
-    has_log = not LOG_COLUMNS.isdisjoint(columns)
-    needed = (COLUMNS - OPTIONAL_COLUMNS) | (LOG_COLUMNS if has_log else set())
-    lacking, extra = needed - columns.keys(), columns.keys() - COLUMNS - LOG_COLUMNS
+    own, needed = dict(columns), COLUMNS - OPTIONAL_COLUMNS
+    parts: dict[str, Any] = {}
+    for part, kind in PARTS.items():
+        names = [f"{part}_{field.name}" for field in fields(kind)]
+        if not columns.keys().isdisjoint(names):
+            needed |= set(names)
+            parts[part] = [own.pop(name, None) for name in names]
+    lacking, extra = needed - columns.keys(), own.keys() - COLUMNS
     if lacking or extra:
         raise ValueError(f"it lacks {sorted(lacking)} and has extra {sorted(extra)}.")
-    log = {name.removeprefix(LOG): column for name, column in columns.items() if name in LOG_COLUMNS}
-    own = {name: column for name, column in columns.items() if name in COLUMNS}
-    return Timeline(**own, log=Jobs(**log) if has_log else None)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return Timeline(**own, **{part: PARTS[part](*values) for part, values in parts.items()})
