@@ -25,7 +25,7 @@ from perfeds2.network.traces import Trace, TraceEnd, Traces
 LINK = ("distance_m", "gain_db", "rate_bps", "uplink_trace")  # at most one per row
 PROCESSOR = ("cpu_hz", "compute_s", "samples_per_s")  # at most one per row
 POSITIVE = (1e-9, 1e18)
-COLUMNS = {  # range of a number; None for text
+COLUMNS: dict[str, tuple[float, float] | None] = {  # range of a number; None for text
     "name": None,
     "distance_m": (0.0, 1e9),
     "gain_db": (-300.0, 100.0),
@@ -73,13 +73,13 @@ class FleetFile:
     def open(cls, path: Path | str, kept: Mapping[str, bytes] | None = None) -> "FleetFile":
         """Read the files, or the copies in a run's folder. The text of a ValueError continues the file's name."""
         path = Path(path)
-        own = _bytes(path, "was not found") if kept is None else kept.get(ITSELF, b"")
+        own = read_bytes(path, "was not found") if kept is None else kept.get(ITSELF, b"")
         rows = tuple(read_fleet(own))
         texts, traces = {ITSELF: own}, dict[str, Trace]()
         for row in rows:
             if row.trace is not None and row.trace not in traces:
                 otherwise = f"names a trace in line {row.line} that is not there"
-                text = _bytes(path.parent / row.trace, otherwise) if kept is None else kept.get(row.trace, b"")
+                text = read_bytes(path.parent / row.trace, otherwise) if kept is None else kept.get(row.trace, b"")
                 texts[row.trace], traces[row.trace] = text, read_trace(path.parent / row.trace, text)
         digest = hashlib.sha256()
         for name in sorted(texts):
@@ -158,20 +158,26 @@ class FleetFile:
 
 def read_fleet(data: bytes) -> Iterator[Row]:
     """Yield the rows of a fleet file."""
+    for line, given in read_rows(data, COLUMNS, "device"):
+        yield _row(line, given)
+
+
+def read_rows(data: bytes, known: Mapping[str, object], what: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows of a CSV file that has some of the known columns: line numbers, and texts by column."""
     lines = _table(data)
     line, columns = next(lines, (1, []))
     if not columns:
-        raise ValueError("is empty; expected a line of column names, then one line a device")
-    wrong = next((name for name in columns if name not in COLUMNS or columns.count(name) > 1), None)
+        raise ValueError(f"is empty; expected a line of column names, then one line a {what}")
+    wrong = next((name for name in columns if name not in known or columns.count(name) > 1), None)
     if wrong is not None:
-        raise ValueError(f"has a column {wrong!r} in line {line}; expected any of {', '.join(COLUMNS)}, each once")
+        raise ValueError(f"has a column {wrong!r} in line {line}; expected any of {', '.join(known)}, each once")
     line = 0
     for line, cells in lines:
         if len(cells) != len(columns):
             raise ValueError(f"has {len(cells)} values in line {line}, but {len(columns)} columns")
-        yield _row(line, {name: text for name, text in zip(columns, cells, strict=True) if text})
+        yield line, {name: text for name, text in zip(columns, cells, strict=True) if text}
     if not line:
-        raise ValueError("has no devices below its column names")
+        raise ValueError(f"has no {what}s below its column names")
 
 
 def _row(line: int, given: Mapping[str, str]) -> Row:
@@ -179,15 +185,17 @@ def _row(line: int, given: Mapping[str, str]) -> Row:
         both = [name for name in choices if name in given]
         if len(both) > 1:
             raise ValueError(f"has {both[0]} and {both[1]} in line {line}; give only one of them")
-    numbers = {name: _number(text, name, line) for name, text in given.items() if COLUMNS[name] is not None}
+    limited = {name: limits for name in given if (limits := COLUMNS[name]) is not None}
+    numbers = {name: read_number(given[name], name, line, limits) for name, limits in limited.items()}
     if numbers.get("rate_spread") and "rate_bps" not in numbers:
         raise ValueError(f"has rate_spread without rate_bps in line {line}; a shared band or a trace varies by itself")
     hours = _hours(given["available"], line) if "available" in given else ALWAYS
     return Row(line, given.get("name", ""), numbers, given.get("uplink_trace"), hours)
 
 
-def _number(text: str, name: str, line: int) -> float:
-    (low, high), value = COLUMNS[name] or POSITIVE, _float(text)
+def read_number(text: str, name: str, line: int, limits: tuple[float, float]) -> float:
+    """Return the number in a column."""
+    (low, high), value = limits, _float(text)
     if not low <= value <= high:
         raise ValueError(f"has {name} {text!r} in line {line}; expected a number from {low:g} to {high:g}")
     return value
@@ -247,7 +255,8 @@ def read_trace(path: Path, data: bytes) -> Trace:
         raise ValueError(f"has a trace {path}: {str(error).removesuffix('.')}") from None
 
 
-def _bytes(path: Path, otherwise: str) -> bytes:
+def read_bytes(path: Path, otherwise: str) -> bytes:
+    """Read a file; the text of a ValueError continues its name."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from perfeds2.network.blocks import each_block
 from perfeds2.network.link import PerUe
@@ -28,6 +28,7 @@ class Where:
     x_m: PerUe
     y_m: PerUe
     seed: int
+    ues: Int[np.ndarray, " n"] | None = None  # their numbers in the draws; None: 0, 1, 2 and so on
 
     @property
     def distance_m(self) -> PerUe:
@@ -114,7 +115,8 @@ class Scenario:
     def __call__(self, radio: Radio, where: Where) -> PerUe:
         """Return path loss and shadowing in dB."""
         loss = np.empty(where.x_m.size)
-        luck = np.random.default_rng([where.seed, STREAMS["sight"]]).random(loss.size)
+        ues = np.arange(loss.size) if where.ues is None else where.ues
+        luck = np.random.default_rng([where.seed, STREAMS["sight"]]).random(ues.max(initial=-1) + 1)[ues]
         shadows = shadow_map(where.seed, "shadow", self.shadow_m)
         blocked_shadows = shadow_map(where.seed, "blocked shadow", self.blocked_shadow_m)
 

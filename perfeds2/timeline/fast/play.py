@@ -55,6 +55,7 @@ KNOWN_CELL = [
     "rician_k",
     "most_bits_per_s_hz",
     "angle_rad",
+    "fleet",
 ]
 POLICIES: list[policies.Policy] = [
     policies.equal_share,
@@ -74,6 +75,7 @@ def knows(conditions: Conditions) -> bool:
         _nothing_else(conditions, KNOWN_CONDITIONS)
         and _nothing_else(conditions.protocol, KNOWN_RULES)
         and _nothing_else(cell, KNOWN_CELL)
+        and cell.is_plain
         and own.signal_hz is Cell.signal_hz
         and own.signal_at is Cell.signal_at
         and own.changes_s is Cell.changes_s

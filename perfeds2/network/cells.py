@@ -1,0 +1,252 @@
+"""Place base stations in the plane, attach UEs to them, and describe each as a cell of its own with a backhaul."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from perfeds2.network.cell import MIN_DISTANCE_M, Cell, Ues
+from perfeds2.network.fleet import Fleet
+from perfeds2.network.fleet_file import POSITIVE, read_bytes, read_number, read_rows
+from perfeds2.network.link import PerUe
+from perfeds2.network.radios import Where
+
+PerCell = Float[np.ndarray, " E"]
+Interference = float | Literal["full"] | None  # rise over thermal in dB
+COLUMNS = {  # of a file of base stations: the range of each number
+    "x_m": (-1e9, 1e9),
+    "y_m": (-1e9, 1e9),
+    "bandwidth_hz": POSITIVE,
+    "backhaul_bps": POSITIVE,
+    "backhaul_s": (0.0, 1e9),
+    "bs_power_dbm": (-300.0, 300.0),
+}
+PLACE, CELL_SEED = 16, 17  # random streams: (seed, stream)
+HEARING, INTERFERING = 7, 18  # nearest base stations that a UE may attach to, and that interfere
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Base stations. NaN means that one uses the setting for all."""
+
+    x_m: PerCell
+    y_m: PerCell
+    bandwidth_hz: PerCell
+    backhaul_bps: PerCell
+    backhaul_s: PerCell
+    bs_power_dbm: PerCell
+    colour: Int[np.ndarray, " E"] | None = None  # which third of the band it uses with reuse 3; None: not on a grid
+    digest: str = field(default="", compare=False)
+
+    @classmethod
+    def open(cls, path: Path | str) -> "Sites":
+        """Read a CSV file with one row per base station. The text of a ValueError continues the file's name."""
+        data = read_bytes(Path(path), "was not found")
+        rows = []
+        for line, given in read_rows(data, COLUMNS, "base station"):
+            lacking = next((name for name in ("x_m", "y_m") if name not in given), None)
+            if lacking is not None:
+                raise ValueError(f"has no {lacking} in line {line}; give the position of every base station in metres")
+            rows.append({name: read_number(text, name, line, COLUMNS[name]) for name, text in given.items()})
+        columns = (np.array([row.get(name, math.nan) for row in rows]) for name in COLUMNS)
+        return cls(*columns, digest=hashlib.sha256(data).hexdigest())
+
+    @classmethod
+    def grid(cls, count: int, radius_m: float) -> "Sites":
+        """Place base stations in hexagons around a central one, in a spiral; a corner is ``radius_m`` away."""
+        rings = math.ceil((math.sqrt(12 * count - 3) - 3) / 6)
+        along, across = (axis.ravel() for axis in np.mgrid[-rings : rings + 1, -rings : rings + 1])
+        ring = np.maximum(np.maximum(abs(along), abs(across)), abs(along + across))
+        x_m, y_m = 1.5 * radius_m * along, math.sqrt(3) * radius_m * (across + along / 2)
+        first = np.lexsort((np.arctan2(y_m, x_m) % (2 * np.pi), ring))[:count]
+        unknown = np.full((4, count), np.nan)
+        return cls(x_m[first], y_m[first], *unknown, colour=(along - across)[first] % 3)
+
+    @property
+    def count(self) -> int:
+        """E, the number of base stations."""
+        return self.x_m.size
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Several cells, the numbers of their UEs, and the backhaul from each base station to the cloud."""
+
+    cells: Sequence[Cell]
+    ues: Sequence[Ues]  # number in the whole network of each cell's UEs
+    x_m: PerCell  # positions of the base stations
+    y_m: PerCell
+    backhaul_bps: PerCell  # may be infinite
+    backhaul_s: PerCell  # delay
+
+    @property
+    def population(self) -> int:
+        """n, the number of UEs of all cells."""
+        return 1 + max(int(own.max()) for own in self.ues)
+
+    def transfer_s(self, bits: float) -> PerCell:
+        """Return the seconds that this many bits take between each base station and the cloud."""
+        return self.backhaul_s + bits / self.backhaul_bps
+
+    @cached_property
+    def whole(self) -> Cell:
+        """All UEs as one cell with the signals they have in their own; its band is the sum of all bands."""
+        first = self.cells[0]
+        noise_db = first.noise_dbm_per_hz + (0.0 if first.radio is None else first.radio.noise_figure_db)
+        to_gain = 10 ** (noise_db / 10) / 1000 * first.signal_of_amplitude(1.0)
+        distance_m, angle, cpu_hz, power_w, gain = np.empty((5, self.population))
+        for cell, own in zip(self.cells, self.ues, strict=True):
+            distance_m[own], cpu_hz[own], power_w[own] = cell.distance_m, cell.cpu_hz, cell.sent_power_w
+            angle[own] = np.arctan2(cell.where.y_m, cell.where.x_m)
+            gain[own] = cell.mean_signal_hz * to_gain / power_w[own]
+        return replace(
+            first,
+            distance_m=distance_m,
+            angle_rad=angle,
+            cpu_hz=cpu_hz,
+            power_w=power_w,
+            bandwidth_hz=float(sum(cell.bandwidth_hz for cell in self.cells)),
+            radio=None if first.radio is None else replace(first.radio, power_control=None),
+            fleet=_measured(gain),
+        )
+
+
+def make_cells(
+    drawn: Cell,
+    sites: Sites,
+    radius_m: float,
+    *,
+    reuse: int = 1,
+    interference: Interference = None,
+    backhaul_bps: float = math.inf,
+    backhaul_s: float = 0.0,
+) -> Cells:
+    """Drop the UEs of a drawn cell around base stations and attach each to the strongest with a free place.
+
+    UE i is dropped uniformly into the hexagon around base station i mod E. Every cell takes n / E UEs.
+
+    Args:
+        drawn: All UEs with their processors, and the settings of every cell. The positions are not used.
+        sites: The base stations.
+        radius_m: Distance from a base station to the corners of its hexagon, in metres.
+        reuse: 1 if all cells use the whole band, 3 if neighbours on a grid use different thirds of it.
+        interference: Rise over thermal in dB, or "full": the mean of all co-channel UEs that send all the time.
+        backhaul_bps: Rate of the backhaul in bit/s, where the base station has none of its own.
+        backhaul_s: Delay of the backhaul in seconds, where the base station has none of its own.
+
+    Returns:
+        The cells.
+
+    Raises:
+        ValueError: If the UEs cannot be divided equally, or reuse 3 is asked for without a grid.
+    """
+    n, count = drawn.ues, sites.count
+    if n % count:
+        raise ValueError(f"the number of UEs, {n}, must be a multiple of the number of cells, {count}.")
+    if reuse == 3 and sites.colour is None:
+        raise ValueError("reuse 3 needs the hexagonal grid; give each base station its own bandwidth_hz instead.")
+    x_m, y_m = _drop(drawn.seed, n, sites, radius_m)
+    others = [int(np.random.default_rng([drawn.seed, CELL_SEED, e]).integers(2**63)) for e in range(1, count)]
+    seeds = [drawn.seed, *others]  # the first cell keeps the fading of a single one
+
+    def gain(site: int, ues: Ues) -> PerUe:
+        """Return the gains of UEs to a base station, averaged over fading."""
+        x, y = x_m[ues] - sites.x_m[site], y_m[ues] - sites.y_m[site]
+        if drawn.radio is not None:
+            return drawn.radio.gain(Where(x, y, seeds[site], ues))
+        near_m = np.maximum(np.hypot(x, y), MIN_DISTANCE_M)
+        return drawn.signal_of_amplitude(1.0) * near_m**-drawn.path_loss_exponent
+
+    heard = nearest(sites, x_m, y_m, min(HEARING, count))
+    strength = np.empty(heard.shape)
+    for site in range(count):
+        pairs = np.nonzero(heard == site)
+        strength[pairs] = gain(site, pairs[0])
+    order = np.argsort(-strength, axis=1, kind="stable")
+    attached = _attach(np.take_along_axis(heard, order, axis=1), sites, x_m, y_m)
+    band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
+    cells, members = [], [np.flatnonzero(attached == site) for site in range(count)]
+    for site, own in enumerate(members):
+        x, y = x_m[own] - sites.x_m[site], y_m[own] - sites.y_m[site]
+        downlink, dbm = drawn.downlink, sites.bs_power_dbm[site]
+        if downlink is not None and not np.isnan(dbm):
+            downlink = replace(downlink, power_w=10 ** (dbm / 10) / 1000)
+        cell = replace(
+            drawn,
+            distance_m=np.hypot(x, y),
+            angle_rad=np.arctan2(y, x),
+            cpu_hz=drawn.cpu_hz[own],
+            power_w=drawn.power_w if np.isscalar(drawn.power_w) else np.asarray(drawn.power_w)[own],
+            bandwidth_hz=float(band_hz[site]),
+            seed=seeds[site],
+            downlink=downlink,
+            fleet=None if drawn.radio is None else _measured(gain(site, own)),
+        )
+        cells.append(cell)
+    rise_db = np.full(count, 0.0 if interference is None or interference == "full" else interference)
+    if interference == "full":
+        noise_db = drawn.noise_dbm_per_hz + (0.0 if drawn.radio is None else drawn.radio.noise_figure_db)
+        sent_w = [np.broadcast_to(cell.sent_power_w, own.shape) for cell, own in zip(cells, members, strict=True)]
+        colour = np.zeros(count) if sites.colour is None or reuse == 1 else sites.colour
+        near = nearest(sites, sites.x_m, sites.y_m, min(2 * reuse * INTERFERING, count))
+        for site in range(count):
+            same = [each for each in near[site] if each != site and colour[each] == colour[site]][:INTERFERING]
+            # A co-channel UE sends its whole power in its part of the band, and some UE does in every part.
+            density = sum(float(sent_w[each] @ gain(site, members[each])) / band_hz[each] for each in same)
+            rise_db[site] = 10 * math.log10(1 + density / (10 ** (noise_db / 10) / 1000))
+    noisy = [
+        replace(cell, noise_dbm_per_hz=cell.noise_dbm_per_hz + float(rise))
+        for cell, rise in zip(cells, rise_db, strict=True)
+    ]
+    backhaul = (
+        np.where(np.isnan(own), each, own)
+        for own, each in ((sites.backhaul_bps, backhaul_bps), (sites.backhaul_s, backhaul_s))
+    )
+    return Cells(noisy, members, sites.x_m, sites.y_m, *backhaul)
+
+
+def nearest(sites: Sites, x_m: PerUe, y_m: PerUe, count: int) -> Int[np.ndarray, "n h"]:
+    """Return the nearest base stations of each position, nearest first."""
+    from scipy.spatial import KDTree  # slow to import
+
+    _, found = KDTree(np.stack([sites.x_m, sites.y_m], 1)).query(np.stack([x_m, y_m], 1), count)
+    return np.asarray(found).reshape(x_m.size, count)
+
+
+def _drop(seed: int, ues: int, sites: Sites, radius_m: float) -> tuple[PerUe, PerUe]:
+    """Return a uniform position in a hexagon for each UE: in one of the three rhombi that tile it."""
+    part, along, across = np.random.default_rng([seed, PLACE]).random((ues, 3)).T
+    turn = 2 * np.pi / 3 * np.floor(3 * part)
+    x = along * np.cos(turn) + across * np.cos(turn + 2 * np.pi / 3)
+    y = along * np.sin(turn) + across * np.sin(turn + 2 * np.pi / 3)
+    home = np.arange(ues) % sites.count
+    return sites.x_m[home] + radius_m * x, sites.y_m[home] + radius_m * y
+
+
+def _attach(heard: Int[np.ndarray, "n h"], sites: Sites, x_m: PerUe, y_m: PerUe) -> Int[np.ndarray, " n"]:
+    """Return each UE's base station: the strongest, in order of UEs, that has a free place."""
+    free = [x_m.size // sites.count] * sites.count
+    attached, full = np.empty(x_m.size, np.int64), []
+    for ue, choices in enumerate(heard.tolist()):
+        site = next((site for site in choices if free[site]), None)
+        if site is None:
+            full.append(ue)
+        else:
+            attached[ue] = site
+            free[site] -= 1
+    for ue in full:  # all that it hears are full
+        (open_,) = np.nonzero(free)
+        site = int(open_[np.hypot(sites.x_m[open_] - x_m[ue], sites.y_m[open_] - y_m[ue]).argmin()])
+        attached[ue] = site
+        free[site] -= 1
+    return attached
+
+
+def _measured(gain: PerUe) -> Fleet:
+    return Fleet(10 * np.log10(gain), np.full(gain.size, np.nan))
