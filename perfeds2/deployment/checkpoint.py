@@ -91,7 +91,7 @@ class Checkpoints:
             "head": self.folder.head(),
             "journal": {"bytes": self._bytes, "sha256": self._digest.hexdigest()},
         }
-        arrays = named_leaves(NAME, (federation.params, federation.merging))
+        arrays = named_leaves(NAME, (federation.params, federation.merging, federation.adopted))
         while self._copies:
             save_arrays(self._path(self._number, "safetensors"), arrays, facts)
             self._prune()
@@ -157,13 +157,14 @@ class Checkpoints:
                 )
             return None
         arrays, facts, text = found[-1]
-        saved = from_leaves(NAME, arrays, (federation.params, federation.merging))
+        saved = from_leaves(NAME, arrays, (federation.params, federation.merging, federation.adopted))
         if saved is None or facts["ues"] != federation.ues:
             raise InputError(
                 f"the checkpoint in {self.folder.parts} belongs to another federation; start a new run in another folder."
             )
         federation.round, federation.opened_s = facts["round"], facts["opened_s"]
-        federation.become(*saved)
+        federation.become(*saved[:2])
+        federation.adopted = saved[2]
         lost = len(found) < GENERATIONS
         if lost and federation.learner.noise is not None:
             raise InputError(

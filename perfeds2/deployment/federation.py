@@ -64,6 +64,7 @@ class Federation:
     save: Callable[["Federation"], None] = lambda _: None  # called after a round or set-aside, before anything is sent
     origin_s: float = 0.0  # when round 0 opened, on the transport's clock
     merging: PyTree | None = None  # state of the merge
+    adopted: dict[str, np.ndarray] | None = None  # in an edge: the cloud's model that it works from
     round: int = 0  # the open round; also the number of closed ones
     opened_s: float = 0.0
     next_ticket: int = 0

@@ -50,7 +50,15 @@ class Lap(NamedTuple):
     scale: float = 1.0  # that the server multiplied the update by, to clip it
 
 
-KINDS = {"merges": MergedUpdate, "losses": Loss, "evaluations": Evaluation, "laps": Lap}
+class Adoption(NamedTuple):
+    """A model of the cloud that replaced an edge's own."""
+
+    round: int  # of the edge, whose first job started from it
+    version: int  # of the cloud
+    time_s: float
+
+
+KINDS = {"merges": MergedUpdate, "losses": Loss, "evaluations": Evaluation, "laps": Lap, "adoptions": Adoption}
 
 
 @dataclass
@@ -61,6 +69,7 @@ class Record:
     losses: list[Loss] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     laps: list[Lap] = field(default_factory=list)
+    adoptions: list[Adoption] = field(default_factory=list)
     closed_s: list[float] = field(default_factory=list)  # when each round closed
     accuracies: list[float | None] = field(default_factory=list)  # mean of the latest personal accuracies by then
 
@@ -75,7 +84,8 @@ class Record:
         """Append rows returned by ``since``, after a round trip through JSON."""
         for name, rows in vars(self).items():
             kind = KINDS.get(name)
-            rows += added[name] if kind is None else [kind(*row) for row in added[name]]
+            new = added.get(name, [])
+            rows += new if kind is None else [kind(*row) for row in new]
 
     def sentence(self, number: int, quorum: int) -> str:
         """Return the line of events.log about a closed round."""
