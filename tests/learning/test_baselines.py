@@ -1,4 +1,4 @@
-"""Are FedNova, FedDyn, MOON, q-FFL, SEAFL, FedASMU, FedALA and those with layers of their own what their papers say?"""
+"""Are FedNova, FedDyn, MOON, q-FFL, SEAFL, FedASMU, REFL, FedALA and those with layers of their own what their papers say?"""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from twins import World, fedasync, fedavg, fedper, fedprox
-from twins_baselines import TWINS_OF_BASELINES, fedasmu, feddyn, fednova
+from twins_baselines import TWINS_OF_BASELINES, fedasmu, feddyn, fednova, refl
 
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.merges import MEAN
@@ -16,6 +16,7 @@ from perfeds2.learning.methods import (
     METHODS,
     MOON,
     QFFL,
+    REFL,
     SEAFL,
     FedALA,
     FedASMU,
@@ -118,6 +119,23 @@ def test_seafl_that_trusts_all_alike_is_fedavg_and_that_takes_nothing_stays():
     alike = SEAFL(importance=0.0, mixing=1.0)
     assert_close(flat(trained(alike, FRESH).params), fedavg(replace(WORLD, line=FRESH))[0])
     assert_close(flat(trained(SEAFL(mixing=0.0)).params), WORLD.first)
+
+
+@pytest.mark.slow
+def test_refl_boosts_stale_uploads_that_are_far_from_fresh_ones():
+    """Of three uploads, one is fresh and two are stale; without boost, staleness alone counts."""
+    line = simulate(CELL, Protocol(3, 3), payload_bits=1e5, samples=60, rounds=8)
+    line = replace(line, staleness=np.minimum(np.arange(8)[:, None], [0, 1, 2]))
+    world = replace(WORLD, line=line)
+    boosted, plain = refl(world, beta=0.9)[0], refl(world, beta=0.0)[0]
+    assert np.abs(boosted - plain).max() > 1e-3
+    assert_close(flat(trained(REFL(boost=0.9), line).params), boosted)
+    assert_close(flat(trained(REFL(boost=0.0), line).params), plain)
+
+
+@pytest.mark.slow
+def test_refl_without_stale_uploads_is_fedavg():
+    assert_close(flat(trained(REFL(), FRESH).params), fedavg(replace(WORLD, line=FRESH))[0])
 
 
 @pytest.mark.slow

@@ -189,6 +189,25 @@ def seafl(world: World, alpha=3.0, beta=10.0, mu=1.0, theta=0.8):
     return models[-1], None
 
 
+def refl(world: World, beta=0.35):
+    """Abdelmoniem et al. 2023, staleness-aware aggregation: Λ is how far a stale update moves the mean of the fresh ones."""
+    models = [world.first]
+    for t, jobs in world.rounds():
+        moves = [(world.sgd(models[version], ue, version), t - version) for ue, version in jobs]
+        fresh = [move for move, late in moves if late == 0]
+        mean = sum(fresh) / len(fresh) if fresh else np.zeros_like(world.first)
+        moved = [np.sum((mean - (move + len(fresh) * mean) / (len(fresh) + 1)) ** 2) for move, late in moves if late]
+        weights, total = 0.0, np.zeros_like(world.first)
+        for move, late in moves:
+            weight = 1.0
+            if late:
+                away = np.sum((mean - (move + len(fresh) * mean) / (len(fresh) + 1)) ** 2)
+                weight = (1 - beta) / (late + 1) + beta * (1 - np.exp(-away / max(moved)))
+            weights, total = weights + weight, total + weight * move
+        models.append(models[-1] - total / weights)
+    return models[-1], None
+
+
 def fedasmu(world: World, mu=1.0, controls=(1.0, 1.0, 0.0), step=0.01):
     """Liu et al. 2024, algorithm 1, its server: the controls follow the slope of the loss, by the chain rule."""
     models = [world.first]
@@ -223,4 +242,5 @@ TWINS_OF_BASELINES: dict[str, Callable[[World], Any]] = {
     "q-FFL": qffl,
     "SEAFL": seafl,
     "FedASMU": fedasmu,
+    "REFL": refl,
 }

@@ -33,6 +33,7 @@ from perfeds2.learning.methods.moon import MOON
 from perfeds2.learning.methods.persa_fl import PersAFL, PersAFLMoreau
 from perfeds2.learning.methods.pfedme import PFedMe
 from perfeds2.learning.methods.qffl import QFFL
+from perfeds2.learning.methods.refl import REFL
 from perfeds2.learning.methods.safa import SAFA
 from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.methods.seafl import SEAFL
@@ -48,6 +49,7 @@ SERVERS: dict[str, type] = {
     "FADAS": FADAS,
     "SEAFL": SEAFL,
     "FedASMU": FedASMU,
+    "REFL": REFL,
     "FedAvgM": FedAvgM,
     "FedAdam": FedAdam,
     "FedYogi": FedYogi,
