@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from perfeds2.learning import factored, on_gpu
 from perfeds2.learning.attacks import Attack, Hostile
+from perfeds2.learning.cells import Edges, merge_edges
 from perfeds2.learning.feedback import report
 from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, Telling, Undrafted, Weighted, mean_of
-from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import MeanLoss, Model, Params, bare
 from perfeds2.learning.noise import noise_of, secret_key
@@ -38,8 +38,8 @@ from perfeds2.learning.objectives import (
 )
 from perfeds2.learning.payload import largest, numbers_sent, quantised
 from perfeds2.learning.returns import expect_like, expect_pair
-from perfeds2.learning.settings import Structure, setting, split, traced
-from perfeds2.learning.shelf import power_of_two, shelve
+from perfeds2.learning.script import Script
+from perfeds2.learning.settings import Structure, split, traced
 from perfeds2.learning.task import Task
 from perfeds2.theory.constants import ALPHA
 from perfeds2.timeline.record import Timeline
@@ -96,7 +96,7 @@ class Learner:
 class State:
     """What the loop carries from round to round."""
 
-    params: Params  # w_k
+    params: Params  # w_k; with many cells, the cloud's model
     shelf: (
         PyTree  # older versions and what was sent with them, stacked; the last slot takes versions that are never read
     )
@@ -104,40 +104,7 @@ class State:
     memory: Memory = None  # what each UE keeps, one row per UE; None if the objective keeps nothing
     unsent: PyTree = None  # what each UE has not uploaded yet, one row per UE; None if everything is uploaded
     reported: Float[Array, "*lanes n"] | None = None  # what each UE last reported, NaN before; None without feedback
-
-
-@traced
-class Script:
-    """A timeline as the compiled loop reads it: merge after merge, ``quorum`` of them per round.
-
-    Lengths are rounded up and the quorum is traced, so one compiled loop serves the synchronous, semi-synchronous and
-    asynchronous timelines of a comparison.
-    """
-
-    quorum: Int[Array, "*lanes"]  # scripts of several trainings can be stacked
-    ues: Int[Array, "*lanes m"]
-    versions: Int[Array, "*lanes m"]
-    read: Int[Array, "*lanes m"]  # slot of the version on the shelf
-    write: Int[Array, "*lanes k"]  # slot of the new model of a round
-    slots: int = setting(default=32, static=True)  # length of the shelf
-
-    @classmethod
-    def of(cls, timeline: Timeline, merge: Merge | OfMean = MEAN) -> "Script":
-        if isinstance(merge, Undrafted):
-            timeline = with_undrafted(timeline)
-        return cls._of(timeline, *shelve(timeline))
-
-    def grown(self, timeline: Timeline, first: int) -> "Script":
-        """Return the script of a timeline that has grown since round ``first``. It may need a longer shelf."""
-        return self._of(timeline, *shelve(timeline, np.asarray(self.write)[:first], self.slots))
-
-    @classmethod
-    def _of(cls, timeline: Timeline, slots: int, read: np.ndarray, write: np.ndarray) -> "Script":
-        length = max(16384, power_of_two(timeline.ues.size))
-        columns = np.zeros((4, length), np.int32)
-        for row, column in zip(columns, (timeline.ues, timeline.versions, read, write), strict=True):
-            row[: column.size] = column.ravel()
-        return cls(*jax.device_put((np.int32(timeline.quorum), *columns)), slots=slots)
+    edges: Edges | None = None  # the models of all edges; None for one cell
 
 
 @dataclass(frozen=True)
@@ -244,7 +211,25 @@ def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
     numbers, structures = learner.parts
     sizes = {"slots": script.slots, "ues": task.ues, "all_sent": learner.top_k is None}
     state = _start(first_weights(task.model, as_int32(seed)), numbers, structures=structures, **sizes)
+    if script.cloud is not None:
+        refuse_with_cells(task.model, learner)
+        return replace(state, edges=Edges.at_start(state.params, script.cloud))
     return state if learner.feedback is None else replace(state, reported=jnp.full(task.ues, jnp.nan))
+
+
+def refuse_with_cells(model: Model, learner: Learner) -> None:
+    """Raise ValueError if a learner cannot merge at edges, each of which knows only its own UEs."""
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    kept = jax.eval_shape(lambda params: learner.merge.init(params, 1), params)
+    reasons = {
+        f"the merge {type(learner.merge).__name__} keeps state at one server": bool(jax.tree.leaves(kept)),
+        "noise that rounds share needs one server": learner.bands > 1,
+        "a schedule with feedback needs one server": learner.feedback is not None,
+        "this merge takes undrafted updates at one server": isinstance(learner.merge, Undrafted),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ValueError(f"{reason}, but many cells have one each; merge at the cloud (--merge-at cloud).")
 
 
 @partial(jax.jit, static_argnums=0)
@@ -393,13 +378,16 @@ def play_round(
     """Play round k: merge its participants' uploads and put the model on the shelf. Do nothing unless ``alive``."""
     merge: Any = program.structures[1].unflatten(known.numbers[1])
     rows, kept, memory = None, None, (state.memory, state.unsent)
+    newest, cloud = state.params, script.cloud
+    if cloud is not None and state.edges is not None:
+        newest = jax.tree.map(lambda w: w.at[cloud.cell[k]].get(mode=SAFE), state.edges.newest)
     key = known.key if known.noise_key is None else known.noise_key
     noise = None if known.noise is None else noise_of(key, k, state.params, known.noise, program.bands)
     if program.each is None:
         total, reported = _total_upload(program, known, script, state, k)
         total = total if noise is None else jax.tree.map(jnp.add, total, noise)
         mean = jax.tree.map(lambda g: g / script.quorum, total)
-        found = merge.step(state.params, mean, known.beta, state.merge)
+        found = merge.step(newest, mean, known.beta, state.merge)
     else:
         arrived, kept, reported = _arrived(program, known, script, state, k)
         rows = arrived.ues
@@ -407,16 +395,16 @@ def play_round(
             whole = merge.weights(arrived.staleness).sum() if isinstance(merge, Weighted) else rows.size
             arrived = replace(arrived, uploads=jax.tree.map(lambda u, z: u + z / whole, arrived.uploads, noise))
         if isinstance(merge, OfMean):
-            found = merge.step(state.params, mean_of(arrived.uploads), known.beta, state.merge)
+            found = merge.step(newest, mean_of(arrived.uploads), known.beta, state.merge)
         else:
-            found = merge(state.params, arrived, state.merge)
+            found = merge(newest, arrived, state.merge)
     who = f"the merge {type(merge).__name__}"
     params, merging = expect_pair(who, found, "the next model and the next state")
-    expect_like(who, "the next model", params, state.params)
+    expect_like(who, "the next model", params, newest)
     expect_like(who, "the next state", merging, state.merge)
     place = script.write[k]
     if alive is not None:  # shelf and memory are too long to copy: unwanted rows go to the spare slot, or are dropped
-        now, before = (params, merging, reported), (state.params, state.merge, state.reported)
+        now, before = (params, merging, reported), (newest, state.merge, state.reported)
         params, merging, reported = jax.tree.map(lambda new, old: jnp.where(alive, new, old), now, before)
         place = jnp.where(alive, place, script.slots - 1)
         rows = None if rows is None else jnp.where(alive, rows, jnp.iinfo(rows.dtype).max)
@@ -424,7 +412,12 @@ def play_round(
         memory = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), memory, kept)
     made = (params, _told(merge, merging))
     shelf = jax.tree.map(lambda old, new: old.at[place].set(new, mode=SAFE), state.shelf, made)
-    return State(params, shelf, merging, *memory, reported=reported)
+    edges = state.edges
+    if cloud is not None and edges is not None:
+        goes_on = jnp.asarray(True if alive is None else alive)
+        params, models, edges = merge_edges(cloud, state.params, edges, params, shelf[0], k, goes_on)
+        shelf = (models, shelf[1])
+    return State(params, shelf, merging, *memory, reported=reported, edges=edges)
 
 
 def merge_now(merge: Merge, params: PyTree, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
@@ -477,8 +470,10 @@ def _arrived(
     """Return the stacked uploads of round k, what their UEs keep, and what all UEs have last reported."""
     count = program.each or program.at_once
     assert count is not None
-    columns = (script.ues, script.versions, script.read)
-    ues, versions, places = (jax.lax.dynamic_slice_in_dim(each, k * script.quorum, count) for each in columns)
+    columns = (script.ues, script.versions, script.staleness, script.read)
+    ues, versions, staleness, places = (
+        jax.lax.dynamic_slice_in_dim(each, k * script.quorum, count) for each in columns
+    )
 
     def job(one: tuple[Array, Array, Array, PyTree]) -> tuple[Params, PyTree, Array | None]:
         ue, version, place, kept = one
@@ -491,7 +486,7 @@ def _arrived(
     jobs = (ues, versions, places, kept)
     uploads, kept, reports = jax.lax.map(job, jobs) if program.at_once is None else jax.vmap(job)(jobs)
     models, told = _on_shelf(state, places)
-    arrived = Arrived(uploads, models, told, k - versions, ues, known.beta, program.local_steps)
+    arrived = Arrived(uploads, models, told, staleness, ues, known.beta, program.local_steps)
     return arrived, kept, _heard(state.reported, ues, reports)
 
 

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float
 from perfeds2.learning import on_gpu
 from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.replay import Learner, Prepared, Script, State, advance, start
+from perfeds2.learning.replay import Learner, Prepared, State, advance, start
+from perfeds2.learning.script import Script
 from perfeds2.learning.task import Task
 from perfeds2.timeline.chunks import ChunkedPlay
 from perfeds2.timeline.record import Timeline
@@ -56,13 +57,14 @@ def evaluation_points(
 
     Of a timeline that still grows to ``rounds`` or ``horizon_s``, the points before its last round are final.
     """
-    end_s = timeline.end_s if horizon_s is None else horizon_s
+    start_s = np.append(0.0, timeline.visible_s)
+    end_s = float(start_s[-1]) if horizon_s is None else horizon_s
     if every_s is None:
-        start_s, pace_s = timeline.start_s, timeline.end_s / max(timeline.rounds, 1)
+        pace_s = timeline.end_s / max(timeline.rounds, 1)
         at = np.unique(np.linspace(0, rounds or timeline.rounds, about + 1).round().astype(int))
         return [EvaluationPoint(int(k), float(start_s[k] if k < start_s.size else k * pace_s)) for k in at]
     times = np.append(np.arange(np.ceil(end_s / every_s - 1e-9)) * every_s, end_s)
-    closed = np.searchsorted(timeline.time_s, times, side="right").tolist()
+    closed = np.searchsorted(timeline.visible_s, times, side="right").tolist()
     return [EvaluationPoint(*each) for each in zip(closed, times.tolist(), strict=True)]
 
 

@@ -25,11 +25,11 @@ from perfeds2.learning.replay import (
     Known,
     Learner,
     Program,
-    Script,
     State,
     play_round,
     start,
 )
+from perfeds2.learning.script import Script
 from perfeds2.learning.settings import split
 from perfeds2.learning.task import Task, parameters
 from perfeds2.learning.train import EvaluationPoint, TrainState, Values, diverged, mean_values, no_values
@@ -50,7 +50,9 @@ class Lane:
 
     @property
     def shape(self) -> Hashable:
-        return shape_of(self.task, self.learner, self.timeline.quorum)
+        cloud = self.timeline.cloud
+        levels = None if cloud is None else (cloud.edges, cloud.cells.shape[1], cloud.most_handed)
+        return shape_of(self.task, self.learner, self.timeline.quorum), levels
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from perfeds2.learning.devices import on_one
 from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Personal
-from perfeds2.learning.replay import Script, start
+from perfeds2.learning.replay import start
+from perfeds2.learning.script import Script
 from perfeds2.learning.task import Task
 from perfeds2.learning.train import EvaluationPoint, TrainState, Values, evaluation_points, train, train_in_chunks
 from perfeds2.learning.train_many import Lane, group_lanes, train_together

@@ -38,6 +38,11 @@ class Cloud:
         return self.sizes.size
 
     @property
+    def most_handed(self) -> int:
+        """The most edges that get the model of one cloud round."""
+        return int(self.handed.sum(axis=1).max(initial=1))
+
+    @property
     def total_bits(self) -> float:
         """Bits that the merged models and the handed models took over the backhaul."""
         return float(self.backhaul_bits) * (self.cells.size + np.count_nonzero(self.handed))
@@ -175,22 +180,37 @@ def _renumbered(edge: "Timeline", ues: Int[np.ndarray, " n_e"], number: Int[np.n
     return columns
 
 
-def staleness_at_levels(timeline: "Timeline") -> tuple[Int[np.ndarray, "K A"], Int[np.ndarray, "K A"]]:
-    """Return how stale each merged update was in rounds of its edge, and in cloud rounds from end to end.
+def edge_versions(timeline: "Timeline") -> tuple[Int[np.ndarray, " K"], Int[np.ndarray, "K A"]]:
+    """Return each row's round and each merged update's version, counted by their own edge."""
+    rounds, versions = np.arange(timeline.rounds), timeline.versions
+    if timeline.cloud is not None:
+        rounds, versions = rounds.copy(), versions.copy()
+        for rows in _by_edge(timeline.cloud):
+            rounds[rows] = np.arange(rows.size)
+            versions[rows] = np.searchsorted(rows, versions[rows])
+    return rounds, versions
 
-    The second counts from the cloud model that the update descends from to the cloud round that merges it; it is -1
-    for updates that no cloud round has merged.
+
+def end_to_end_staleness(timeline: "Timeline") -> Int[np.ndarray, "K A"]:
+    """Return how stale each merged update was, in cloud rounds.
+
+    It counts from the cloud model that the update descends from to the cloud round that merges it, and is -1 for
+    updates that no cloud round has merged.
     """
-    cloud, versions = timeline.cloud, timeline.versions
+    cloud, staleness = timeline.cloud, timeline.staleness.copy()
     if cloud is None:
-        return timeline.staleness, timeline.staleness
-    in_edge, end_to_end = np.empty_like(versions), np.empty_like(versions)
-    ends = np.bincount(cloud.cell, minlength=cloud.edges).cumsum()
-    for edge, rows in enumerate(np.split(np.argsort(cloud.cell, kind="stable"), ends[:-1])):
-        local = np.searchsorted(rows, versions[rows])
-        in_edge[rows] = np.arange(rows.size)[:, None] - local
+        return staleness
+    versions = edge_versions(timeline)[1]
+    for edge, rows in enumerate(_by_edge(cloud)):
         handing, merging = np.flatnonzero(cloud.handed[:, edge]), np.flatnonzero((cloud.cells == edge).any(axis=1))
-        origin = np.append(0, handing + 1)[np.searchsorted(cloud.rows[handing], rows[local], side="right")]
+        first = rows[versions[rows]]  # the edge's next row after the version was made
+        origin = np.append(0, handing + 1)[np.searchsorted(cloud.rows[handing], first, side="right")]
         merged_by = np.append(merging, -1)[np.searchsorted(cloud.rows[merging], rows, side="right")][:, None]
-        end_to_end[rows] = np.where(merged_by < 0, -1, merged_by - origin)
-    return in_edge, end_to_end
+        staleness[rows] = np.where(merged_by < 0, -1, merged_by - origin)
+    return staleness
+
+
+def _by_edge(cloud: Cloud) -> list[Int[np.ndarray, " r"]]:
+    """Return the rows of each edge."""
+    ends = np.bincount(cloud.cell, minlength=cloud.edges).cumsum()
+    return np.split(np.argsort(cloud.cell, kind="stable"), ends[:-1])

@@ -9,7 +9,7 @@ from jaxtyping import config
 from random_runs import assert_same
 
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.cloud import Cloud, joined, staleness_at_levels
+from perfeds2.timeline.cloud import Cloud, edge_versions, end_to_end_staleness, joined
 from perfeds2.timeline.protocol import IDLE, Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
@@ -65,10 +65,11 @@ def test_the_model_after_a_row_exists_when_the_cloud_has_merged_it(two_cells):
 
 
 def test_staleness_is_counted_in_the_edge_and_from_end_to_end(two_cells):
-    in_edge, end_to_end = staleness_at_levels(two_cells)
-    assert in_edge.ravel().tolist() == [0, 0, 1, 0, 0, 1, 0]
+    rounds, versions = edge_versions(two_cells)
+    assert rounds.tolist() == [0, 0, 1, 1, 2, 2, 3]
+    assert (rounds - versions.ravel()).tolist() == [0, 0, 1, 0, 0, 1, 0]
     # Cloud round 0 merges rows 0 and 2, round 1 merges rows 1 and 3 that began with w_0; the others are not merged.
-    assert end_to_end.ravel().tolist() == [0, 1, 0, 1, -1, -1, -1]
+    assert end_to_end_staleness(two_cells).ravel().tolist() == [0, 1, 0, 1, -1, -1, -1]
     assert two_cells.cloud.total_bits == 400
 
 
