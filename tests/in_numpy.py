@@ -1,27 +1,50 @@
 """Training in NumPy, for tests of what happens to results: compiling the real one takes seconds.
 
 All that is kept from one evaluation to the next depends on all that was kept, so nothing can be lost unnoticed.
+``python in_numpy.py compare ...`` is the command ``perfeds2 compare ...`` that trains so. Its workers do, too.
 """
 
-from collections.abc import Callable
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 
-from perfeds2.learning import replay, train
+from perfeds2.learning import replay, train, train_many
+from perfeds2.learning.devices import stack
 from perfeds2.learning.metrics import METRICS
-from perfeds2.runs import trainer
+from perfeds2.runs import trainer, workers
+
+PAUSE_S = "IN_NUMPY_PAUSE_S"  # at every evaluation, for tests that kill: variable of the environment
 
 _start = replay.start
 
 
 def train_in_numpy(put: Callable[[Any, str, Any], None]) -> None:
-    """Replace what a training on its own (not beside others) computes, by the given ``setattr``."""
-    for where in (train, trainer):
+    """Replace what a training computes in this process and in workers that it starts, by the given ``setattr``."""
+    for where in (train, train_many, trainer):
         put(where, "start", start)
+    for where in (train, trainer):
         put(where, "evaluate", evaluate)
     put(train, "advance", advance)
+    put(train_many, "_rounds_together", advance_together)
+    put(train_many, "_evaluate_together", evaluate_together)
+    put(workers, "subprocess", SimpleNamespace(PIPE=subprocess.PIPE, Popen=start_worker))
+
+
+def start_worker(command: Sequence[str], **settings: Any) -> subprocess.Popen[str]:
+    python, flag, code, paths = command
+    first, found, rest = code.partition("from perfeds2.runs.workers")
+    assert found, code
+    code = f"{first}import in_numpy; in_numpy.train_in_numpy(setattr); {found}{rest}"
+    paths = json.dumps([str(Path(__file__).parent), *json.loads(paths)])
+    return subprocess.Popen([python, flag, code, paths], **settings)
 
 
 def start(task: Any, script: Any, learner: Any, seed: int) -> Any:
@@ -44,10 +67,31 @@ def advance(_: None, state: Any, begin: int, end: int) -> Any:
     return as_state([structure], leaves)
 
 
+def advance_together(state: Any, script: Any, known: Any, begin: Any, end: Any, *_: Any, **__: Any) -> Any:
+    del script, known
+    lanes = [jax.tree.map(lambda leaf, number=number: leaf[number], state) for number in range(len(begin))]
+    moved = [advance(None, lane, int(first), int(last)) for lane, first, last in zip(lanes, begin, end, strict=True)]
+    return stack(moved)
+
+
 def as_state(structures: list[Any], leaves: list[np.ndarray]) -> Any:
     return jax.tree.unflatten(structures[0], [jax.device_put(leaf) for leaf in leaves])
 
 
 def evaluate(task: Any, params: Any, *_: Any) -> dict[str, np.ndarray]:
+    time.sleep(float(os.environ.get(PAUSE_S, 0)))
     mean = np.mean([np.asarray(leaf).mean() for leaf in jax.tree.leaves(params)])
     return {name: 1 / (2 + np.abs(mean) + np.arange(task.ues)) for name in METRICS}
+
+
+def evaluate_together(params: Any, known: Any, *_: Any, **__: Any) -> np.ndarray:
+    task = SimpleNamespace(ues=known.data.train_count.shape[-1])
+    lanes = [jax.tree.map(lambda leaf, number=number: leaf[number], params) for number in range(len(known.beta))]
+    return np.stack([np.stack(list(evaluate(task, lane).values()), axis=1) for lane in lanes])
+
+
+if __name__ == "__main__":
+    from perfeds2.cli import main
+
+    train_in_numpy(setattr)
+    main()

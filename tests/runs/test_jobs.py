@@ -7,8 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import in_numpy
 import pytest
 from command_line import told
+from in_numpy import train_in_numpy
 
 from perfeds2 import FedAvg, compare
 from perfeds2.errors import InputError
@@ -158,15 +160,17 @@ def test_what_a_user_did_wrong_is_said_as_in_one_process(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path):
+def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path, monkeypatch):
     """Ctrl-C, then kill -9 of the one who asked, then to the end: the bytes of a run that no one disturbed."""
-    flags = "--task synthetic --ues 4 --quorum 2 --batch 4 --horizon-s 8 --eval-every-s 0.5 --seeds 2 --quiet"
+    train_in_numpy(monkeypatch.setattr)
+    flags = "--task synthetic --ues 4 --quorum 2 --batch 4 --horizon-s 0.5 --eval-every-s 0.1 --seeds 5 --quiet"
     start = [*flags.split(), "--algorithms", "FedAvgS2,FedAvg-ASY"]
-    perfeds2 = [sys.executable, "-m", "perfeds2", "compare"]
+    perfeds2 = [sys.executable, in_numpy.__file__, "compare"]
+    slowly = os.environ | {in_numpy.PAUSE_S: "0.1"}
     assert told("compare", *start, "--jobs", "1", "--out", tmp_path / "whole")[0] == 0
     out, go_on = tmp_path / "out", ["--resume", tmp_path / "out", "--quiet"]
     for arguments, sent in (([*start, "--out", out], signal.SIGINT), (go_on, signal.SIGKILL)):
-        asked = subprocess.Popen([*perfeds2, *arguments, "--jobs", "2"], stderr=subprocess.PIPE, text=True)
+        asked = subprocess.Popen([*perfeds2, *arguments, "--jobs", "2"], stderr=subprocess.PIPE, text=True, env=slowly)
         before, crew = len(list(out.glob("parts/*.safetensors"))), []
         while len(list(out.glob("parts/*.safetensors"))) == before and asked.poll() is None:
             time.sleep(0.02)

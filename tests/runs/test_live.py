@@ -90,7 +90,7 @@ def same_as_written(recorder: Recorder, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "together"), [(1, False), (2, False), (2, True)])
 def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, jobs, together, monkeypatch):
-    train_in_numpy(monkeypatch.setattr)  # in this process
+    train_in_numpy(monkeypatch.setattr)
     recorder, spec = Recorder(), spec_from(**TINY)
     folder = open_folder(tmp_path / "run", spec)
     train_spec(spec, "compare", folder, Workers(jobs, together=together), followers=[recorder])
@@ -272,8 +272,9 @@ def test_a_process_that_is_gone_without_a_word_is_dead_and_one_of_another_machin
 
 
 @pytest.mark.slow
-def test_from_python_the_folder_can_be_followed_too(tmp_path):
+def test_from_python_the_folder_can_be_followed_too(tmp_path, monkeypatch):
     """As ``perfeds2 watch`` does, from outside."""
+    train_in_numpy(monkeypatch.setattr)
     tail, board, seen = Tail(tmp_path / "run"), Board(), []
 
     def watch(_):

@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import in_numpy
 import jax
 import pytest
+from in_numpy import train_in_numpy
 
 from perfeds2 import FedAvg, compare
 from perfeds2.commands.common import prepare_to_train
@@ -128,7 +130,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_three_processes_leave_the_bytes_of_one_even_if_one_is_killed(alone, tmp_path):
+def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(alone, tmp_path):
     before, killed, shares = set(children_of(os.getpid())), [], []
 
     def watch(now):
@@ -137,7 +139,7 @@ def test_three_processes_leave_the_bytes_of_one_even_if_one_is_killed(alone, tmp
             killed.append(next(pid for pid in children_of(os.getpid()) if pid not in before))
             os.kill(killed[0], signal.SIGKILL)
 
-    compare(**SETTINGS, algorithms=NAMES, together=True, jobs=3, watch=watch, out=tmp_path / "run")
+    compare(**SETTINGS, algorithms=NAMES, together=True, jobs=2, watch=watch, out=tmp_path / "run")
     same_files(alone, tmp_path / "run")
     assert killed
     log = (tmp_path / "run" / "events.log").read_text()
@@ -227,21 +229,26 @@ def test_processes_on_a_gpu_take_the_memory_they_need_and_never_a_processor(monk
     assert workers.share_gpu() == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
-LONG = SETTINGS | {"horizon_s": 20.0, "eval_every_s": 2.0, "algorithms": NAMES[:2], "together": True}
-COMMAND = f"""
+COMMAND = """
 import sys
-import jax, perfeds2
+from in_numpy import train_in_numpy
+from perfeds2 import compare
 
-jax.config.update("jax_disable_most_optimizations", True)
-perfeds2.compare(**{LONG}, jobs=2, out=sys.argv[1])
+train_in_numpy(setattr)
+compare(**{}, jobs=2, out=sys.argv[1])
 """
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_no_process_and_loses_nothing(tmp_path):
+def test_an_interrupt_leaves_no_process_and_loses_nothing(tmp_path, monkeypatch):
     """What processes began goes on in one, too."""
-    out = tmp_path / "run"
-    asked = subprocess.Popen([sys.executable, "-c", COMMAND, out], stderr=subprocess.DEVNULL)
+    train_in_numpy(monkeypatch.setattr)
+    out, settings = tmp_path / "run", SETTINGS | {"algorithms": NAMES, "together": True}
+    places = [str(Path(in_numpy.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    slowly = os.environ | {in_numpy.PAUSE_S: "0.1", "PYTHONPATH": os.pathsep.join(places)}
+    asked = subprocess.Popen(
+        [sys.executable, "-c", COMMAND.format(settings), out], stderr=subprocess.DEVNULL, env=slowly
+    )
     while not list(out.glob("parts/*.safetensors")) and asked.poll() is None:
         time.sleep(0.02)
     crew = children_of(asked.pid)
@@ -250,8 +257,8 @@ def test_an_interrupt_leaves_no_process_and_loses_nothing(tmp_path):
     asked.wait(60)
     wait_for_the_end_of(crew)
     assert not (out / "summary.json").exists()
-    compare(**LONG, out=out)
-    compare(**LONG, out=tmp_path / "whole")
+    compare(**settings, out=out)
+    compare(**settings, out=tmp_path / "whole")
     same_files(tmp_path / "whole", out)
 
 

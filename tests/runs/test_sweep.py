@@ -10,11 +10,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import in_numpy
 import numpy as np
 import pytest
-from command_line import told
+from command_line import told, train_here
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_numpy import train_in_numpy
 from played_by_hand import by_hand
 
 from perfeds2 import compare
@@ -25,7 +27,7 @@ from perfeds2.report.read import AXES
 from perfeds2.report.read_studies import load_sweep_folder
 from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
 from perfeds2.runs import training
-from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.pool import HERE, Workers, run_all
 from perfeds2.runs.progress import Progress
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Result, Store
@@ -269,6 +271,7 @@ def test_what_was_trained_in_another_group_is_not_reused(whole, tmp_path, monkey
 
 @pytest.mark.slow
 def test_a_finished_comparison_is_reused_to_the_last_digit(tmp_path, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     compared = compare(**SMALL, quorum=2, seeds=(0, 1), out=tmp_path / "compared")
     grid = make_grid(nested(SMALL), {"quorum": [2], "seed": [0, 1]})
     by_hand(monkeypatch, lambda *_: pytest.fail("trained again"))
@@ -441,17 +444,7 @@ def test_a_sweep_that_has_not_come_to_an_end_says_how_to_go_on(whole, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """Where workers of these tests keep compiled programs, so that each is compiled once."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PLATFORMS": "cpu",
-    }
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory, compiled):
+def real(tmp_path_factory):
     """A sweep one of whose workers is killed at work, and what it told."""
     path, told = tmp_path_factory.mktemp("sweep") / "real", []
 
@@ -462,10 +455,7 @@ def real(tmp_path_factory, compiled):
             os.kill(worker, signal.SIGKILL)
 
     before = set(children())
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in compiled.items():
-            patch.setenv(name, value)
-        return sweep(SMALL, GRID, out=path, workers=1, watch=watch), told
+    return sweep(SMALL, GRID, out=path, workers=1, watch=watch), told
 
 
 def children() -> list[int]:
@@ -493,16 +483,19 @@ def test_a_sweep_trains_what_compare_trains(real):
         assert mine[name].to_numpy() == pytest.approx(single[name].to_numpy(), rel=1e-4)
 
 
-def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(real, compiled, tmp_path):
-    swept, _ = real
+@pytest.mark.slow
+def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "base.toml").write_text('[cell]\nues = 4\n[learning]\nbatch = 4\n[run]\nalgorithms = ["FedAvgS2"]\n')
     begin = ["base.toml", "--horizon-s", "0.3", "--eval-every-s", "0.1", "--grid", "quorum=1,2", "--grid", "seed=0..1"]
-    path = tmp_path / "out"
+    whole = run_sweep(make_grid(nested(SMALL), GRID), tmp_path / "whole", Execution(Workers(on=HERE)))
+    path, slowly = tmp_path / "out", os.environ | {in_numpy.PAUSE_S: "0.2"}
 
     def start(*arguments):
-        command = [sys.executable, "-m", "perfeds2", "sweep", *arguments, "--workers", "1"]
+        command = [sys.executable, in_numpy.__file__, "sweep", *arguments, "--workers", "1"]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=tmp_path, env=os.environ | compiled, text=True, stdout=pipe, stderr=pipe)
+        return subprocess.Popen(command, env=slowly, text=True, stdout=pipe, stderr=pipe)
 
     def stop_after(process, runs, how):
         until = time.monotonic() + 120
@@ -529,21 +522,20 @@ def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(real, compile
         assert (path / "sweep.csv").exists()
         shutil.rmtree(path / "trainings", ignore_errors=True)  # so that the next has something to be killed at
     stop_after(start("--resume", "out"), 1, signal.SIGKILL)
-    last = start("--resume", "out", "--quiet")
-    out, err = last.communicate(timeout=120)
-    assert (last.returncode, out, err) == (0, "", "")
-    assert tables(path) == tables(swept.path)
+    train_here(monkeypatch)
+    assert told("sweep", "--resume", "out", "--quiet") == (0, "", "")
+    assert tables(path) == tables(whole.path)
     assert not list(path.rglob(".*"))  # nothing half-written is left
 
 
-@pytest.mark.slow
-def test_the_command_says_in_one_sentence_what_is_wrong(tmp_path):
+def test_the_command_says_in_one_sentence_what_is_wrong(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
     def refused(*arguments):
-        command = [sys.executable, "-m", "perfeds2", "sweep", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.count("\n") == 1
-        return done.stderr
+        status, out, error = told("sweep", *arguments)
+        assert (status, out) == (2, "")
+        assert error.count("\n") == 1
+        return error
 
     assert "did you mean quorum" in refused("--grid", "quorom=1,2")
     assert "--resume takes everything" in refused("--resume", "x", "--grid", "quorum=1,2")
