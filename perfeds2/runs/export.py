@@ -1,38 +1,26 @@
-"""Export the weights of a finished run to other programs' file formats."""
+"""Export the weights of a finished run for other programs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
-import jax
-import numpy as np
 from safetensors.numpy import save
 
 from perfeds2 import __version__
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.files import write_atomically
-from perfeds2.learning.models.model import Model
 from perfeds2.runs.comparison import Which, load_models
 from perfeds2.runs.folder import read_run
-from perfeds2.runs.store import Arrays
-from perfeds2.spec.tasks import model_of, told_with_a_model
-
-Format = Literal["safetensors", "onnx"]
-ModelOf = Callable[[], Model]
+from perfeds2.spec.tasks import told_with_a_model
 
 
-def export(
-    folder: Path, what: Format, algorithm: str | None, seed: int | None, out: Path, model: ModelOf | None = None
-) -> str:
-    """Write one model of a finished run to a file.
+def export(folder: Path, algorithm: str | None, seed: int | None, out: Path) -> str:
+    """Write one model of a finished run to a safetensors file.
 
     Args:
         folder: The folder of the run.
-        what: The file format.
         algorithm: The algorithm to export; None if the run has only one.
         seed: The seed to export; None if the run has only one.
         out: The file to write.
-        model: Makes the model that was trained; None makes it from the spec. Only used for ONNX.
 
     Returns:
         One line that describes the exported model.
@@ -48,7 +36,7 @@ def export(
     params = models[name, number]
     about = {"perfeds2": __version__, "task": spec.task.name.text, "algorithm": name, "seed": str(number)}
     about |= told_with_a_model(spec, number)
-    data = save(params, about) if what == "safetensors" else _onnx(model or (lambda: model_of(spec)), params, about)
+    data = save(params, about)
     with write_atomically(out) as file:
         file.write(data)
     return f"{name}, seed {number}: {sum(array.size for array in params.values()):,} numbers, {len(data):,} bytes"
@@ -67,15 +55,3 @@ def choose(models: Sequence[Which], algorithm: str | None, seed: int | None) -> 
         among = names if missing == "--algorithm" else seeds
         raise InputError(f"the run has {len(models)} models; choose one by {missing}, of {', '.join(map(str, among))}.")
     return fitting[0]
-
-
-def _onnx(make_model: ModelOf, params: Arrays, about: Mapping[str, str]) -> bytes:
-    try:
-        from perfeds2.learning.models.onnx_graph import to_onnx
-    except ModuleNotFoundError:
-        raise InputError("--format onnx needs onnx: python -m pip install 'perfeds2[onnx]'.") from None
-    model = make_model()
-    shapes = {name: each.shape for name, each in jax.eval_shape(model.init, jax.random.key(0)).items()}
-    if shapes != {name: np.shape(values) for name, values in params.items()}:
-        raise InputError("the weights do not fit the model in the run's settings; has its file changed since the run?")
-    return to_onnx(model, params, about)

@@ -1,11 +1,15 @@
 """Export a trained model to ONNX, to run without Python and JAX.
 
+python examples/to_onnx.py runs/first model.onnx --algorithm PerFedS2 --seed 0
+
 The graph is built node by node from our parameters; nothing is traced. Input ``x`` holds samples as they are in the
 data (pixels of 8 bits, indices of letters), one per row; output ``logits`` has one number per class. A constant has
 the name of the parameter it comes from.
 """
 
+import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,11 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper
 
+from perfeds2.deployment.setup import FILE, Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.models.lenet import KERNEL, LeNet
 from perfeds2.learning.models.lstm import LSTM, named
 from perfeds2.learning.models.mlp import EPSILON, MLP
 from perfeds2.learning.models.model import Model, bare
+from perfeds2.runs.comparison import load_models
+from perfeds2.runs.export import choose
+from perfeds2.runs.folder import read_run
+from perfeds2.spec.tasks import model_of, told_with_a_model
 
 Arrays = Mapping[str, np.ndarray]
 OPERATORS = 17  # ONNX operator set, supported by runtimes since 2022
@@ -71,8 +80,8 @@ def to_onnx(model: Model, params: Arrays, about: Mapping[str, str]) -> bytes:
         x_size, classes = "letters_read", model.letters
     else:
         raise InputError(
-            f"--format onnx supports mlp, mlp-norm, lenet5, lenet5-relu, cnn, lstm and lstm-leaf, but this model is a "
-            f"{type(model).__name__}; use --format safetensors."
+            f"expected mlp, mlp-norm, lenet5, lenet5-relu, cnn, lstm or lstm-leaf, but this model is a "
+            f"{type(model).__name__}; use perfeds2 export."
         )
     x_type = TensorProto.UINT8 if reads_bytes else TensorProto.FLOAT
     x = helper.make_tensor_value_info("x", x_type, ["batch", x_size])
@@ -104,8 +113,7 @@ def _activation(model: MLP | LeNet) -> str:
     found = ACTIVATIONS.get(model.activation)
     if found is None:
         raise InputError(
-            f"--format onnx supports the activations relu and tanh, but this model has {model.activation}; use "
-            f"--format safetensors."
+            f"expected the activation relu or tanh, but this model has {model.activation}; use perfeds2 export."
         )
     return found
 
@@ -145,3 +153,24 @@ def _gates(values: np.ndarray) -> np.ndarray:
     """Reorder our columns (…, 4·hidden) to ONNX's rows, in its order of gates."""
     rows = values.T.reshape(4, -1, *values.shape[:-1])
     return rows[list(GATES)].reshape(-1, *values.shape[:-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Export a trained model to ONNX.")
+    parser.add_argument("folder", type=Path, help="folder of a finished run or federation")
+    parser.add_argument("out", type=Path, help="file to write")
+    parser.add_argument("--algorithm", help="its algorithm, if there are several")
+    parser.add_argument("--seed", type=int, help="its seed, if there are several")
+    asked = parser.parse_args()
+    spec = read_run(asked.folder)
+    models = load_models(spec, asked.folder)
+    which = choose(list(models), asked.algorithm, asked.seed)
+    is_federation = (asked.folder / FILE).exists()  # whose model may be the user's own
+    model = Setup.read(asked.folder).model() if is_federation else model_of(spec)
+    about = {"task": spec.task.name.text, "algorithm": which[0], "seed": str(which[1])}
+    about |= told_with_a_model(spec, which[1])
+    asked.out.write_bytes(to_onnx(model, models[which], about))
+
+
+if __name__ == "__main__":
+    main()
