@@ -1,8 +1,11 @@
-"""The error for unusable user input, and suggestions for misspelled names."""
+"""The error for unusable user input, and what it suggests: the nearest name, or the package to install."""
 
 import difflib
+import importlib.util
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -25,3 +28,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     names = list(names)
     near = difflib.get_close_matches(name, names, 1, cutoff=0.4)
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
+
+
+def need_extra(what: str, extra: str, *modules: str) -> None:
+    """Refuse something whose modules are missing, and say which extra has them."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        python = Path(sys.executable).name
+        raise InputError(
+            f"{what} needs {', '.join(missing)}, which must be installed: {python} -m pip install 'perfeds2[{extra}]'."
+        )

@@ -6,8 +6,6 @@ manage its runs.
 """
 
 import functools
-import importlib.util
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,7 +19,7 @@ from perfeds2.commands.common import QUIET, SettingsCommand, flag, new_folder, s
 from perfeds2.commands.watch import watch
 from perfeds2.console import give_up, guarded, say
 from perfeds2.deployment.fields import FOLLOWED, RENAMED
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, need_extra
 from perfeds2.spec.names import Value, Values
 
 if TYPE_CHECKING:
@@ -69,14 +67,6 @@ def absolute(reference: str | None) -> str | None:
     return f"{Path(file).resolve()}:{name}" if file.endswith(".py") else reference
 
 
-def need_extra() -> None:
-    if not all(map(importlib.util.find_spec, EXTRA)):
-        python = Path(sys.executable).name
-        raise InputError(
-            f"a federation needs packages that are not installed: {python} -m pip install 'perfeds2[mqtt]'."
-        )
-
-
 def open_site(address: str, flag_name: str, credentials: Path) -> "Site":
     held = open_credentials(credentials)
     from perfeds2.deployment.mqtt.link import Site
@@ -109,7 +99,7 @@ def local(
     """
     place: list[Path] = []
     with guarded("federate local", place):
-        need_extra()
+        need_extra("a federation", "mqtt", *EXTRA)
         from perfeds2.deployment.mqtt.runs import run_locally
         from perfeds2.deployment.setup import Setup
         from perfeds2.deployment.status import live_table
@@ -279,7 +269,7 @@ def reporting_errors(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def called(**given: Value) -> None:
         with guarded(f"federate {command.__name__}", []):
-            need_extra()
+            need_extra("a federation", "mqtt", *EXTRA)
             command(**given)
 
     return called

@@ -7,17 +7,15 @@ user has configured the tracker to send it.
 """
 
 import hashlib
-import importlib.util
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, need_extra
 from perfeds2.files import Json, write_text
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.progress import DONE, Board, LiveTraining, News, Row
@@ -86,8 +84,6 @@ def _unless_set(**usual: str) -> None:
 class TensorBoard:
     """Writes event files to DIR/tensorboard, one folder per training. Steps are rounds; RELATIVE is simulated time."""
 
-    package = "tensorboard"
-
     def __init__(self, training: Tracked) -> None:
         from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore  # an extra, as the others
         from tensorboard.summary.writer.event_file_writer import EventFileWriter  # pyright: ignore[reportMissingImports]
@@ -116,8 +112,6 @@ class TensorBoard:
 
 class WandB:
     """Weights & Biases: offline files in DIR/wandb unless WANDB_MODE is set. Charts are over simulated seconds."""
-
-    package = "wandb"
 
     def __init__(self, training: Tracked) -> None:
         _unless_set(WANDB_MODE="offline", WANDB_ERROR_REPORTING="false", WANDB_SILENT="true")
@@ -151,8 +145,6 @@ class WandB:
 
 class MLflow:
     """A store in DIR/mlflow unless MLFLOW_TRACKING_URI is set. Steps are rounds; times are simulated milliseconds."""
-
-    package = "mlflow"
 
     def __init__(self, training: Tracked) -> None:
         _unless_set(MLFLOW_DISABLE_TELEMETRY="true", MLFLOW_LOGGING_LEVEL="WARNING")
@@ -188,7 +180,7 @@ class MLflow:
         self._client.set_terminated(self._id, "FINISHED" if done else "KILLED")
 
 
-TRACKERS: dict[str, MakeTracker] = {
+TRACKERS: dict[str, MakeTracker] = {  # each named as its package and as the extra that installs it
     "tensorboard": TensorBoard,
     "wandb": WandB,
     "mlflow": MLflow,
@@ -221,10 +213,8 @@ def trackers(asked: TrackerChoice, out: Path | str | None) -> list["Tracking"]:
     if named and out is None:
         raise InputError(f"--track {named[0]} needs a folder to remember what was sent; give --out DIR.")
     for one in named:
-        package = getattr(one.value, "package", None)
-        if one.text in TRACKERS and importlib.util.find_spec(str(package)) is None:
-            python = Path(sys.executable).name
-            raise InputError(f"--track {one} needs the package {package}: {python} -m pip install 'perfeds2[{one}]'.")
+        if one.text in TRACKERS:
+            need_extra(f"--track {one}", one.text, one.text)
     return [Tracking(one, Path(out)) for one in dict.fromkeys(named) if out is not None]
 
 

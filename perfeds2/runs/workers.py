@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, need_extra
 from perfeds2.files import Json
 from perfeds2.learning.compiled import collect_rarely, deterministic, keep_compiled
 from perfeds2.learning.train import Values
@@ -314,10 +314,9 @@ class Ray:
 
     @classmethod
     def open(cls, on: str, workers: int | None) -> "Ray":
-        try:
-            import ray  # pyright: ignore[reportMissingImports]  # an extra
-        except ImportError:
-            raise InputError("--on ray needs Ray, which is not installed; pip install 'perfeds2[ray]'.") from None
+        need_extra("--on ray", "ray", "ray")
+        import ray  # pyright: ignore[reportMissingImports]  # an extra
+
         started = not ray.is_initialized()
         if started:
             local: Json = {"include_dashboard": False, "num_cpus": workers} if on == "ray" else {}

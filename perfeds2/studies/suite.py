@@ -10,9 +10,7 @@ import hashlib
 import json
 import math
 import os
-import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,7 +19,7 @@ import typer
 from pydantic import Field
 
 from perfeds2 import __version__
-from perfeds2.errors import InputError, did_you_mean
+from perfeds2.errors import InputError, did_you_mean, need_extra
 from perfeds2.files import write_atomically, write_text
 from perfeds2.runs.store import Row
 from perfeds2.runs.table import write_csv
@@ -200,9 +198,7 @@ def _signing_key() -> "Ed25519PrivateKey":
 
 def need_cryptography() -> None:
     """Refuse to sign or check signatures if the package for it is missing."""
-    if find_spec("cryptography") is None:
-        python = Path(sys.executable).name
-        raise InputError(f"signatures need a package that is not installed: {python} -m pip install 'perfeds2[mqtt]'.")
+    need_extra("a signature", "mqtt", "cryptography")
 
 
 def _signed(values: Values, key: "Ed25519PrivateKey") -> Values:

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("paho")
 pytest.importorskip("cryptography")
 
-from perfeds2.commands import federate
+from perfeds2 import errors
 from perfeds2.deployment.mqtt import broker, runs
 from perfeds2.deployment.mqtt.many import read_numbers
 from perfeds2.deployment.setup import Setup
@@ -28,11 +28,11 @@ def here(tmp_path, monkeypatch):
     ids=lambda command: command[0],
 )
 def test_without_paho_it_says_what_to_install(here, monkeypatch, command):
-    found = federate.importlib.util.find_spec
-    monkeypatch.setattr(federate.importlib.util, "find_spec", lambda name: None if name == "paho" else found(name))
+    found = errors.importlib.util.find_spec
+    monkeypatch.setattr(errors.importlib.util, "find_spec", lambda name: None if name == "paho" else found(name))
     status, said = command_line.perfeds2("federate", *command)
     assert status == 2
-    assert "a federation needs packages that are not installed: python" in said
+    assert "a federation needs paho, which must be installed: python" in said
     assert "-m pip install 'perfeds2[mqtt]'." in said
     assert not (here / "runs").exists()
 

@@ -149,7 +149,7 @@ def test_where_pytorch_is_missing_the_sentence_says_how_to_get_it(mine, monkeypa
     )
     from perfeds2 import Task
 
-    with pytest.raises(InputError, match="a PyTorch model needs PyTorch, which is not installed"):
+    with pytest.raises(InputError, match="a PyTorch model needs torch, which must be installed"):
         Task.from_torch(lambda: None, np.zeros((8, 2)), np.zeros(8, int), ues=1, labels_per_ue=1, seed=0)
 
 

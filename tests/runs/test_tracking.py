@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from perfeds2 import compare
+from perfeds2 import compare, errors
 from perfeds2.errors import InputError
 from perfeds2.runs import trackers as module
 from perfeds2.runs.progress import Board, Live, Tail, open_live
@@ -157,9 +157,10 @@ def test_what_is_no_tracker_is_refused_before_anything_is_written(tmp_path, own)
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_package_that_is_missing_is_named_with_the_line_that_installs_it(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(errors.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(
-        InputError, match=rf"--track {name} needs the package {name}: .* -m pip install 'perfeds2\[{name}\]'\.$"
+        InputError,
+        match=rf"--track {name} needs {name}, which must be installed: .* -m pip install 'perfeds2\[{name}\]'\.$",
     ):
         trackers(name, tmp_path)
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, need_extra
 from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
 from perfeds2.learning.models.model import Params
 
@@ -177,13 +177,10 @@ def from_torch(given: Module | Callable[[], Module], sample: jax.ShapeDtypeStruc
 
 def import_torch() -> Torch:
     """Import PyTorch, or say how to install it."""
-    try:
-        import torch  # type: ignore[import-not-found]  # an extra
-        import torch.export  # type: ignore[import-not-found]
-    except ModuleNotFoundError:
-        raise InputError(
-            "a PyTorch model needs PyTorch, which is not installed: python -m pip install 'perfeds2[torch]'."
-        ) from None
+    need_extra("a PyTorch model", "torch", "torch")
+    import torch  # type: ignore[import-not-found]  # an extra
+    import torch.export  # type: ignore[import-not-found]
+
     return torch
 
 
