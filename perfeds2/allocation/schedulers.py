@@ -17,10 +17,9 @@ from jaxtyping import Int
 
 from perfeds2.allocation.bandwidth import Mask
 from perfeds2.network.cell import Cell
-from perfeds2.network.link import PerUe, rate_bps
+from perfeds2.network.link import Numbers, PerUe, rate_bps
 
 Chosen = Int[np.ndarray, " A"]
-Numbers = Int[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)

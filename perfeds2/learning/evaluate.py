@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from perfeds2.learning.data import Data, Part
+from perfeds2.learning.losses import Number
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.models.from_torch import TorchModel
 from perfeds2.learning.models.model import Model, Params, bare, measure, summed_loss
@@ -84,9 +85,7 @@ def device_bytes() -> int:
     return stats.get("bytes_limit", 16 << 30)
 
 
-def look_at_ues(
-    view: View, params: Params, data: Data, alpha: Float[Array, ""], memory: Memory = None
-) -> Float[Array, "n 4"]:
+def look_at_ues(view: View, params: Params, data: Data, alpha: Number, memory: Memory = None) -> Float[Array, "n 4"]:
     """Return the metrics of every UE, one column per metric."""
 
     def look(ue: Array) -> Array:
@@ -100,7 +99,7 @@ _evaluate = partial(jax.jit, static_argnums=0)(look_at_ues)
 
 
 def look_at_ue(
-    view: View, params: Params, data: Data, alpha: Float[Array, ""], ue: Int[Array, ""], own: Params | None = None
+    view: View, params: Params, data: Data, alpha: Number, ue: Int[Array, ""], own: Params | None = None
 ) -> Float[Array, " 4"]:
     """Return the metrics of one UE in the order of ``METRICS``; ``own`` is its own model, if it keeps one."""
     model, lengths = view.model, view.lengths
@@ -109,7 +108,7 @@ def look_at_ue(
     def mean(sum_over: Callable[[Part], PyTree]) -> PyTree:
         return jax.tree.map(lambda each: each / train[2].sum(), sum_of_pieces(sum_over, train, view.samples_at_once))
 
-    def slope(w: Params) -> tuple[Float[Array, ""], Params]:
+    def slope(w: Params) -> tuple[Number, Params]:
         return mean(lambda part: jax.value_and_grad(lambda w: summed_loss(model, w, *part))(w))
 
     def fitted(w: Params) -> Params:

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num
 
+Number = Float[Array, ""]
 Loss = Callable[..., Float[Array, "*s"]]  # (outputs, targets) -> one number per sample
-Metric = Callable[..., Float[Array, ""]]  # (outputs, targets, mask) -> one number
+Metric = Callable[..., Number]  # (outputs, targets, mask) -> one number
 
 
 def cross_entropy(outputs: Float[Array, "*s c"], y: Num[Array, "*s"]) -> Float[Array, "*s"]:
@@ -36,7 +37,7 @@ def mse(outputs: Float[Array, "*s c"], y: Num[Array, "*s c"]) -> Float[Array, "*
     return jnp.square(outputs - y).mean(axis=-1)
 
 
-def accuracy(outputs: Float[Array, "*s c"], y: Num[Array, "*s"], mask: Bool[Array, "*s"]) -> Float[Array, ""]:
+def accuracy(outputs: Float[Array, "*s c"], y: Num[Array, "*s"], mask: Bool[Array, "*s"]) -> Number:
     """Return the share of samples whose label has the largest logit.
 
     If there is one logit, its sign is the predicted label.
@@ -59,17 +60,17 @@ class R2:
         return 1 - _mean(jnp.square((outputs - y) / jnp.asarray(self.spread, outputs.dtype)).mean(axis=-1), mask)
 
 
-def rmse(outputs: Float[Array, "*s c"], y: Num[Array, "*s c"], mask: Bool[Array, "*s"]) -> Float[Array, ""]:
+def rmse(outputs: Float[Array, "*s c"], y: Num[Array, "*s c"], mask: Bool[Array, "*s"]) -> Number:
     """Return the root mean squared error, negated so that larger is better."""
     return -jnp.sqrt(_mean(jnp.square(outputs - y).mean(axis=-1), mask))
 
 
-def mae(outputs: Float[Array, "*s c"], y: Num[Array, "*s c"], mask: Bool[Array, "*s"]) -> Float[Array, ""]:
+def mae(outputs: Float[Array, "*s c"], y: Num[Array, "*s c"], mask: Bool[Array, "*s"]) -> Number:
     """Return the mean absolute error, negated so that larger is better."""
     return -_mean(jnp.abs(outputs - y).mean(axis=-1), mask)
 
 
-def _mean(each: Float[Array, "*s"], mask: Bool[Array, "*s"]) -> Float[Array, ""]:
+def _mean(each: Float[Array, "*s"], mask: Bool[Array, "*s"]) -> Number:
     return jnp.where(mask, each, 0.0).sum() / mask.sum()
 
 

@@ -48,6 +48,7 @@ QUANTISING = 7  # folded into a job's key for stochastic rounding
 DRAWING = 13  # and for what an objective draws
 Numbers = tuple[list[Array], list[Array]]  # settings of an objective and of a merge
 Structures = tuple[Structure, Structure]  # the rest of both
+Index = Int[Array, ""]  # of a UE, a model version or a round
 Reported = Float[Array, " n"] | None
 FEW, WIDE = 8, 2**16  # unroll a round of at most FEW uploads if the first layer has at least WIDE weights
 SAFE = "promise_in_bounds"  # indices into the shelf are valid; checking them costs a GPU kernel launches
@@ -233,7 +234,7 @@ def refuse_with_cells(model: Model, learner: Learner) -> None:
 
 
 @partial(jax.jit, static_argnums=0)
-def first_weights(model: Model, seed: Int[Array, ""]) -> Params:
+def first_weights(model: Model, seed: Index) -> Params:
     """Draw w_0. It is compiled once per model, because drawing takes long to compile."""
     return model.init(jax.random.fold_in(jax.random.key(seed), 0))
 
@@ -295,8 +296,8 @@ def local_update(
     program: Program,
     known: Known,
     params: Params,
-    ue: Int[Array, ""],
-    version: Int[Array, ""],
+    ue: Index,
+    version: Index,
     told: Told = None,
     kept: tuple[Memory, PyTree] = (None, None),
 ) -> tuple[Params, tuple[Memory, PyTree]]:
@@ -337,9 +338,7 @@ def local_update(
     return sent, (memory, None if program.top_k is None else jax.tree.map(jnp.subtract, owed, sent))
 
 
-def _batches(
-    program: Program, known: Known, ue: Int[Array, ""], version: Int[Array, ""]
-) -> tuple[Key[Array, ""], Batches]:
+def _batches(program: Program, known: Known, ue: Index, version: Index) -> tuple[Key[Array, ""], Batches]:
     """Return the key and the batches of one job."""
     objective: Any = program.structures[0].unflatten(known.numbers[0])
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
@@ -348,7 +347,7 @@ def _batches(
 
 
 def _report(
-    program: Program, known: Known, params: Params, ue: Int[Array, ""], version: Int[Array, ""], upload: Params
+    program: Program, known: Known, params: Params, ue: Index, version: Index, upload: Params
 ) -> Float[Array, ""] | None:
     """Return what a UE reports about its job, if anything."""
     if program.feedback is None:
@@ -357,9 +356,7 @@ def _report(
 
 
 @partial(jax.jit, static_argnames="program", donate_argnames="state")
-def _rounds(
-    state: State, script: Script, known: Known, first: Int[Array, ""], stop: Int[Array, ""], *, program: Program
-) -> State:
+def _rounds(state: State, script: Script, known: Known, first: Index, stop: Index, *, program: Program) -> State:
     def round_(step: Array, state: State) -> State:
         k = first + step
         return play_round(program, known, script, state, k, None if program.block == 1 else k < stop)
@@ -372,7 +369,7 @@ def play_round(
     known: Known,
     script: Script,
     state: State,
-    k: Int[Array, ""],
+    k: Index,
     alive: Bool[Array, ""] | None = None,
 ) -> State:
     """Play round k: merge its participants' uploads and put the model on the shelf. Do nothing unless ``alive``."""
@@ -433,9 +430,7 @@ def _merge_now(
     return structure.unflatten(numbers)(params, arrived, state)
 
 
-def _total_upload(
-    program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]
-) -> tuple[Params, Reported]:
+def _total_upload(program: Program, known: Known, script: Script, state: State, k: Index) -> tuple[Params, Reported]:
     """Return the sum of the uploads of round k, and what all UEs have last reported."""
 
     if program.at_once is not None:
@@ -465,7 +460,7 @@ def _heard(reported: Reported, ues: Int[Array, "..."], reports: Float[Array, "..
 
 
 def _arrived(
-    program: Program, known: Known, script: Script, state: State, k: Int[Array, ""]
+    program: Program, known: Known, script: Script, state: State, k: Index
 ) -> tuple[Arrived, PyTree, Reported]:
     """Return the stacked uploads of round k, what their UEs keep, and what all UEs have last reported."""
     count = program.each or program.at_once

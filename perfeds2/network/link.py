@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 Array = Float[np.ndarray, "..."]
 PerUe = Float[np.ndarray, " n"]
+Numbers = Int[np.ndarray, " n"]  # a whole number per UE
 LN2 = float(np.log(2))
 UE_NOISE_FIGURE_DB = 7.0  # ITU-R M.2412
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Float
 
+from perfeds2.network.link import PerUe
 from perfeds2.privacy import DELTA
 from perfeds2.timeline.record import Timeline
 
@@ -23,7 +24,7 @@ ASSUMPTIONS = (
 )
 
 
-def privacy_loss(timeline: Timeline, sigma: float, delta: float = DELTA, bands: int = 1) -> Float[np.ndarray, " n"]:
+def privacy_loss(timeline: Timeline, sigma: float, delta: float = DELTA, bands: int = 1) -> PerUe:
     """Return ε of every UE: training along this timeline is (ε, δ)-differentially private for it.
 
     Args:
@@ -76,7 +77,7 @@ def noise_for(timeline: Timeline, epsilon: float, delta: float = DELTA, bands: i
     return float(sensitivity(timeline, bands).max(initial=0.0)) / level_of(epsilon, delta)
 
 
-def sensitivity(timeline: Timeline, bands: int = 1) -> Float[np.ndarray, " n"]:
+def sensitivity(timeline: Timeline, bands: int = 1) -> PerUe:
     """Return ‖Σ_{t∈P_i} c_t‖ of every UE: how far its uploads of norm 1 can move what the noise hides.
 
     P_i are the rounds that merge UE i, and c_t are the columns of C, the inverse of the filter that makes the noise. C has
@@ -108,7 +109,7 @@ def densest(rounds: int, rest_rounds: int = 1, bands: int = 1) -> Float[np.ndarr
     return np.array(found)
 
 
-def _squares(timeline: Timeline, bands: int) -> Iterator[Float[np.ndarray, " n"]]:
+def _squares(timeline: Timeline, bands: int) -> Iterator[PerUe]:
     """Yield the square of every UE's sensitivity up to each round."""
     earlier = -noise_filter(bands)[1:]
     columns, squares = np.zeros((bands - 1, timeline.population)), np.zeros(timeline.population)

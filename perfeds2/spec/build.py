@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 
 import numpy as np
-from jaxtyping import Float
 
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share
 from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
@@ -42,6 +41,7 @@ from perfeds2.learning.objectives import Adapting
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import cycles_per_sample
 from perfeds2.network.cell import Cell
+from perfeds2.network.link import PerUe
 from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cells import limits_energy, make_budget, make_cell, seconds_a_step, upload_bits
 from perfeds2.spec.fields import PrivacySpec, Spec
@@ -93,7 +93,7 @@ class Algorithm:
     protocol: Protocol = FROM_SETTINGS
     bandwidth: Policy = equal_share
     schedule: Schedule | None = None
-    shares: Float[np.ndarray, " n"] | None = None
+    shares: PerUe | None = None
     mode: str = "custom"
 
     @property
@@ -111,9 +111,7 @@ class Stage:
 
     seed: int
     cell: Cell
-    plan: Callable[
-        [int], tuple[Float[np.ndarray, " n"], Schedule | None]
-    ]  # shares and schedule, by samples per job; cached
+    plan: Callable[[int], tuple[PerUe, Schedule | None]]  # shares and schedule, by samples per job; cached
     timelines: dict[Hashable, Timeline] = field(default_factory=dict)
 
     @classmethod

@@ -4,13 +4,13 @@ import inspect
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Float
 
 from perfeds2.allocation import schedule as schedules
 from perfeds2.allocation.schedulers import of_those_here
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
 from perfeds2.errors import InputError, input_errors
 from perfeds2.network.cell import Cell
+from perfeds2.network.link import PerUe
 from perfeds2.spec.cells import upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, Value, call
@@ -37,7 +37,7 @@ def bound_of(spec: Spec) -> int | None:
     return None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
 
 
-def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> Float[np.ndarray, " n"]:
+def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> PerUe:
     """Return the participation target of each UE, shape (n,).
 
     If rounds are planned, the shares of a rule are moved to the nearest feasible ones, except equal shares.
@@ -60,7 +60,7 @@ def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: boo
     return nearest_feasible(shares, protocol.quorum, bound)
 
 
-def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[Float[np.ndarray, " n"], Schedule | None]:
+def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[PerUe, Schedule | None]:
     """Return the shares, and the schedule that realises them; None if rounds close on the first arrivals.
 
     Raises:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from jaxtyping import Float, Int
 
+from perfeds2.network.link import PerUe
 from perfeds2.theory.constants import Batch, Constants, diversity, noise, smoothness
 
 
@@ -125,7 +126,7 @@ def scheduled(premises: Premises, share_sums: Float[np.ndarray, " K"]) -> Bound:
     return _theorem_1(premises, float(np.mean(share_sums)))
 
 
-def share_sums(ues: Int[np.ndarray, "K A"], shares: Float[np.ndarray, " n"]) -> Float[np.ndarray, " K"]:
+def share_sums(ues: Int[np.ndarray, "K A"], shares: PerUe) -> Float[np.ndarray, " K"]:
     """Return Σ_{i∈A_k} η_i of each round, from the merged UEs (π) and the shares η."""
     return shares[ues].sum(axis=1)
 
@@ -154,7 +155,7 @@ def spread_of_any_schedule(ues: int, quorum: int) -> float:
     return ues / quorum
 
 
-def spread_of_shares(shares: Float[np.ndarray, " n"]) -> float:
+def spread_of_shares(shares: PerUe) -> float:
     """Return θ = n·max η, valid if γ_F² bounds (1/n)Σ_i sup_w ‖∇F_i(w) − ∇F(w)‖²; 1 for equal participation.
 
     This is a stronger requirement than Lemma 3, where the supremum is outside the sum. The two agree if UEs differ by

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
+from perfeds2.network.link import PerUe
 from perfeds2.theory.bounds import Premises, printed
 
 
@@ -34,7 +34,7 @@ class Optimum:
         return self.quorum <= self.accuracy_quorum * (1 + 1e-9)
 
 
-def optimum(premises: Premises, epsilon: float, shares: Float[np.ndarray, " n"]) -> Optimum:
+def optimum(premises: Premises, epsilon: float, shares: PerUe) -> Optimum:
     """Return A* and K* for a target ε on each term of the printed bound (end of Section V).
 
     C4.2 bounds A from below, so the corrected A* is the larger of the two terms (erratum 6), limited to 1..n and to
@@ -73,7 +73,7 @@ def _accuracy_quorum(premises: Premises, epsilon: float) -> float:
     return (epsilon / floor_of_one) ** 2 if floor_of_one > 0 else math.inf
 
 
-def _checked(shares: Float[np.ndarray, " n"], epsilon: float, staleness: int) -> Float[np.ndarray, " n"]:
+def _checked(shares: PerUe, epsilon: float, staleness: int) -> PerUe:
     shares = np.asarray(shares, float)
     if epsilon <= 0:
         raise ValueError(f"the target epsilon must be above 0, got {epsilon}.")

@@ -17,6 +17,8 @@ from perfeds2.network.link import PerUe
 from perfeds2.timeline.jobs import MERGED, Jobs
 from perfeds2.timeline.record import Timeline
 
+Times = Float[np.ndarray, " t"]
+
 
 @dataclass(frozen=True)
 class Energy:
@@ -24,7 +26,7 @@ class Energy:
 
     computing_j: PerUe  # per UE
     sending_j: PerUe
-    by_time_j: Float[np.ndarray, " t"]  # of all UEs, until each requested time
+    by_time_j: Times  # of all UEs, until each requested time
 
     @property
     def ue_j(self) -> PerUe:
@@ -44,9 +46,7 @@ class Powers:
     downlink_s: float
 
 
-def energy_of(
-    timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float, times_s: Float[np.ndarray, " t"]
-) -> Energy:
+def energy_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float, times_s: Times) -> Energy:
     """Return the energy of all jobs, by UE and until each time in ``times_s``."""
     bits_w = model.joules_per_bit * payload_bits / _sending_seconds(timeline) if model.joules_per_bit else 0.0
     downlink_s = cell.downlink_s if timeline.log is None else 0.0  # a log already contains the waits for models
@@ -72,7 +72,7 @@ def _began_s(jobs: Jobs, powers: Powers) -> Float[np.ndarray, " j"]:
     return np.minimum(jobs.start_s + jobs.model_s + powers.downlink_s, jobs.sending_s)
 
 
-def _until(jobs: Jobs, powers: Powers, times_s: Float[np.ndarray, " t"]) -> Float[np.ndarray, " t"]:
+def _until(jobs: Jobs, powers: Powers, times_s: Times) -> Times:
     """Return the energy of these jobs until each time; the total power changes only where a job changes state."""
     computing_w, sending_w = powers.computing_w[jobs.ue], powers.sending_w[jobs.ue]
     at_s = np.concatenate([_began_s(jobs, powers), jobs.sending_s, jobs.arrival_s])
@@ -103,9 +103,7 @@ def _sending_seconds(timeline: Timeline) -> PerUe:
 # ---- A large fleet with restarts has more jobs than fit in memory, so its long rows are summed without expanding them
 
 
-def _of_long_rows(
-    timeline: Timeline, powers: Powers, times_s: Float[np.ndarray, " t"]
-) -> tuple[PerUe, PerUe, Float[np.ndarray, " t"]]:
+def _of_long_rows(timeline: Timeline, powers: Powers, times_s: Times) -> tuple[PerUe, PerUe, Times]:
     """Return the energy of the long rows, spreading each row evenly over its duration."""
     n, long, by_time_j = timeline.population, timeline.long_rows, np.zeros(times_s.size)
     if not long.any():

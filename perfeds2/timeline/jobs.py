@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int
 
+Whole = Int[np.ndarray, " j"]  # a whole number per job
+Seconds = Float[np.ndarray, " j"]
 MERGED, LOST, OPEN = 0, 1, 2
 PAUSED = 3  # only in a log: the UE has left and keeps the job
 
@@ -17,15 +19,15 @@ PAUSED = 3  # only in a log: the UE has left and keeps the job
 class Jobs:
     """One row per job or part: computing until ``sending_s``, sending until ``arrival_s``, over at ``end_s``."""
 
-    ue: Int[np.ndarray, " j"]
-    version: Int[np.ndarray, " j"]  # model the job started from
-    start_s: Float[np.ndarray, " j"]
-    sending_s: Float[np.ndarray, " j"]
-    arrival_s: Float[np.ndarray, " j"]  # at most end_s: a job that has not arrived by then is cut there
-    end_s: Float[np.ndarray, " j"]
-    outcome: Int[np.ndarray, " j"]  # MERGED, LOST (restarted or refused) or OPEN (the timeline ended first)
-    round: Int[np.ndarray, " j"]  # round in which it ended; K for open jobs; -1 for a part that was continued
-    model_s: Float[np.ndarray, " j"]  # seconds from hand-out until the model arrived and computing began
+    ue: Whole
+    version: Whole  # model the job started from
+    start_s: Seconds
+    sending_s: Seconds
+    arrival_s: Seconds  # at most end_s: a job that has not arrived by then is cut there
+    end_s: Seconds
+    outcome: Whole  # MERGED, LOST (restarted or refused) or OPEN (the timeline ended first)
+    round: Whole  # round in which it ended; K for open jobs; -1 for a part that was continued
+    model_s: Seconds  # seconds from hand-out until the model arrived and computing began
 
     @classmethod
     def joined(cls, parts: "Sequence[Jobs]") -> "Jobs":
@@ -40,7 +42,7 @@ def in_order(log: Jobs) -> Jobs:
     return log.take(np.lexsort((log.outcome, log.end_s, log.start_s, log.round, log.version, log.ue)))
 
 
-def job_ends(log: Jobs) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
+def job_ends(log: Jobs) -> tuple[Whole, Whole]:
     """Return how and in which round the job of each row ended, given a sorted log."""
     last = np.where(log.outcome == PAUSED, log.ue.size - 1, np.arange(log.ue.size))
     last = np.minimum.accumulate(last[::-1])[::-1]  # the next row that is not paused
@@ -71,9 +73,7 @@ def cut(log: Jobs, rounds: int, time_s: float) -> tuple[Jobs, Jobs]:
     return in_order(Jobs.joined([kept, paused])), Jobs.joined([log.take(np.flatnonzero(running)), paused])
 
 
-def one_by_one(
-    first: Int[np.ndarray, " l"], count: Int[np.ndarray, " l"]
-) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
+def one_by_one(first: Int[np.ndarray, " l"], count: Int[np.ndarray, " l"]) -> tuple[Whole, Whole]:
     """Expand rows that stand for consecutive UEs; return the row each UE comes from, and the UEs."""
     count = np.maximum(count, 0)
     row = np.repeat(np.arange(count.size), count)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
+
+from perfeds2.network.link import Numbers, PerUe
 
 Stale = Literal["restart", "wait", "ignore"]
 Planned = Int[np.ndarray, "*groups A"]  # A UEs that close a round, or groups of A: the first complete one does
@@ -107,8 +109,8 @@ class Server:
     """What the server knows while a round is open."""
 
     round: int  # k, the open round; the newest model is w_k
-    versions: Int[np.ndarray, " n"]  # the model each UE works from, or IDLE
-    merged_in: Int[np.ndarray, " n"]  # the last round that merged each UE, or -1
+    versions: Numbers  # the model each UE works from, or IDLE
+    merged_in: Numbers  # the last round that merged each UE, or -1
     opened_s: float  # when w_k was created; a round cannot close before it opens, even if all updates are there
 
 
@@ -147,9 +149,7 @@ def invite(server: Server, planned: Planned, here: Here | None = None) -> tuple[
     return Server(server.round, versions, server.merged_in, server.opened_s), handed
 
 
-def close_round(
-    server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol, planned: Planned | None = None
-) -> Closing:
+def close_round(server: Server, arrival_s: PerUe, protocol: Protocol, planned: Planned | None = None) -> Closing:
     """Return when the open round closes and on which UEs, given each UE's arrival time (infinite if not yet known)."""
     versions = server.versions
     fresh = versions >= oldest_version(server.round, protocol)
@@ -238,7 +238,7 @@ def rested_since(round_: int, protocol: Protocol) -> int:
     return max(round_ - protocol.rest_rounds, -1)
 
 
-def _rested(merged_in: Int[np.ndarray, " n"], round_: int, protocol: Protocol, here: Here | None) -> Here | None:
+def _rested(merged_in: Numbers, round_: int, protocol: Protocol, here: Here | None) -> Here | None:
     """Return which UEs are present and have rested since their last merge; None means all of them."""
     if protocol.rest_rounds == 1:
         return here
@@ -247,7 +247,7 @@ def _rested(merged_in: Int[np.ndarray, " n"], round_: int, protocol: Protocol, h
 
 
 def _next_in_turn(
-    versions: Int[np.ndarray, " n"], merged_in: Int[np.ndarray, " n"], protocol: Protocol, here: Here | None
+    versions: Numbers, merged_in: Numbers, protocol: Protocol, here: Here | None
 ) -> Int[np.ndarray, " h"]:
     """Return the UEs that take the free slots: those present and idle, longest without a merge first."""
     idle = np.flatnonzero(versions == IDLE)
@@ -258,7 +258,7 @@ def _next_in_turn(
 
 def obstacle(
     server: Server,
-    arrival_s: Float[np.ndarray, " n"],
+    arrival_s: PerUe,
     protocol: Protocol,
     planned: Planned | None,
     present: Here | None = None,
@@ -282,7 +282,7 @@ def obstacle(
     return f"UE {stuck[0]} gets no bandwidth; the bandwidth policy must serve the UEs the round waits for."
 
 
-def _draft(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> Closing:
+def _draft(server: Server, arrival_s: PerUe, protocol: Protocol) -> Closing:
     """Close on the first A UEs not merged in the previous round; with fewer of them, wait for all updates."""
     again = (server.merged_in >= 0) & (server.merged_in == server.round - 1)
     at_work = server.versions != IDLE
@@ -302,7 +302,7 @@ def most_at_work(ues: int, protocol: Protocol) -> int:
     return min(ues, protocol.most_at_work or ues) if protocol.waits else ues
 
 
-def _smallest(rank: int, values: Float[np.ndarray, " n"]) -> float:
+def _smallest(rank: int, values: PerUe) -> float:
     """Return the ``rank``-th smallest value, counting from 1, by looking only at the few candidates.
 
     Split the values into groups. At least ``rank`` groups have a minimum at or below the ``rank``-th smallest
@@ -317,7 +317,7 @@ def _smallest(rank: int, values: Float[np.ndarray, " n"]) -> float:
     return float(values[rank - 1])
 
 
-def _everyone_in_time(server: Server, arrival_s: Float[np.ndarray, " n"], protocol: Protocol) -> float:
+def _everyone_in_time(server: Server, arrival_s: PerUe, protocol: Protocol) -> float:
     """Return the earliest time the round can close so that all other jobs can still be merged within the bound.
 
     A job on version v must be merged by round v + S. The rounds after this one, up to round m, take A·(m − k) jobs,
@@ -336,9 +336,7 @@ def _everyone_in_time(server: Server, arrival_s: Float[np.ndarray, " n"], protoc
     return close_s
 
 
-def _pick(
-    arrival_s: Float[np.ndarray, " n"], versions: Int[np.ndarray, " n"], close_s: float, protocol: Protocol
-) -> Int[np.ndarray, " A"]:
+def _pick(arrival_s: PerUe, versions: Numbers, close_s: float, protocol: Protocol) -> Int[np.ndarray, " A"]:
     """Return the A updates to merge that arrived by ``close_s``: the earliest, or with ``wait`` the stalest."""
     (arrived,) = (arrival_s <= close_s).nonzero()
     if arrived.size <= protocol.quorum:

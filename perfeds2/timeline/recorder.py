@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float, Int
 
-from perfeds2.network.link import Downlink
+from perfeds2.network.link import Downlink, Numbers, PerUe
 from perfeds2.timeline.jobs import LOST, OPEN, Jobs, in_order
 from perfeds2.timeline.protocol import IDLE
 from perfeds2.timeline.record import Timeline
@@ -26,7 +25,7 @@ class Recorder:
         if past.log is not None:
             self.parts.append(past.log.take(past.log.outcome != OPEN))
 
-    def add(self, info: RoundInfo, model_s: Float[np.ndarray, " n"] | None = None) -> None:
+    def add(self, info: RoundInfo, model_s: PerUe | None = None) -> None:
         """Add a round and, with a downlink, how long each UE waited for its model."""
         self.parts += [*info.interrupted, *info.ended]
         for part in info.interrupted:
@@ -57,9 +56,9 @@ class Recorder:
 
     def timeline(
         self,
-        versions: Int[np.ndarray, " n"],
-        arrived_s: Float[np.ndarray, " n"],
-        model_s: Float[np.ndarray, " n"] | None = None,
+        versions: Numbers,
+        arrived_s: PerUe,
+        model_s: PerUe | None = None,
         open_parts: Jobs | None = None,
     ) -> Timeline:
         """Return the recorded rounds, with the jobs that were open when the clock stopped."""
@@ -74,7 +73,7 @@ class Recorder:
         return Timeline(*parts)  # type: ignore[call-arg]  # in the order of its fields
 
 
-def nothing_yet(compute_s: Float[np.ndarray, " n"], quorum: int, downlink: Downlink | None = None) -> Timeline:
+def nothing_yet(compute_s: PerUe, quorum: int, downlink: Downlink | None = None) -> Timeline:
     """Return a timeline without rounds, in which every UE holds w_0."""
     n, none, never = compute_s.size, np.empty(0, np.int64), np.empty(0)
     ues, arrival_s = np.empty((0, quorum), np.int64), np.empty((0, quorum))

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Float
 
 from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.network.cell import Cell
+from perfeds2.network.link import PerUe
 from perfeds2.timeline.clock import start_clock, tick
 from perfeds2.timeline.fast.play import Tell, find_crowd, knows, play_crowd, play_fast
 from perfeds2.timeline.protocol import Protocol
@@ -26,7 +26,7 @@ def simulate(
     horizon_s: float | None = None,
     bandwidth: Policy = equal_share,
     schedule: Schedule | None = None,
-    shares: Float[np.ndarray, " n"] | None = None,
+    shares: PerUe | None = None,
     budget: Budget | None = None,
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
@@ -81,7 +81,7 @@ def conditions_of(
     samples: float,
     bandwidth: Policy = equal_share,
     schedule: Schedule | None = None,
-    shares: Float[np.ndarray, " n"] | None = None,
+    shares: PerUe | None = None,
     budget: Budget | None = None,
 ) -> Conditions:
     """Check the arguments of ``simulate`` that stay the same from round to round, and return them."""

@@ -13,7 +13,7 @@ from perfeds2.allocation.bandwidth import Mask, Policy, Uplink, equal_share
 from perfeds2.network.availability import Availability
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
-from perfeds2.network.link import PerUe
+from perfeds2.network.link import Numbers, PerUe
 from perfeds2.timeline.jobs import OPEN, Jobs
 from perfeds2.timeline.protocol import IDLE, Closing, HandOut, Planned, Protocol, Server, oldest_version
 
@@ -69,7 +69,7 @@ class Budget:
         return spent_j >= self.joules * ALL_BUT
 
 
-def too_few(versions: Int[np.ndarray, " n"], round_: int, protocol: Protocol, has_energy: Mask | None = None) -> bool:
+def too_few(versions: Numbers, round_: int, protocol: Protocol, has_energy: Mask | None = None) -> bool:
     """Return whether fewer than A UEs have a job that this round could merge, so that it can never close.
 
     If UEs leave and return, an idle UE with energy counts too, because it may still get a job.
@@ -184,7 +184,7 @@ class RoundInfo:
     bandwidth_hz: PerUe
     rate_bps: PerUe
     arrival_s: PerUe  # when each update arrives if the round stays open long enough
-    versions: Int[np.ndarray, " n"]  # the model each UE worked from when the round closed
+    versions: Numbers  # the model each UE worked from when the round closed
     interrupted: Sequence[Jobs]  # parts of jobs whose UE left before the round closed
     ended: Sequence[Jobs]  # parts of jobs that ended when the round closed
 

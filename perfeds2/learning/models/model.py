@@ -55,7 +55,7 @@ class Judged:
         return values * jnp.asarray(self.unit, values.dtype) + jnp.asarray(self.shift, values.dtype)
 
 
-def mean_loss(model: Model, params: Params, x: Array, y: Array, mask: Array | None = None) -> Float[Array, ""]:
+def mean_loss(model: Model, params: Params, x: Array, y: Array, mask: Array | None = None) -> losses.Number:
     """Return the mean loss of a batch (l in eq. (2)), over the unmasked samples if there is a mask.
 
     Args:
@@ -88,14 +88,14 @@ class MeanLoss:
 
     model: Model
 
-    def __call__(self, params: Params, batch: tuple[Array, Array]) -> Float[Array, ""]:
+    def __call__(self, params: Params, batch: tuple[Array, Array]) -> losses.Number:
         return mean_loss(self.model, params, *batch)
 
     def outputs(self, params: Params, batch: tuple[Array, Array]) -> Float[Array, "*s c"]:
         return self.model(params, batch[0])
 
 
-def summed_loss(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:
+def summed_loss(model: Model, params: Params, x: Array, y: Array, mask: Array) -> losses.Number:
     """Return the sum of the losses of the samples that the mask selects."""
     return jnp.where(mask, loss_of(model)(model(params, x), y), 0.0).sum()
 
@@ -105,7 +105,7 @@ def loss_of(model: Model) -> losses.Loss:
     return model.loss if isinstance(model, Judged) else losses.cross_entropy
 
 
-def measure(model: Model, params: Params, x: Array, y: Array, mask: Array) -> Float[Array, ""]:
+def measure(model: Model, params: Params, x: Array, y: Array, mask: Array) -> losses.Number:
     """Return the metric of a model on a UE's test part; larger is better."""
     if not isinstance(model, Judged):
         return losses.accuracy(model(params, x), y, mask)

@@ -14,7 +14,7 @@ from perfeds2.allocation.schedule import Rows, achieved_shares, as_schedule, def
 from perfeds2.allocation.shares import equal_shares, nearest_feasible, share_bounds
 from perfeds2.learning.partition import Samples, partition_by_label
 from perfeds2.network.cell import Cell
-from perfeds2.network.link import LN2, bandwidth_for_rate, rate_bps
+from perfeds2.network.link import LN2, PerUe, bandwidth_for_rate, rate_bps
 from perfeds2.paper.errata.erratum import Numbers
 from perfeds2.timeline.protocol import Protocol, Stale
 from perfeds2.timeline.record import Timeline
@@ -125,18 +125,18 @@ def _planned(
     return simulate(cell, protocol, **work, bandwidth=policy, schedule=as_schedule(rows))
 
 
-def _usual_signal(cell: Cell) -> Float[np.ndarray, " n"]:
+def _usual_signal(cell: Cell) -> PerUe:
     """Return the signal at the mean of the Rayleigh fading."""
     return cell.mean_signal_hz * cell.fading_scale * math.sqrt(math.pi / 2)
 
 
-def _ends_s(uplink: Uplink, bandwidth_hz: Float[np.ndarray, " n"]) -> Float[np.ndarray, " s"]:
+def _ends_s(uplink: Uplink, bandwidth_hz: PerUe) -> Float[np.ndarray, " s"]:
     """Return when the UEs that the round waits for finish."""
     serve = np.ones(uplink.bits.size, bool) if uplink.planned is None else uplink.planned
     return uplink.compute_s[serve] + uplink.bits[serve] / rate_bps(bandwidth_hz[serve], uplink.signal_hz[serve])
 
 
-def _last_s(uplink: Uplink, bandwidth_hz: Float[np.ndarray, " n"]) -> float:
+def _last_s(uplink: Uplink, bandwidth_hz: PerUe) -> float:
     return float(_ends_s(uplink, bandwidth_hz).max())
 
 
@@ -174,7 +174,7 @@ def algorithm_2() -> Numbers:
     uneven = [nearest_feasible(random.dirichlet(np.full(20, 3.0)), 5, 20) for _ in range(8)]
     literal = schedule.printed(equal, 5, 200)
 
-    def off(plan: Callable[..., Rows], shares: Float[np.ndarray, " n"]) -> float:
+    def off(plan: Callable[..., Rows], shares: PerUe) -> float:
         return float(100 * np.abs(achieved_shares(plan(shares, 5, 200), 20) / shares - 1).max())
 
     better = {"fill-up after the loop": schedule.printed_fixed, "largest deficit first": deficit}
@@ -205,7 +205,7 @@ def one_round_late() -> Numbers:
     ]
 
 
-def _printed_refresh(job_s: Float[np.ndarray, " n"], quorum: int, bound: int, rounds: int) -> list[int]:
+def _printed_refresh(job_s: PerUe, quorum: int, bound: int, rounds: int) -> list[int]:
     """Return the staleness of every merge if w_{k+1} goes to merged UEs and to those with τ_k > S, as printed."""
     version, end_s, merges = np.zeros(job_s.size, int), job_s.copy(), []
     for k in range(rounds):
