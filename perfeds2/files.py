@@ -1,6 +1,7 @@
 """Write files atomically: after a crash there is either the old file or the new one."""
 
 import errno
+import json
 import os
 import re
 import sys
@@ -75,6 +76,14 @@ def when_there_is_room(write: Callable[[], T], paused: Callable[[str], None] = l
 def write_text(path: Path, text: str) -> None:
     with write_atomically(path) as file:
         file.write(text.encode())
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_json(path: Path, value: object) -> None:
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def clear_unfinished(folder: Path) -> None:

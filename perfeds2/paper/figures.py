@@ -7,13 +7,13 @@ varies them. As in the paper, all UEs have the same processor; the cost of compu
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfeds2.errors import InputError
 from perfeds2.spec.names import Values
-from perfeds2.spec.resolve import read_toml
+from perfeds2.spec.resolve import flattened, read_toml
 from perfeds2.studies.figure import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, merged, tuned_file
 
 if TYPE_CHECKING:
@@ -175,15 +175,6 @@ def command_of(folder: Path) -> str:
         words += ["--task", task]
     for task in made.get("tuned", ()):
         words += ["--spec", str(folder / tuned_file(task))]
-    for name, value in _leaves(made["changes"]):
+    for name, value in flattened(made["changes"]).items():
         words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join([*words, "--out", str(folder)])
-
-
-def _leaves(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
-    """Yield nested values by dotted name, such as methods.PerFed-ASY.beta."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value

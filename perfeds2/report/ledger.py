@@ -37,7 +37,7 @@ from perfeds2.paper.claims import (
 from perfeds2.paper.figures import TARGET, load_curves
 from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal, listed, signed, text_column
 from perfeds2.report.terminal import open_console
-from perfeds2.spec.resolve import read_toml
+from perfeds2.spec.resolve import flattened, read_toml
 
 LONGEST_LABEL = 30
 SMALL = f"{100 * SMALLEST_OF_NOTE:g} points"
@@ -103,10 +103,8 @@ def label_of(folder: Path) -> str:
 
 def changes_of(folder: Path) -> str:
     """Return the settings that differ from the paper's; empty if none do."""
-    changed = _made(folder).get("changes", {})
-    return ", ".join(
-        f"{section}.{key} = {value}" for section, values in changed.items() for key, value in values.items()
-    )
+    changed = flattened(_made(folder).get("changes", {}))
+    return ", ".join(f"{name} = {value}" for name, value in changed.items())
 
 
 def _made(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from perfeds2.chart import LineStyle
-from perfeds2.files import Json
+from perfeds2.files import Json, read_json
 from perfeds2.learning.metrics import ACCURACY as ACCURACY_SCORE
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.style import ACCURACY, algorithm_styles
@@ -230,7 +230,7 @@ def load_run(folder: Path | str) -> RunResults:
     if not path.is_file():
         raise ValueError(f"{folder} is not a run's folder: it has no summary.json. Give the --out folder of a run.")
     try:
-        run = read_summary(json.loads(path.read_text(encoding="utf-8")))
+        run = read_summary(read_json(path))
         tables = {name: read_csv(folder / f"{name}.csv") for name in ("metrics", "ue_metrics")}
         return replace(run, spec=read_text(folder / "spec.toml"), timelines=_timelines(folder, run), **tables)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:

@@ -1,6 +1,5 @@
 """Read the folder of a sweep as one run, and that of an arena as a run per bout."""
 
-import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,19 +8,17 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from perfeds2.files import Json
+from perfeds2.files import Json, read_json
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.read import (
-    AXES,
     TIME,
     AlgorithmResult,
     RunResults,
     estimates,
-    finite,
     read_csv,
 )
 from perfeds2.report.style import ACCURACY, GLOBAL, ordered_styles
-from perfeds2.runs.statistics import INTERVAL_SEEDS, censored_median, statistic, time_to_target
+from perfeds2.runs.statistics import INTERVAL_SEEDS, statistic
 from perfeds2.runs.table import learning_part
 
 Item = TypeVar("Item")
@@ -70,9 +67,6 @@ class SweepFolder:
             row: dict[str, Any] = learning_part(targets[label], by_seed) | {
                 "rounds": statistic([rows[-1]["round"] for rows in by_seed])
             }
-            for cost in AXES.values():
-                spent = [finite(time_to_target(rows, targets[label], cost.column)) for rows in by_seed]
-                row[cost.to_target] = {"values": spent, "median": censored_median(spent)}
             outcomes.append(AlgorithmResult(label, estimates(row), label, diverged=row["diverged"]))
         return RunResults(
             version="",
@@ -180,7 +174,7 @@ IN_ARENA = {"seconds_to_target": TIME, "accuracy": ACCURACY, "accuracy_global": 
 
 def load_arena(folder: Path) -> ArenaFolder:
     """Read an arena's folder. Only arena.json is required."""
-    said = json.loads((folder / "arena.json").read_text(encoding="utf-8"))
+    said = read_json(folder / "arena.json")
     metrics = read_csv(folder / "arena_metrics.csv", "task", "cell", "method")
     seeds = tuple(map(int, said["seeds"]))
     bouts = []

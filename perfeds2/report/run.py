@@ -1,9 +1,8 @@
 """Show a run as an HTML page, for a paper and in the terminal."""
 
-import json
 from pathlib import Path
 
-from perfeds2.files import write_text
+from perfeds2.files import read_json, write_text
 from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend
@@ -146,7 +145,7 @@ def write_run_figures(run: RunResults, out: Path, axis: str = "seconds") -> list
 
 def print_summary(folder: Path) -> None:
     """Print a run's table (two if it would be too wide), the answer, where its report is, and the first notes."""
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary = read_json(folder / "summary.json")
     run, console = read_summary(summary), open_console()
     limit = f"{run.rounds:,} rounds" if run.horizon_s is None else f"{run.horizon_s:g} simulated seconds"
     console.print(f"\n[bold]{run.task}: {run.population}, {limit}, {counted(len(run.seeds), 'seed')}[/bold]")

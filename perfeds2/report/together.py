@@ -24,6 +24,7 @@ from perfeds2.report.style import ACCURACY, GLOBAL, paired_styles
 from perfeds2.report.tables import Cell, Column, Span, Table, listed, p_value, signed, text_column, write_latex
 from perfeds2.report.timelines import timeline_sections
 from perfeds2.runs.statistics import INTERVAL_SEEDS, holm, paired_p, statistic
+from perfeds2.spec.resolve import flattened
 
 CLOCK = ("cell", "radio")  # spec sections that affect durations
 SEED_BY_SEED = (
@@ -79,15 +80,11 @@ def load_members(folders: Sequence[Path]) -> list[Member]:
     """Read the runs, labelled by their folders' names, or by their paths if two names are equal."""
     names, runs = [folder.resolve().name for folder in folders], list(map(load_run, folders))
     labels = names if len(set(names)) == len(names) else list(map(str, folders))
-    return [Member(label, run, flat(tomllib.loads(run.spec))) for label, run in zip(labels, runs, strict=True)]
-
-
-def flat(values: Mapping[str, object], before: str = "") -> dict[str, str]:
-    """Flatten nested settings to section.key."""
-    found: dict[str, str] = {}
-    for key, value in values.items():
-        found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": _text(value)}
-    return found
+    members = []
+    for label, run in zip(labels, runs, strict=True):
+        settings = flattened(tomllib.loads(run.spec))
+        members.append(Member(label, run, {key: _text(value) for key, value in settings.items()}))
+    return members
 
 
 def _text(value: object) -> str:

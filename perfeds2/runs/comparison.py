@@ -1,13 +1,12 @@
 """Hold the results of a comparison in memory, and write them to and read them from its folder."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfeds2.errors import InputError
-from perfeds2.files import Json, write_text
+from perfeds2.files import Json, read_json, write_json
 from perfeds2.runs.folder import Folder
 from perfeds2.runs.store import Arrays, Result, Row, load_arrays, read_rows, save_arrays, write_index
 from perfeds2.runs.table import write_csv
@@ -123,7 +122,7 @@ def write_results(comparison: Comparison, folder: Folder, trained: Sequence[tupl
         write_csv(folder.path / "ue_metrics.csv", comparison.ue_rows[0], comparison.ue_rows)
     if trained:
         write_index(folder.path, trained)
-    write_text(folder.path / "summary.json", json.dumps(comparison.summary, indent=1) + "\n")
+    write_json(folder.path / "summary.json", comparison.summary)
     folder.log("finished")
     folder.close()
 
@@ -153,7 +152,7 @@ def load_models(spec: Spec, path: Path) -> dict[Which, Arrays]:
 
 def load_summary(path: Path) -> Json:
     """Return the content of a run's summary.json."""
-    return json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    return read_json(path / "summary.json")
 
 
 def _names(every: Sequence[Which]) -> dict[Which, str]:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from perfeds2.errors import InputError
-from perfeds2.files import Json, clear_unfinished, write_atomically, write_text
+from perfeds2.files import Json, clear_unfinished, read_json, write_atomically, write_text
 from perfeds2.timeline.record import Timeline, save_timelines
 
 Arrays = dict[str, np.ndarray]
@@ -144,7 +144,7 @@ def read_finished(folder: Path) -> dict[str, Result]:
     try:
         rows, ue_rows = (read_rows(folder / f"{name}.csv") for name in ("metrics", "ue_metrics"))
         found: dict[str, Result] = {}
-        for one in json.loads((folder / INDEX).read_text(encoding="utf-8")):
+        for one in read_json(folder / INDEX):
             which = one["facts"]["algorithm"], one["facts"]["seed"]
             found[one["key"]] = Result(rows[which], ue_rows[which], one["facts"], one["group"])
         return found

@@ -99,26 +99,21 @@ def _timeline_part(of_seeds: Sequence[Facts]) -> Json:
 
 def learning_part(target: float, of_seeds: Sequence[Sequence[Row]]) -> Json:
     """Return the costs of a target and the final metrics, from each seed's evaluations."""
-    times, joules = ([time_to_target(rows, target, what) for rows in of_seeds] for what in ("time_s", "joules"))
     return {
-        "time_to_target_s": {
-            "values": times,
-            "reached": sum(time is not None for time in times),
-            "median": censored_median(times),
+        **{
+            name: {"values": spent, "reached": len(spent) - spent.count(None), "median": censored_median(spent)}
+            for name, spent in _costs(target, of_seeds).items()
         },
-        "joules_to_target": {"values": joules, "median": censored_median(joules)},
-        **_epsilon_to_target(target, of_seeds),
         **{name: statistic([rows[-1][name] for rows in of_seeds]) for name in METRICS},
         "diverged": sum(not math.isfinite(rows[-1]["train_loss"]) for rows in of_seeds),
     }
 
 
-def _epsilon_to_target(target: float, of_seeds: Sequence[Sequence[Row]]) -> Json:
-    """Return the worst UE's ε when the target is reached; nothing without noise."""
-    if "epsilon" not in of_seeds[0][-1]:
-        return {}
-    spent = [time_to_target(rows, target, "epsilon") for rows in of_seeds]
-    return {"epsilon_to_target": {"values": spent, "median": censored_median(spent)}}
+def _costs(target: float, of_seeds: Sequence[Sequence[Row]]) -> dict[str, list[float | None]]:
+    """Return what reaching the target cost in each seed, by name; with noise, also the worst UE's ε."""
+    private = {"epsilon_to_target": "epsilon"} if "epsilon" in of_seeds[0][-1] else {}
+    columns = TO_TARGET | private
+    return {name: [time_to_target(rows, target, column) for rows in of_seeds] for name, column in columns.items()}
 
 
 def behind_best(algorithms: Sequence[Row]) -> list[Row]:
@@ -157,19 +152,15 @@ def summarise_point(spec: Spec, results: Sequence[Result]) -> Json:
     from perfeds2.spec.tasks import metric_of
 
     target = spec.run.target_accuracy
-    last = [each.rows[-1] for each in results]
+    last, costs = [each.rows[-1] for each in results], _costs(target, [each.rows for each in results])
     row: Json = {
         "seeds": len(results),
         "diverged": sum(not math.isfinite(each["train_loss"]) for each in last),
         **({} if spec.task.metric is None else {"metric": metric_of(spec)}),
         "target_accuracy": target,
-        "censored": sum(
-            time_to_target(each.rows, target) is None for each in results
-        ),  # seeds that never reached the target
+        "censored": costs["time_to_target_s"].count(None),  # seeds that never reached the target
     }
-    private = {"epsilon_to_target": "epsilon"} if "epsilon" in last[0] else {}
-    for name, column in (TO_TARGET | private).items():
-        spent = [time_to_target(each.rows, target, column) for each in results]
+    for name, spent in costs.items():
         row |= {f"{name}_median": censored_median(spent), **_interval(name, spent)}
     for name in METRICS:
         row |= _interval(name, [each[name] for each in last])

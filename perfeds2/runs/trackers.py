@@ -7,20 +7,20 @@ user has configured the tracker to send it.
 """
 
 import hashlib
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from perfeds2.errors import InputError, need_extra
-from perfeds2.files import Json, write_text
+from perfeds2.files import Json, read_json, write_json
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.progress import DONE, Board, LiveTraining, News, Row
 from perfeds2.runs.table import COSTS
 from perfeds2.spec.names import Kind, Named, call
+from perfeds2.spec.resolve import flattened
 
 TOLD = "track.json"
 LOGGED = ("time_s", "round", *METRICS, *COSTS)  # columns that are sent
@@ -242,7 +242,7 @@ class Tracking:
                 tracker.flush()
         if new:
             told = read_told(self._folder) | {self._tracker.text: self._told}
-            write_text(self._folder / TOLD, json.dumps(told, indent=1) + "\n")
+            write_json(self._folder / TOLD, told)
         self._close([name for name in self._open if board.trainings[name].is_over], done=True)
 
     def end(self, board: Board) -> None:
@@ -250,7 +250,8 @@ class Tracking:
 
     def _begin(self, training: LiveTraining, told: int) -> Tracker:
         digest = hashlib.sha256(f"{self._folder} {training.name}".encode()).hexdigest()[:16]
-        name, config = f"{training.curve}, seed {training.seed}", dict(flat(training.config))
+        name, settings = f"{training.curve}, seed {training.seed}", flattened(training.config)
+        config = {key: ",".join(map(str, each)) if isinstance(each, list) else each for key, each in settings.items()}
         known = (name, training.algorithm, training.seed, training.label, digest, told, config)
         tracked = Tracked(self._folder.name, *known, self._folder)
         return call(self._tracker.value, f"--track {self._tracker}", {"training": tracked})
@@ -264,17 +265,6 @@ class Tracking:
 def read_told(folder: Path) -> dict[str, dict[str, int]]:
     """Return how many points each tracker has received of each training; empty if the file is missing or damaged."""
     with suppress(OSError, ValueError, AttributeError, TypeError):
-        found = json.loads((folder / TOLD).read_text(encoding="utf-8"))
+        found = read_json(folder / TOLD)
         return {str(tracker): {str(name): int(count) for name, count in own.items()} for tracker, own in found.items()}
     return {}
-
-
-def flat(values: Mapping[str, object], above: str = "") -> list[tuple[str, object]]:
-    """Flatten nested values to (section.key, value) pairs."""
-    found = list[tuple[str, object]]()
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found += flat(value, f"{above}{key}.")
-        else:
-            found.append((f"{above}{key}", ",".join(map(str, value)) if isinstance(value, list | tuple) else value))
-    return found

@@ -1,7 +1,6 @@
 """Build the cell of a spec: UEs, radio, mobility, downlink and energy, drawn at random or from a fleet file."""
 
 import inspect
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from perfeds2.errors import InputError, input_errors
-from perfeds2.files import write_text
+from perfeds2.files import read_json, write_json
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
@@ -217,7 +216,7 @@ def keep_fleet(folder: Path, spec: Spec) -> None:
     fleet = _fleet_of(spec)
     if fleet is not None and not (folder / KEPT).exists():
         texts = {name: text.decode() for name, text in fleet.texts.items()}
-        write_text(folder / KEPT, json.dumps(texts, indent=1) + "\n")
+        write_json(folder / KEPT, texts)
 
 
 def with_kept_fleet(values: Mapping[str, Value], folder: Path) -> Values:
@@ -227,7 +226,7 @@ def with_kept_fleet(values: Mapping[str, Value], folder: Path) -> Values:
     if not place.endswith(".csv") or Path(place).exists() or not (folder / KEPT).exists():
         return dict(values)
     try:
-        kept = json.loads((folder / KEPT).read_text(encoding="utf-8"))
+        kept = read_json(folder / KEPT)
         file = FleetFile.open(place, {str(name): str(text).encode() for name, text in kept.items()})
     except (ValueError, OSError, AttributeError) as error:
         raise InputError(f"{folder / KEPT} is not the fleet file of a run ({error}); put {place} back.") from None

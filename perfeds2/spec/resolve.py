@@ -74,6 +74,14 @@ def take(values: Mapping[str, Value], section: str, key: str) -> Value:
     return values[section][algorithm][own] if section == EACH and dot else values[section][key]
 
 
+def flattened(values: Mapping[str, Value], above: str = "") -> Values:
+    """Return nested values by dotted name, such as methods.PerFed-ASY.beta."""
+    flat: Values = {}
+    for name, value in values.items():
+        flat |= flattened(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
+    return flat
+
+
 def put_flags(values: Values, flags: Mapping[str, Value]) -> None:
     """Set the values of flags or keywords. ``seed`` is a single seed and excludes ``seeds``."""
     if flags.get("seed") is not None and flags.get("seeds") is not None:

@@ -8,7 +8,6 @@ arena.csv has one row per task, cell, method and seed. Everything else follows f
 seeds, and paired tests between any two methods of a bout, corrected by Holm's method.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfeds2 import __version__
-from perfeds2.files import write_text
+from perfeds2.files import read_json, write_json
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.pool import Failure, check_work, run_all
 from perfeds2.runs.statistics import (
@@ -51,6 +50,7 @@ TO_TARGET = {  # column of the result, by measure
 FACTS = ("rounds", "merges", "staleness_mean")
 AT_END = ("accuracy", "accuracy_global", "accuracy_over_time", "worst_decile", "jain", *FACTS)
 HEADS = ("task", "cell", "method", "mode", "seed", "target_accuracy", *TO_TARGET, *AT_END, "diverged")  # of arena.csv
+Found = Mapping[str, tuple[Row, Sequence[Row]]]  # by method: how it was tuned, and a row per seed
 BETTER = {"seconds_to_target": min, "accuracy": max, "worst_decile": max}  # which direction is better
 
 
@@ -72,7 +72,7 @@ class Arena:
     @cached_property
     def summary(self) -> Row:
         """The content of arena.json: for each bout, each method with its intervals and the pairwise comparisons."""
-        return json.loads((self.path / "arena.json").read_text(encoding="utf-8"))
+        return read_json(self.path / "arena.json")
 
 
 def arena(base: Base = "", *, out: Path | str, **asked: Any) -> Arena:
@@ -219,7 +219,7 @@ def about(outcome: MethodOutcome) -> Row:
     }
 
 
-def describe_bout(bout: Bout, found: Mapping[str, tuple[Row, Sequence[Row]]]) -> Row:
+def describe_bout(bout: Bout, found: Found) -> Row:
     """Summarise a bout.
 
     Args:
@@ -249,10 +249,6 @@ def describe_bout(bout: Bout, found: Mapping[str, tuple[Row, Sequence[Row]]]) ->
 
 def write_tables(path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome]) -> None:
     """Write arena.csv and arena_metrics.csv of the available results, and arena.json last to mark completion."""
-    found: list[dict[str, tuple[Row, list[Row]]]] = [
-        {one.method: (about(one), rows_of(one)) for one in outcomes if one.bout is bout} for bout in plan.bouts
-    ]
-    write_csv(path / "arena.csv", HEADS, [row for of_bout in found for _, rows in of_bout.values() for row in rows])
     where = ["task", "cell", "method", "seed"]
     every = (
         dict(zip(where, (one.bout.task, one.bout.cell, one.method, result.facts["seed"]), strict=True)) | row
@@ -263,15 +259,37 @@ def write_tables(path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome])
     private = any("noise" in result.facts for one in outcomes for result in one.results)
     heads = [*where, "round", "time_s", *METRICS, *COSTS, *(["epsilon"] if private else [])]
     write_csv(path / "arena_metrics.csv", heads, every)
+    found: list[tuple[Bout, Found]] = [
+        (bout, {one.method: (about(one), rows_of(one)) for one in outcomes if one.bout is bout}) for bout in plan.bouts
+    ]
+    methods = {name: bool(named.source) for name, named in plan.bouts[0].methods.items()}
+    write_bouts(path, plan, found, methods)
+
+
+def write_bouts(
+    path: Path, plan: ArenaPlan, found: Sequence[tuple[Bout, Found]], methods: Mapping[str, bool], **more: object
+) -> None:
+    """Write arena.csv, then arena.json.
+
+    Args:
+        path: The folder.
+        plan: What was asked for.
+        found: The bouts, each with what ``describe_bout`` takes.
+        methods: Whether each method is the user's own, by name.
+        **more: Other entries of arena.json.
+    """
+    rows = [row for _, of_bout in found for _, of_method in of_bout.values() for row in of_method]
+    write_csv(path / "arena.csv", HEADS, rows)
     said = {
         "perfeds2": __version__,
         **({"suite": plan.suite} if plan.suite else {}),
-        "tasks": list(dict.fromkeys(bout.task for bout in plan.bouts)),
+        "tasks": list(dict.fromkeys(bout.task for bout, _ in found)),
         "cells": list(plan.cells),
-        "methods": list(plan.bouts[0].methods),
-        "mine": [name for name, named in plan.bouts[0].methods.items() if named.source],
+        "methods": list(methods),
+        "mine": [name for name, is_own in methods.items() if is_own],
         "seeds": list(plan.seeds),
         "tune": plan.tries,
-        "bouts": [describe_bout(bout, own) for bout, own in zip(plan.bouts, found, strict=True)],
+        **more,
+        "bouts": [describe_bout(bout, own) for bout, own in found],
     }
-    write_text(path / "arena.json", json.dumps(said, indent=1) + "\n")
+    write_json(path / "arena.json", said)

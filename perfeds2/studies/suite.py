@@ -20,12 +20,11 @@ from pydantic import Field
 
 from perfeds2 import __version__
 from perfeds2.errors import InputError, did_you_mean, need_extra
-from perfeds2.files import write_atomically, write_text
+from perfeds2.files import read_json, write_atomically, write_text
 from perfeds2.runs.store import Row
-from perfeds2.runs.table import write_csv
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml
-from perfeds2.studies.arena import AT_END, HEADS, TO_TARGET, describe_bout
+from perfeds2.studies.arena import AT_END, TO_TARGET, write_bouts
 from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_plan
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def write_submissions(plan: ArenaPlan, folder: Path, place: Path) -> list[Path]:
         folder: The folder of the finished arena.
         place: Where to write. One file takes the user's own method, or the only one.
     """
-    said = json.loads((folder / "arena.json").read_text(encoding="utf-8"))
+    said = read_json(folder / "arena.json")
     names: list[str] = said["mine"] or said["methods"]
     single = place.suffix == ".json"
     if single and len(names) > 1:
@@ -275,24 +274,11 @@ def merge_submissions(folder: Path, out: Path) -> None:
         wrong = next((place for place in places if place not in rows or places.count(place) > 1), None)
         if wrong is not None:
             raise InputError(f"{path} has {wrong[0]} on {wrong[1]} twice, or suite {one.suite} does not have it.")
-    met = [bout for bout in plan.bouts if rows[bout.task, bout.cell]]
+    met = [(bout, own) for bout in plan.bouts if (own := rows[bout.task, bout.cell])]
     out.mkdir(parents=True, exist_ok=True)
-    write_csv(
-        out / "arena.csv", HEADS, [row for own in rows.values() for _, of_method in own.values() for row in of_method]
-    )
-    said = {
-        "perfeds2": __version__,
-        "suite": plan.suite,
-        "tasks": list(dict.fromkeys(bout.task for bout in met)),
-        "cells": list(plan.cells),
-        "methods": [one.method for one in found.values()],
-        "mine": [one.method for one in found.values() if one.source],
-        "seeds": list(plan.seeds),
-        "tune": plan.tries,
-        "submissions": [one.model_dump(include={"method", "perfeds2", "source", "key"}) for one in found.values()],
-        "bouts": [describe_bout(bout, rows[bout.task, bout.cell]) for bout in met],
-    }
-    write_text(out / "arena.json", json.dumps(said, indent=1) + "\n")
+    submissions = [one.model_dump(include={"method", "perfeds2", "source", "key"}) for one in found.values()]
+    methods = {one.method: bool(one.source) for one in found.values()}
+    write_bouts(out, plan, met, methods, submissions=submissions)
 
 
 def _rows(plan: ArenaPlan, bout: Bout, own: SubmittedBout, of: Submission, path: Path) -> list[Row]:
