@@ -198,7 +198,7 @@ ADDITIONS = {
         "assert 'two  2' in command_line('errata', '99')",
         besides=(
             "paper/errata/errata.toml",
-            '[99]\nwhere = "here"\nprinted = "p"\nwrong = "w"\nours = "o"\ncode = []\ntests = []\n',
+            '[99]\nwhere = "here"\nprinted = "p"\nwrong = "w"\nours = "o"\ncode = []\ntests = []\nnumbers = [["two", 2]]\n',
         ),
     ),
     "tracker": Addition(

@@ -15,8 +15,7 @@ def errata(
 ) -> None:
     """Show where the paper's formulas are wrong, with numbers.
 
-    Every number is computed now. For example, perfeds2 errata 9 runs Algorithm 2 as printed: 11 of 20 UEs are never
-    scheduled.
+    For example, perfeds2 errata 9 shows that Algorithm 2 as printed never schedules 11 of 20 UEs.
     """
     with guarded("errata", []):
         from perfeds2.paper.errata import errata_markdown, errata_table, errata_text

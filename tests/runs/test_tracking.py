@@ -14,7 +14,8 @@ from perfeds2 import compare, errors
 from perfeds2.errors import InputError
 from perfeds2.runs import trackers as module
 from perfeds2.runs.progress import Board, Live, Tail, open_live
-from perfeds2.runs.trackers import TOLD, TRACKERS, Tracked, flat, read_told, trackers
+from perfeds2.runs.trackers import TOLD, TRACKERS, Tracked, read_told, trackers
+from perfeds2.spec.resolve import flattened
 
 OWN = """
 import json
@@ -286,6 +287,6 @@ def test_mlflow_reads_back_every_point_once(tmp_path, monkeypatch):
     assert [(one.timestamp, one.step, one.value) for one in found] == [(500 * n, 3 * n, n / 10) for n in range(5)]
 
 
-def test_a_spec_is_told_flat():
+def test_nested_settings_are_flattened_to_dotted_names():
     nested = {"run": {"seeds": [0, 1], "rounds": 3}, "each": {"A": {"beta": 0.1}}}
-    assert flat(nested) == [("run.seeds", "0,1"), ("run.rounds", 3), ("each.A.beta", 0.1)]
+    assert flattened(nested) == {"run.seeds": [0, 1], "run.rounds": 3, "each.A.beta": 0.1}

@@ -1,24 +1,57 @@
 """Show where the paper contradicts itself, and by how much.
 
-``errata.toml`` describes the errors; the functions in this folder compute their numbers. ``errata_markdown`` writes
+``errata.toml`` describes the errors, with the numbers that ``benchmarks/errata`` computes. ``errata_markdown`` writes
 ``docs/reports/errata.md``, and ``perfeds2 errata N`` prints one erratum.
 """
 
 import textwrap
+import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from perfeds2.errors import InputError
-from perfeds2.paper.errata import network, theory
-from perfeds2.paper.errata.erratum import Erratum, Numbers, load_errata
 
-PROSE, ERRATA = load_errata(network.NUMBERS | theory.NUMBERS)
+Numbers = list[tuple[str, int | float | str]]  # what is measured, and its value
 FIRST_NEW = 16
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """One place in the paper: what it says, what is so, and the numbers that show it."""
+
+    number: int
+    where: str  # in the paper
+    printed: str
+    wrong: str
+    ours: str  # what the product does
+    code: tuple[str, ...]  # dotted names
+    tests: tuple[str, ...]  # file::test
+    numbers: Numbers  # empty if it concerns names only
+
+
+def load_errata() -> tuple[dict[str, str], tuple[Erratum, ...]]:
+    """Return the surrounding texts, and the errata in order."""
+    read: dict[str, Any] = tomllib.loads(Path(__file__).with_name("errata.toml").read_text(encoding="utf-8"))
+    prose = {name: text.strip() for name, text in read.items() if isinstance(text, str)}
+    errata = []
+    for number, said in read.items():
+        if isinstance(said, dict):
+            words = {key: " ".join(said[key].split()) for key in ("where", "printed", "wrong", "ours")}
+            references: dict[str, Any] = {key: tuple(said[key]) for key in ("code", "tests")}
+            numbers = [(label, value) for label, value in said.get("numbers", [])]
+            errata.append(Erratum(int(number), **words, **references, numbers=numbers))
+    return prose, tuple(errata)
+
+
+PROSE, ERRATA = load_errata()
 
 
 def errata_text(numbers: Sequence[int] | None = None) -> str:
     """Return the given errata in full, or the numbers of all of them, for the terminal."""
     if numbers is None:
-        blocks = [f"{item.number}. {item.where}\n" + _aligned(item.show()) for item in ERRATA]
+        blocks = [f"{item.number}. {item.where}\n" + _aligned(item.numbers) for item in ERRATA]
         return "\n\n".join([*blocks, "In full: perfeds2 errata N"])
     return "\n\n".join(_in_full(item) for item in chosen(numbers))
 
@@ -26,7 +59,7 @@ def errata_text(numbers: Sequence[int] | None = None) -> str:
 def errata_table(numbers: Sequence[int] | None = None) -> str:
     """Return one line per number: erratum, label and value, separated by tabs."""
     items = ERRATA if numbers is None else chosen(numbers)
-    return "\n".join(f"{item.number}\t{label}\t{value}" for item in items for label, value in item.show())
+    return "\n".join(f"{item.number}\t{label}\t{value}" for item in items for label, value in item.numbers)
 
 
 def errata_markdown() -> str:
@@ -61,7 +94,7 @@ def _in_full(item: Erratum) -> str:
         lines += textwrap.wrap(
             text, 100, initial_indent=f"  {name:<9}", subsequent_indent=" " * 11, break_long_words=False
         )
-    return "\n".join([*lines, _aligned(item.show())])
+    return "\n".join([*lines, _aligned(item.numbers)])
 
 
 def _aligned(numbers: Numbers) -> str:
@@ -72,11 +105,10 @@ def _aligned(numbers: Numbers) -> str:
 
 
 def _markdown_section(item: Erratum) -> str:
-    numbers = item.show()
     table = [
         "| measured | |",
         "|---|---:|",
-        *(f"| {_escaped(label)} | {_written(value)} |" for label, value in numbers),
+        *(f"| {_escaped(label)} | {_written(value)} |" for label, value in item.numbers),
     ]
     return "\n".join(
         [
@@ -88,7 +120,7 @@ def _markdown_section(item: Erratum) -> str:
             "",
             f"**Ours.** {_escaped(item.ours)}",
             "",
-            *(table if numbers else ["This erratum concerns names only, so there is no number."]),
+            *(table if item.numbers else ["This erratum concerns names only, so there is no number."]),
             "",
             f"* Command: `perfeds2 errata {item.number}`",
             "* Code: " + ", ".join(f"`{name}`" for name in item.code),

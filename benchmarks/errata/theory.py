@@ -8,7 +8,7 @@ from scipy.optimize import root_scalar
 
 from perfeds2.allocation.schedule import deficit
 from perfeds2.allocation.shares import equal_shares
-from perfeds2.paper.errata.erratum import Numbers
+from perfeds2.paper.errata import Numbers
 from perfeds2.theory import bounds
 from perfeds2.theory.constants import Constants, diversity, noise, smoothness
 from perfeds2.theory.optimum import optimum

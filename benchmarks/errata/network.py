@@ -15,7 +15,7 @@ from perfeds2.allocation.shares import equal_shares, nearest_feasible, share_bou
 from perfeds2.learning.partition import Samples, partition_by_label
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import LN2, PerUe, bandwidth_for_rate, rate_bps
-from perfeds2.paper.errata.erratum import Numbers
+from perfeds2.paper.errata import Numbers
 from perfeds2.timeline.protocol import Protocol, Stale
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
