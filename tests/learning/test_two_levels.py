@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from cells_twin import cloud_of, many_cells, replay_cells_slowly
+from two_levels_twin import cloud_of, many_cells, replay_cells_slowly
 
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.merges import Optax
