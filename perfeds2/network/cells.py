@@ -241,7 +241,7 @@ def _attach(heard: Int[np.ndarray, "n h"], sites: Sites, x_m: PerUe, y_m: PerUe)
             attached[ue] = site
             free[site] -= 1
     for ue in full:  # all that it hears are full
-        (open_,) = np.nonzero(free)
+        open_ = np.flatnonzero(free)
         site = int(open_[np.hypot(sites.x_m[open_] - x_m[ue], sites.y_m[open_] - y_m[ue]).argmin()])
         attached[ue] = site
         free[site] -= 1

@@ -273,7 +273,7 @@ def _clear_idle(conditions: Conditions, work: WorkLeft, server: Server) -> None:
 
 def _begin_jobs(conditions: Conditions, clock: Clock, handed: Ues) -> Clock:
     """Start the jobs of UEs that have just received a model. Changes the arrays of work in place."""
-    cell, jobs = conditions.cell, clock.jobs
+    cell, jobs, opened_s = conditions.cell, clock.jobs, clock.server.opened_s
     clock.compute_s[handed] = conditions.compute_s[handed]
     clock.bits[handed] = conditions.payload_bits
     clock.arrived_s[handed] = np.inf
@@ -288,10 +288,22 @@ def _begin_jobs(conditions: Conditions, clock: Clock, handed: Ues) -> Clock:
         jobs = replace(jobs, job_s=job_s, rate_factor=rate_factor)
     if clock.model_s is not None:
         model_s = clock.model_s.copy()
-        model_s[handed], sent_s = cell.send_models(handed, clock.time_s, clock.sent_s)
+        model_s[handed], sent_s = cell.send_models(handed, clock.time_s, max(clock.sent_s, opened_s))
         clock.compute_s[handed] += model_s[handed]
         clock = replace(clock, model_s=model_s, sent_s=sent_s)
+    elif opened_s > clock.time_s:  # the model is still on its way from the cloud
+        clock.compute_s[handed] += opened_s - clock.time_s
     return clock if jobs is None else replace(clock, jobs=jobs.begin(handed, clock.time_s, clock.compute_s))
+
+
+def open_later(conditions: Conditions, clock: Clock, opened_s: float, sent_s: float) -> Clock:
+    """Open the round that has just begun only at ``opened_s``: its model is not here before.
+
+    ``sent_s`` is when the base station had sent all earlier models. Changes the arrays of work in place.
+    """
+    server = replace(clock.server, opened_s=opened_s)
+    handed = np.flatnonzero(server.versions == server.round)
+    return _begin_jobs(conditions, replace(clock, server=server, sent_s=sent_s), handed)
 
 
 def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Ues]:

@@ -59,12 +59,7 @@ def simulate(
         >>> timeline.ues.shape
         (5, 2)
     """
-    if rounds is None and horizon_s is None:
-        raise ValueError("simulate needs rounds or horizon_s, got neither.")
-    if rounds is not None and rounds < 0:
-        raise ValueError(f"rounds must be at least 0, got {rounds}.")
-    if horizon_s is not None and not (horizon_s >= 0 and (math.isfinite(horizon_s) or rounds is not None)):
-        raise ValueError(f"horizon_s must be a finite number of seconds from 0, got {horizon_s}.")
+    check_length(rounds, horizon_s)
     conditions = conditions_of(cell, protocol, payload_bits, samples, bandwidth, schedule, shares, budget)
     crowd = find_crowd(conditions) if watch is None and knows(conditions) else None
     timeline = None if crowd is None else play_crowd(conditions, crowd, rounds, horizon_s, tell)
@@ -72,6 +67,16 @@ def simulate(
         return timeline
     _, timeline = play(conditions, start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
     return timeline
+
+
+def check_length(rounds: int | None, horizon_s: float | None) -> None:
+    """Raise ValueError unless these say when a simulation ends."""
+    if rounds is None and horizon_s is None:
+        raise ValueError("simulate needs rounds or horizon_s, got neither.")
+    if rounds is not None and rounds < 0:
+        raise ValueError(f"rounds must be at least 0, got {rounds}.")
+    if horizon_s is not None and not (horizon_s >= 0 and (math.isfinite(horizon_s) or rounds is not None)):
+        raise ValueError(f"horizon_s must be a finite number of seconds from 0, got {horizon_s}.")
 
 
 def conditions_of(
@@ -119,22 +124,40 @@ def play(
     tell: Tell | None = None,
 ) -> tuple[Clock, Timeline]:
     """Continue from a clock; return the clock where it stopped, and the past timeline with the new rounds appended."""
-    if past is None:
-        downlink = conditions.cell.downlink if clock.jobs is None else None  # otherwise the log has the waits
-        past = nothing_yet(conditions.compute_s, conditions.protocol.quorum, downlink)
+    past = before_rounds(conditions, clock) if past is None else past
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock is at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    record, last = Recorder(past), None if rounds is None else past.rounds + rounds
+    record = Recorder(past)
+    clock = advance(conditions, clock, record, None if rounds is None else past.rounds + rounds, horizon_s, watch, tell)
+    return clock, recorded(conditions, clock, record)
+
+
+def before_rounds(conditions: Conditions, clock: Clock) -> Timeline:
+    """Return the timeline before the first round of a clock."""
+    downlink = conditions.cell.downlink if clock.jobs is None else None  # otherwise the log has the waits
+    return nothing_yet(conditions.compute_s, conditions.protocol.quorum, downlink)
+
+
+def advance(
+    conditions: Conditions,
+    clock: Clock,
+    record: Recorder,
+    last: int | None,
+    horizon_s: float | None,
+    watch: Callable[[RoundInfo], None] | None = None,
+    tell: Tell | None = None,
+) -> Clock:
+    """Play and record rounds before round ``last`` that close by ``horizon_s``; return the clock where it stopped."""
     end_s = math.inf if horizon_s is None else horizon_s
     fast = play_fast if watch is None and knows(conditions) else None
     while True:
         if fast is not None:
             clock = fast(conditions, clock, record, last, horizon_s, tell) or clock
         if last is not None and clock.server.round >= last:
-            break
+            return clock
         ticked = tick(conditions, clock, end_s)
         if ticked is None or ticked[0].time_s > end_s:
-            break
+            return clock
         later, info = ticked
         record.add(info, clock.model_s if clock.jobs is None else None)
         if watch is not None:
@@ -142,6 +165,10 @@ def play(
         clock = later
         if tell is not None:
             tell(clock.server.round, clock.time_s)
+
+
+def recorded(conditions: Conditions, clock: Clock, record: Recorder) -> Timeline:
+    """Return the timeline of what was recorded up to a clock."""
     open_ = None if clock.jobs is None else open_parts(clock, conditions.cell.here(clock.time_s))
     waits_s = clock.model_s if clock.jobs is None else None
-    return clock, record.timeline(clock.server.versions, clock.arrived_s, waits_s, open_)
+    return record.timeline(clock.server.versions, clock.arrived_s, waits_s, open_)

@@ -1,6 +1,7 @@
 """Do base stations, UEs, bands and interference of many cells follow from their definitions?"""
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -8,10 +9,9 @@ import pytest
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, Sites, make_cells
 from perfeds2.network.link import Downlink
-from perfeds2.network.radios import RADIOS
+from perfeds2.network.radios import RADIOS, Radio
 
-UMI = RADIOS["umi"]
-assert UMI is not None
+UMI = cast("Radio", RADIOS["umi"])
 GRID = Sites.grid(7, 200.0)
 
 

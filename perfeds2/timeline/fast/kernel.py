@@ -125,7 +125,7 @@ def play_one_round(play, draw, loops, searching):
     state = (np.ones(2), np.ones(2), np.full(2, np.inf), np.zeros(2, np.int64), np.full(2, -1))
     followed = Followed(np.arange(2), two, *state)
     buffers = new_buffers(1, 1, 8), new_scratch(2, searching)
-    play(loops, rules, followed, np.ones((1, 2)), np.empty((1, 0), np.int64), 0, 0.0, np.zeros(2), *buffers)
+    play(loops, rules, followed, np.ones((1, 2)), np.empty((1, 0), np.int64), 0, 0.0, np.zeros(3), *buffers)
 
 
 def new_buffers(rounds, quorum, lost_rows):
@@ -175,7 +175,7 @@ def settle(loops, rules, followed, signal, rows, played, round_, time_s, hope, r
     close_s = _close(rules, followed, rows, played, round_, scratch)
     if close_s == np.inf:
         return ASK, lost_rows, time_s
-    close_s = max(close_s, time_s)
+    close_s = max(close_s, time_s, hope[2])
     if rules.others and not _hopeless(loops[0], rules, followed, round_, time_s, close_s, hope, scratch):
         return LOST_HOPE, lost_rows, time_s
     if close_s > rules.horizon_s:

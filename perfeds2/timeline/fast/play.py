@@ -137,7 +137,7 @@ def play_fast(
     work = (clock.compute_s.copy(), clock.bits.copy(), clock.arrived_s.copy())
     of_server = (server.versions[ues], server.merged_in[ues])
     followed = kernel.names.Followed(ues, conditions.compute_s[ues], *work, *of_server)
-    played = _play(kernel, conditions, rules, followed, server.round, clock.time_s, record, last, tell)
+    played = _play(kernel, conditions, rules, followed, server.round, clock.time_s, server.opened_s, record, last, tell)
     if played is None:
         return None
     round_, time_s = played
@@ -190,12 +190,13 @@ def _play(
     followed: "Followed",
     round_: int,
     time_s: float,
+    opened_s: float,
     record: Recorder,
     last: int | None,
     tell: Tell | None,
 ) -> tuple[int, float] | None:
     """Play rounds in blocks; return the open round and when it opened, or None if an unfollowed UE might arrive."""
-    hope = np.array([0.0, rules.others_s])
+    hope = np.array([0.0, rules.others_s, opened_s])
     scratch = kernel.names.new_scratch(followed.ues.size, rules.policy == kernel.names.EQUAL_FINISH)
     loops, most, rounds, lost_rows = kernel.loops, max(AT_A_TIME // followed.ues.size, 1), FEW_ROUNDS, LOST_ROWS
     while last is None or round_ < last:

@@ -1,0 +1,150 @@
+"""Simulate many cells below a cloud: each edge plays its own rounds, and the cloud merges the edges' models.
+
+After κ₂ of its rounds an edge sends its model to the cloud and opens its next round with the cloud's. Between these
+exchanges edges are independent, so each plays its κ₂ rounds at once. The cloud runs the protocol of a server whose UEs
+are the edges. Its clock knows only when their models arrive.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from perfeds2.allocation.bandwidth import Policy, equal_share
+from perfeds2.network.cells import Cells
+from perfeds2.timeline.clock import open_later, start_clock
+from perfeds2.timeline.cloud import joined
+from perfeds2.timeline.fast.play import Tell
+from perfeds2.timeline.protocol import IDLE, Protocol, close_round, hand_out, open_server
+from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.recorder import Recorder
+from perfeds2.timeline.simulate import advance, before_rounds, check_length, conditions_of, recorded
+from perfeds2.timeline.state import Conditions
+
+
+def simulate_cells(
+    cells: Cells,
+    protocol: Protocol,
+    cloud: Protocol,
+    *,
+    payload_bits: float,
+    samples: float,
+    model_bits: float = 0.0,
+    edge_rounds: int = 1,
+    rounds: int | None = None,
+    horizon_s: float | None = None,
+    bandwidth: Policy = equal_share,
+    tell: Tell | None = None,
+) -> Timeline:
+    """Play edges and cloud for a number of edge rounds of all cells together, until a time, or the first of the two.
+
+    Args:
+        cells: The cells and their backhaul.
+        protocol: When an edge closes a round; every edge has the same quorum.
+        cloud: When the cloud closes a round on models of edges, with ``stale="wait"``.
+        payload_bits: Size of one upload in bits.
+        samples: Samples that one job computes on.
+        model_bits: Size of a model on the backhaul, in bits.
+        edge_rounds: Rounds of an edge between two exchanges with the cloud (κ₂).
+        rounds: Stop after this many rounds of all edges together.
+        horizon_s: Stop at this simulated time, in seconds.
+        bandwidth: Policy that shares the band of each cell.
+        tell: Called with the number of closed rounds and the simulated time.
+
+    Returns:
+        The timeline of all UEs, with the cloud's rounds.
+
+    Raises:
+        ValueError: If an argument is out of range, or a round can never close.
+    """
+    count = len(cells.cells)
+    check_length(rounds, horizon_s)
+    if edge_rounds < 1:
+        raise ValueError(f"edge_rounds must be at least 1, got {edge_rounds}.")
+    if protocol.rests or protocol.drafts or cloud.rests or cloud.drafts or cloud.rest_rounds > 1:
+        raise ValueError("edges and cloud close rounds on the first arrivals, without rests, drafts and rest_rounds.")
+    if cloud.max_staleness is not None and (cloud.stale != "wait" or cloud.quorum * (cloud.max_staleness + 1) < count):
+        raise ValueError(
+            f"with a bound, the cloud needs stale='wait' and a quorum times (max_staleness + 1) of at least {count}, "
+            f"the number of cells; got {cloud}."
+        )
+    server, end_s = open_server(count, cloud), math.inf if horizon_s is None else horizon_s
+    edges = [_Edge(conditions_of(cell, protocol, payload_bits, samples, bandwidth)) for cell in cells.cells]
+    transfer_s, closed_s = cells.transfer_s(model_bits), np.empty(count)
+    merged, staleness, arrivals_s, times_s, handings = [], [], [], [], []  # of the cloud's rounds
+    handed = np.arange(count)
+    while True:
+        for edge in handed:
+            closed_s[edge] = edges[edge].play(edge_rounds, horizon_s)
+        arrival_s = closed_s + transfer_s
+        closing = close_round(server, arrival_s, cloud)
+        time_s = closing.time_s
+        known = edge_rounds * (server.round * cloud.quorum + np.count_nonzero(closed_s <= time_s))
+        if math.isinf(time_s) or time_s > end_s or (rounds is not None and known > rounds):
+            break
+        merged.append(closing.merged)
+        staleness.append(server.round - server.versions[closing.merged])
+        arrivals_s.append(arrival_s[closing.merged])
+        times_s.append(time_s)
+        server, hand = hand_out(server, closing, cloud)
+        handed = hand.handed
+        handings.append(np.isin(np.arange(count), handed))
+        for edge in handed:
+            edges[edge].open(time_s + transfer_s[edge])
+        if tell is not None:
+            tell(int(known), time_s)
+    last_s = max(edge.clock.time_s for edge in edges)
+    for edge in np.flatnonzero(np.isfinite(closed_s)):  # they wait for the cloud when the timeline ends
+        edges[edge].open(last_s)
+    waits = any(edge.has_waited for edge in edges)
+    timelines = [edge.timeline(waits) for edge in edges]
+    timeline = joined(
+        timelines,
+        cells.ues,
+        edge_rounds,
+        cells=np.array(merged, int).reshape(-1, cloud.quorum),
+        staleness=np.array(staleness, int).reshape(-1, cloud.quorum),
+        arrival_s=np.array(arrivals_s, float).reshape(-1, cloud.quorum),
+        time_s=np.array(times_s, float),
+        handed=np.array(handings, bool).reshape(-1, count),
+        backhaul_bits=model_bits,
+    )
+    return timeline if rounds is None else timeline.prefix(min(rounds, timeline.rounds))
+
+
+class _Edge:
+    """A cell with the clock and the record of its own rounds."""
+
+    def __init__(self, conditions: Conditions) -> None:
+        self.conditions, self.clock = conditions, start_clock(conditions)
+        self._record, self._sent_s = Recorder(before_rounds(conditions, self.clock)), 0.0
+        self._waits_s = {0: 0.0}  # of UEs for a model from the cloud, by version
+
+    def play(self, rounds: int, horizon_s: float | None) -> float:
+        """Play some rounds; return when the last one closed, infinite if that is after the horizon."""
+        last = self.clock.server.round + rounds
+        if self.conditions.cell.downlink is not None:  # ``open`` sends the model of the last round once more
+            self.clock = advance(self.conditions, self.clock, self._record, last - 1, horizon_s)
+            self._sent_s = self.clock.sent_s
+        self.clock = advance(self.conditions, self.clock, self._record, last, horizon_s)
+        return self.clock.time_s if self.clock.server.round == last else math.inf
+
+    def open(self, time_s: float) -> None:
+        """Open the next round with the model that the cloud has sent."""
+        self._waits_s[self.clock.server.round] = time_s - self.clock.time_s
+        self.clock = open_later(self.conditions, self.clock, time_s, self._sent_s)
+
+    @property
+    def has_waited(self) -> bool:
+        return any(self._waits_s.values())
+
+    def timeline(self, waits: bool) -> Timeline:
+        """Return its own rounds; ``waits`` says whether to record how long UEs waited for models."""
+        timeline = recorded(self.conditions, self.clock, self._record)
+        if not waits or timeline.model_s is not None or timeline.log is not None:  # they have these waits
+            return timeline
+        waits_s = np.zeros(timeline.rounds + 1)
+        waits_s[list(self._waits_s)] = list(self._waits_s.values())
+        open_model_s = np.where(timeline.open_version == IDLE, 0.0, waits_s[timeline.open_version])
+        of = {"model_s": waits_s[timeline.versions], "lost_model_s": waits_s[timeline.lost_version]}
+        return replace(timeline, **of, open_model_s=open_model_s)

@@ -1,0 +1,193 @@
+"""The slow twin of many cells: what would edges and a cloud do if every UE, edge and transfer were a process of its own?
+
+As ``twin``, it is written from the description alone and shares no function with the package. An edge is a server with
+phones of its own; the cloud closes its rounds by the same rule as a server, on edges instead of phones.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import simpy
+from twin import OUT, Phone, Weather, change_weather, in_turn, open_the_air, overdue, who_closes
+from twin_inputs import Radio, Round, RoundRules
+
+MEASURES_S, BETTER_DB = 0.16, 3.0  # event A3: a neighbour is 3 dB better at two measurements in a row
+
+
+@dataclass(frozen=True)
+class EdgeInputs:
+    """What an edge is told."""
+
+    radio: Radio
+    compute_s: Sequence[float]
+    transfer_s: float  # of a model over the backhaul
+
+
+@dataclass(frozen=True)
+class Moving:
+    """Which UEs go from cell to cell: what each would measure at a second, in dB for every edge."""
+
+    level_db: Callable[[float], Sequence[Sequence[float]]]  # by UE and edge
+    first: Sequence[int]  # the edge each UE begins in
+
+
+@dataclass
+class CloudRound:
+    time_s: float
+    edges: tuple[int, ...]
+    staleness: tuple[int, ...]
+
+
+@dataclass
+class Edge:
+    """An edge as the cloud sees it has a version and an arrival, just as a phone has for a server."""
+
+    number: int
+    inputs: EdgeInputs
+    phones: list[Phone]
+    bell: simpy.Store
+    weather: Weather = field(default_factory=Weather)
+    history: list[Round] = field(default_factory=list)
+    version: int = 0  # of the cloud's model that it works from
+    arrived_s: float = math.inf  # when its model was at the cloud
+    merged_in: int = -1
+    has_model: bool = True
+    is_empty: bool = False
+    here: bool = True
+
+    def give(self, phones: list[Phone], version: int) -> None:
+        """Give phones a model; while it is on its way from the cloud, they wait for it."""
+        for phone in phones:
+            if phone.takes_one():
+                phone.begin(version, 0.0 if self.has_model else math.inf)
+
+    def receive(self) -> None:
+        """The cloud's model is here: who waits for it begins to compute."""
+        self.has_model = True
+        for phone in self.phones:
+            if phone.busy and phone.ready_s == math.inf:
+                phone.ready_s = phone.env.now + phone.compute_s
+                phone.process.interrupt("model")
+        self.bell.put(-1)
+
+
+def play_cells(
+    edges: Sequence[EdgeInputs],
+    rules: RoundRules,
+    cloud_rules: RoundRules,
+    payload_bits: float,
+    edge_rounds: int,
+    until_s: float,
+    moving: Moving | None = None,
+) -> tuple[list[list[Round]], list[CloudRound]]:
+    """All rounds of the edges and of the cloud until a time."""
+    env = simpy.Environment()
+    living, inbox, cloud_history = [], simpy.Store(env), []
+    for number, inputs in enumerate(edges):
+        bell = simpy.Store(env)
+        phones = [Phone(env, ue, float(s), payload_bits, bell) for ue, s in enumerate(inputs.compute_s)]
+        edge = Edge(number, inputs, phones, bell)
+        living.append(edge)
+        if moving is not None:
+            for phone in phones:
+                phone.here = moving.first[phone.number] == number
+        if inputs.radio.coherence_s < math.inf:
+            env.process(change_weather(env, phones, inputs.radio, edge.weather))
+    if moving is not None:
+        env.process(hand_over(env, living, moving))
+    for edge in living:
+        env.process(serve(env, edge, rules, edge_rounds, inbox))
+    env.process(merge_edges(env, living, cloud_rules, inbox, cloud_history))
+    env.run(until=until_s)
+    return [edge.history for edge in living], cloud_history
+
+
+def serve(env, edge: Edge, rules: RoundRules, edge_rounds: int, inbox: simpy.Store):
+    """An edge's server: round after round, and after some of them its model goes to the cloud."""
+    phones, places, k = edge.phones, len(edge.phones), 0
+    if rules.stale == "wait" and rules.max_staleness is not None:
+        places = rules.quorum * (rules.max_staleness + 1)
+    edge.give([phone for phone in phones if phone.here][:places], 0)
+    while True:
+        open_the_air(phones, edge.inputs.radio, k, None, edge.weather)
+        while not edge.has_model or (merged := who_closes(phones, k, rules, None)) is None:
+            yield edge.bell.get()
+            yield env.timeout(0)  # whoever arrives at this very instant counts too
+            if edge.weather.moved:
+                edge.weather.moved = False
+                edge.give(in_turn(phones, places), k)
+                yield env.timeout(0)
+                open_the_air(phones, edge.inputs.radio, k, None, edge.weather)
+        merged.sort(key=lambda phone: (phone.arrived_s, phone.number))
+        edge.history.append(Round(env.now, tuple(p.number for p in merged), tuple(k - p.version for p in merged)))
+        refused = [p for p in phones if p.arrived_s < math.inf and overdue(p, k, rules)]
+        for phone in merged:
+            phone.rest()
+            phone.merged_in = k
+        if (k + 1) % edge_rounds == 0:
+            edge.has_model = False
+            env.process(upload(env, edge, inbox))
+        if rules.stale == "wait" and rules.max_staleness is not None:
+            next_ = in_turn(phones, places)
+        else:
+            too_old = [phone for phone in phones if rules.stale == "restart" and overdue(phone, k + 1, rules)]
+            idle = [phone for phone in phones if phone.version == OUT and phone not in merged]
+            next_ = list(dict.fromkeys([*merged, *refused, *too_old, *idle]))
+            for phone in next_:
+                if not phone.here:
+                    phone.drop()
+        k += 1
+        edge.give([phone for phone in next_ if phone.here], k)
+        yield env.timeout(0)  # a dropped job must be over before the new rates are announced
+
+
+def upload(env, edge: Edge, inbox: simpy.Store):
+    yield env.timeout(edge.inputs.transfer_s)
+    edge.arrived_s = env.now
+    inbox.put(edge.number)
+
+
+def merge_edges(env, edges: list[Edge], rules: RoundRules, inbox: simpy.Store, history: list[CloudRound]):
+    """The cloud: a server whose phones are the edges."""
+    k = 0
+    while True:
+        while (merged := who_closes(edges, k, rules, None)) is None:  # type: ignore[arg-type]  # an edge is like a phone
+            yield inbox.get()
+            yield env.timeout(0)
+        merged.sort(key=lambda edge: (edge.arrived_s, edge.number))
+        numbers = tuple(edge.number for edge in merged)
+        history.append(CloudRound(env.now, numbers, tuple(k - edge.version for edge in merged)))
+        k += 1
+        for number in numbers:
+            edges[number].merged_in, edges[number].version, edges[number].arrived_s = k - 1, k, math.inf
+            env.process(download(env, edges[number]))
+
+
+def download(env, edge: Edge):
+    yield env.timeout(edge.inputs.transfer_s)
+    edge.receive()
+
+
+def hand_over(env, edges: list[Edge], moving: Moving):
+    """Event A3: a UE goes to the best of the edges that were 3 dB better than its own, now and one measurement ago."""
+    serving, better = list(moving.first), [set[int]() for _ in moving.first]
+    count = 0
+    while True:
+        levels, touched = moving.level_db(count * MEASURES_S), set[int]()
+        for ue, own in enumerate(levels):
+            now_better = {e for e, level in enumerate(own) if level > own[serving[ue]] + BETTER_DB}
+            still = better[ue] & now_better
+            better[ue] = now_better
+            if still:
+                target = max(still, key=lambda e, own=own: (own[e], -e))
+                for edge, comes in ((serving[ue], False), (target, True)):
+                    phone = edges[edge].phones[ue]
+                    phone.come() if comes else phone.leave(False)
+                    touched.add(edge)
+                serving[ue], better[ue] = target, set()
+        for edge in touched:
+            edges[edge].weather.moved = True
+            edges[edge].bell.put(-1)
+        count += 1
+        yield env.timeout(count * MEASURES_S - env.now)

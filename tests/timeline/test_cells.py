@@ -1,0 +1,192 @@
+"""Do edges and cloud play as their description says? By hand, against single cells, and against a slow twin."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cells_twin import EdgeInputs, play_cells
+from random_runs import STALE, assert_same, only, uneven_share
+from twin_inputs import Radio, RoundRules
+
+from perfeds2.allocation.bandwidth import equal_share
+from perfeds2.network.cell import Cell
+from perfeds2.network.cells import Cells, Sites, make_cells
+from perfeds2.network.link import Downlink
+from perfeds2.timeline.cells import simulate_cells
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.simulate import simulate
+
+LOAD: dict[str, Any] = {"payload_bits": 1e5, "samples": 100.0}
+
+
+def cells_of(ues: int, count: int, seed: int = 0, backhaul_s: float = 0.0, **rest) -> Cells:
+    return make_cells(Cell.draw(ues, seed, **rest), Sites.grid(count, 200.0), 200.0, backhaul_s=backhaul_s)
+
+
+def rounds_of(timeline: Timeline, edge: int, ues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The times of an edge's rounds, and the UEs they merged in the edge's own numbers."""
+    assert timeline.cloud is not None
+    rows = timeline.cloud.cell == edge
+    return timeline.time_s[rows], np.searchsorted(ues, timeline.ues[rows])
+
+
+@pytest.mark.parametrize("clock", ["numpy", "compiled"])
+def test_one_cell_with_a_free_backhaul_is_a_single_cell(clock):
+    cells, protocol = cells_of(12, 1, seed=3), Protocol(3, 4)
+    with only(clock):
+        many = simulate_cells(cells, protocol, Protocol(1), **LOAD, edge_rounds=2, rounds=30)
+        alone = simulate(cells.cells[0], protocol, **LOAD, rounds=30)
+    assert many.cloud is not None
+    np.testing.assert_array_equal(many.cloud.time_s, alone.time_s[1::2])
+    open_ = {"open_arrival_s": many.open_arrival_s}  # jobs that arrive later are known, because more was played
+    assert_same(replace(many, cloud=None), replace(alone, **open_))
+
+
+def test_edges_are_independent_until_the_cloud_merges_them():
+    """κ₂ = 5: the first five rounds of each edge are those of its cell alone, whatever the others are like."""
+    one, other = cells_of(12, 2, seed=1), cells_of(12, 2, seed=1)
+    other = replace(other, cells=[one.cells[0], replace(other.cells[1], bandwidth_hz=1e5)])
+    for cells in (one, other):
+        timeline = simulate_cells(cells, Protocol(2, 3), Protocol(2), **LOAD, edge_rounds=5, rounds=10)
+        for edge, cell in enumerate(cells.cells):
+            alone = simulate(cell, Protocol(2, 3), **LOAD, rounds=5)
+            times_s, merged = rounds_of(timeline, edge, cells.ues[edge])
+            np.testing.assert_array_equal(times_s, alone.time_s)
+            np.testing.assert_array_equal(merged, alone.ues)
+
+
+def test_two_synchronous_edges_by_hand():
+    """Jobs of 1 s and 2 s in two edges, no time to send, 0.25 s of backhaul each way, κ₂ = 2.
+
+    Edge 0 closes at 1 and 2 s, edge 1 at 2 and 4 s. The cloud has both at 4.25 s and its model is there at 4.5 s. So
+    edge 0 closes at 5.5 and 6.5 s, edge 1 at 6.5 and 8.5 s.
+    """
+    cells = cells_of(4, 2, backhaul_s=0.25)
+    cells = replace(
+        cells,
+        cells=[replace(c, cpu_hz=np.full(2, 1e8 / (e + 1)), bandwidth_hz=1e15) for e, c in enumerate(cells.cells)],
+    )
+    load: dict[str, Any] = {"payload_bits": 1e-6, "samples": 1e8 / cells.cells[0].cycles_per_sample}
+    timeline = simulate_cells(cells, Protocol(2), Protocol(2), **load, edge_rounds=2, rounds=8)
+    cloud = timeline.cloud
+    assert cloud is not None
+    np.testing.assert_allclose(timeline.time_s, [1, 2, 2, 4, 5.5, 6.5, 6.5, 8.5], atol=1e-9)
+    np.testing.assert_array_equal(cloud.cell, [0, 0, 1, 1, 0, 0, 1, 1])
+    np.testing.assert_allclose(cloud.time_s[0], 4.25, atol=1e-9)
+    np.testing.assert_allclose(cloud.arrival_s[0], [2.25, 4.25], atol=1e-9)
+    assert cloud.rows[0] == 4
+    assert timeline.model_s is not None
+    np.testing.assert_allclose(timeline.model_s[:, 0], [0, 0, 0, 0, 2.5, 0, 0.5, 0], atol=1e-9)
+    np.testing.assert_array_equal(timeline.staleness[:, 0], [0, 0, 2, 0, 2, 0, 2, 0])  # in rows of all edges
+    waiting = timeline.seconds()
+    assert waiting["computing"] == pytest.approx(2 * 8.5 + 2 * 6.5 + 2 * 2, abs=1e-6)  # waiting for a model included
+
+
+def test_what_a_base_station_sends_waits_for_the_cloud():
+    """With a downlink, the next model goes on air when it has come from the cloud, not when the round closes."""
+    cells = cells_of(4, 2, backhaul_s=0.5, downlink=Downlink("multicast", 25.0, 1e6))
+    timeline = simulate_cells(cells, Protocol(2), Protocol(2), **LOAD, rounds=6)
+    cloud = timeline.cloud
+    assert cloud is not None
+    assert timeline.model_s is not None
+    opened_s = cloud.time_s[0] + 0.5
+    for row in (2, 3):
+        cell = cells.cells[cloud.cell[row]]
+        closed_s = timeline.time_s[:2][cloud.cell[:2] == cloud.cell[row]]
+        expected_s = opened_s - closed_s + cell.model_s(2) - cell.downlink_s
+        np.testing.assert_allclose(timeline.model_s[row], np.broadcast_to(expected_s, 2)[[0, 1]])
+
+
+def test_a_longer_simulation_begins_with_a_shorter_one():
+    cells = cells_of(21, 7, seed=2, backhaul_s=0.01)
+    more = simulate_cells(cells, Protocol(2, 3), Protocol(3, 3, "wait"), **LOAD, edge_rounds=2, rounds=90)
+    less = simulate_cells(cells, Protocol(2, 3), Protocol(3, 3, "wait"), **LOAD, edge_rounds=2, rounds=40)
+    cut = simulate_cells(cells, Protocol(2, 3), Protocol(3, 3, "wait"), **LOAD, edge_rounds=2, horizon_s=less.end_s)
+    for shorter in (less, cut):
+        assert shorter.rounds == 40
+        np.testing.assert_array_equal(shorter.ues, more.ues[:40])
+        np.testing.assert_array_equal(shorter.time_s, more.time_s[:40])
+        np.testing.assert_array_equal(shorter.staleness, more.staleness[:40])
+
+
+def test_the_compiled_clock_plays_the_same():
+    cells = cells_of(40, 4, seed=2, backhaul_s=0.05)
+    for protocol in (Protocol(3, 2), Protocol(3, 4, "wait"), Protocol(10), Protocol(1)):
+        played = []
+        for clock in ("numpy", "compiled"):
+            with only(clock):
+                played.append(
+                    simulate_cells(cells, protocol, Protocol(2, 2, "wait"), **LOAD, edge_rounds=3, rounds=100)
+                )
+        for name, column in played[0].columns.items():
+            np.testing.assert_array_equal(column, played[1].columns[name], err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_edges_and_cloud_agree_with_processes(seed):
+    """40 random settings: cells, protocols at both levels, κ₂, backhauls, radios that change within rounds."""
+    random = np.random.default_rng([seed, 32])
+    count, per_cell = int(random.integers(1, 5)), int(random.integers(1, 6))
+    coherence_s = None if seed % 3 else float(random.uniform(0.02, 0.2))
+    drawn = Cell.draw(count * per_cell, seed, cpu_hz=(2e7, 2e9), coherence_s=coherence_s)
+    backhaul: dict[str, Any] = {
+        "backhaul_bps": float(10 ** random.uniform(5, 8)),
+        "backhaul_s": float(random.uniform(0, 0.3)),
+    }
+    backhaul = backhaul if seed % 4 else {}
+    cells = make_cells(drawn, Sites.grid(count, 200.0), 200.0, interference="full" if seed % 2 else None, **backhaul)
+    quorum, bound = int(random.integers(1, per_cell + 1)), [None, int(random.integers(0, 5))][seed % 2]
+    protocol = Protocol(quorum, bound, STALE[seed % 3])
+    cloud_quorum = int(random.integers(1, count + 1))
+    least = -(-count // cloud_quorum) - 1
+    cloud = Protocol(cloud_quorum, None if seed % 5 < 2 else least + int(random.integers(0, 3)), "wait")
+    edge_rounds, policy = int(random.integers(1, 4)), [equal_share, uneven_share(seed)][seed % 2]
+    until_s = 3.0
+    timeline = simulate_cells(
+        cells, protocol, cloud, **LOAD, model_bits=1e5, edge_rounds=edge_rounds, horizon_s=until_s, bandwidth=policy
+    )
+    inputs = []
+    for cell, transfer_s in zip(cells.cells, cells.transfer_s(1e5).tolist(), strict=True):
+        signal_hz = cell.signal_hz if cell.coherence_s is None else cell.signal_in
+        radio = Radio(signal_hz, cell.bandwidth_hz, policy, coherence_s=cell.coherence_s or math.inf)
+        inputs.append(EdgeInputs(radio, cell.compute_s(100.0).tolist(), transfer_s))
+    rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)
+    cloud_rules = RoundRules(cloud.quorum, cloud.max_staleness, "wait")
+    edges, rounds = play_cells(inputs, rules, cloud_rules, 1e5, edge_rounds, until_s)
+    assert_agrees(timeline, cells, edges, rounds)
+
+
+def assert_agrees(timeline: Timeline, cells: Cells, edges, rounds) -> None:
+    cloud = timeline.cloud
+    assert cloud is not None
+    assert timeline.rounds == sum(map(len, edges)) > 0
+    for number, history in enumerate(edges):
+        times_s, merged = rounds_of(timeline, number, cells.ues[number])
+        np.testing.assert_allclose(times_s, [one.time_s for one in history], rtol=0, atol=1e-9)
+        np.testing.assert_array_equal(merged, np.reshape([one.ues for one in history], merged.shape))
+        rows = np.flatnonzero(cloud.cell == number)
+        made = np.append(0, rows + 1)  # the version after each of its rounds
+        local = np.searchsorted(made, timeline.versions[rows])
+        np.testing.assert_array_equal(made[local], timeline.versions[rows])
+        staleness = np.arange(rows.size)[:, None] - local
+        np.testing.assert_array_equal(staleness, np.reshape([one.staleness for one in history], staleness.shape))
+    np.testing.assert_allclose(cloud.time_s, [one.time_s for one in rounds], rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(cloud.cells, np.reshape([one.edges for one in rounds], cloud.cells.shape))
+    np.testing.assert_array_equal(cloud.staleness, np.reshape([one.staleness for one in rounds], cloud.cells.shape))
+
+
+def test_what_edges_and_cloud_cannot_do_is_refused():
+    cells = cells_of(8, 4)
+    for protocol, cloud, more, told in [
+        (Protocol(1), Protocol(2, 0, "wait"), {}, "at least 4, the number of cells"),
+        (Protocol(1), Protocol(2, 4), {}, "needs stale='wait'"),
+        (Protocol(1), Protocol(5), {}, "quorum must be at most the number of UEs"),
+        (Protocol(1, rests=True), Protocol(2), {}, "first arrivals"),
+        (Protocol(1), Protocol(2), {"edge_rounds": 0}, "edge_rounds must be at least 1"),
+        (Protocol(3), Protocol(2), {}, "quorum must be at most"),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            simulate_cells(cells, protocol, cloud, **LOAD, rounds=3, **more)
