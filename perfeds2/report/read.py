@@ -124,6 +124,7 @@ class RunResults:
     notes: tuple[str, ...] = ()
     took_part: int | None = None  # devices of a federation that were merged and evaluated
     radio: Json | None = None  # quality of the simulated links
+    cells: Json | None = None  # map of a run with many cells
     cost: Cost = SECONDS  # x axis of the curves
     looks: Mapping[str, LineStyle] = field(default_factory=dict)  # by algorithm; empty for the default styles
     score: Score = ACCURACY_SCORE  # the metric that is called accuracy
@@ -263,6 +264,7 @@ def read_summary(summary: Json) -> RunResults:
             for row in summary["algorithms"]
         ),
         radio=summary.get("radio"),
+        cells=summary.get("cells"),
     )
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from perfeds2.files import read_json, write_text
 from perfeds2.report.answer import answer
+from perfeds2.report.cells import cells_sections
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend
 from perfeds2.report.live import is_live
@@ -83,6 +84,7 @@ def page(run: RunResults, axis: str = "seconds") -> str:
         ),
         section("Good to know", *map(note, notes)),
         *timeline_sections(run),
+        *cells_sections(run, groups(run)),
         section("Run it again", verbatim(again), *spec, hint=f"In this run's folder; {same}."),
     ]
     return document(facts, headline, map(paragraph, paragraphs), sections)

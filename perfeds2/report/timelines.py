@@ -10,6 +10,7 @@ from perfeds2.chart import Chart, ChartAxis, Series
 from perfeds2.report.document import Part, section, with_legend
 from perfeds2.report.read import AlgorithmResult, RunResults
 from perfeds2.report.style import ACCURACY, ordered_styles
+from perfeds2.timeline.cloud import edge_staleness
 from perfeds2.timeline.record import Timeline
 
 MOST_MARKS = 2_000
@@ -81,7 +82,7 @@ def merge_charts(run: RunResults, shown: Sequence[Group]) -> list[Chart]:
     ages, shares = list[Series](), list[Series]()
     for label, style in ordered_styles([group.label for group in shown]).items():
         group = next(each for each in shown if each.label == label)
-        staleness = np.concatenate([timeline.staleness.ravel() for timeline in group.timelines])
+        staleness = np.concatenate([edge_staleness(timeline).ravel() for timeline in group.timelines])
         at_most = np.quantile(staleness, part, method="inverted_cdf")
         ages.append(Series(label, at_most, 100 * part, replace(style, marker=""), "line"))
         merged = np.add.reduceat(100 * group.timelines[0].shares, first) / np.diff(first, append=run.ues)

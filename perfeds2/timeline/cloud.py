@@ -191,6 +191,12 @@ def edge_versions(timeline: "Timeline") -> tuple[Int[np.ndarray, " K"], Int[np.n
     return rounds, versions
 
 
+def edge_staleness(timeline: "Timeline") -> Int[np.ndarray, "K A"]:
+    """Return how stale each merged update was, in rounds of the server that merged it."""
+    rounds, versions = edge_versions(timeline)
+    return rounds[:, None] - versions
+
+
 def end_to_end_staleness(timeline: "Timeline") -> Int[np.ndarray, "K A"]:
     """Return how stale each merged update was, in cloud rounds.
 

@@ -1,0 +1,104 @@
+"""Show many cells on a page: their map, the load of each, end-to-end staleness and the traffic to the cloud."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
+from perfeds2.files import Json
+from perfeds2.report.document import Part, section, with_legend
+from perfeds2.report.read import RunResults
+from perfeds2.report.style import ordered_styles
+from perfeds2.report.tables import Column, Table, counted
+from perfeds2.report.timelines import Group
+from perfeds2.shown import STATE_COLOURS
+from perfeds2.timeline.cloud import Cloud, edge_staleness, end_to_end_staleness
+from perfeds2.timeline.record import Timeline
+
+MOST_ROWS = 20  # cells in the table
+
+
+def cells_sections(run: RunResults, shown: Sequence[Group]) -> list[list[Part]]:
+    """Return the page sections on cells and cloud; none for a run with one cell."""
+    clouds = [group for group in shown if group.timelines[0].cloud is not None]
+    sections = [] if run.cells is None else [section("Cells", [map_chart(run.cells)], hint=_map_hint(run, run.cells))]
+    if not clouds:
+        return sections
+    timeline = clouds[0].timelines[0]
+    assert timeline.cloud is not None
+    hint = f"{clouds[0].label} with seed {run.seeds[0]}. {traffic(timeline, timeline.cloud)}"
+    sections.append(section("Load of each cell", load_table(timeline, timeline.cloud), hint=hint))
+    hint = (
+        "How many cloud rounds passed between the cloud's model that an update descends from and the cloud round that "
+        "merged it, over all seeds."
+    )
+    charts = with_legend([staleness_chart(clouds)], "Algorithms shown")
+    return [*sections, section("End-to-end staleness", *charts, hint=hint)]
+
+
+def map_chart(cells: Json) -> Chart:
+    """Draw base stations and the UEs attached to them at the start."""
+    ues = [f"UE {ue}, cell {cell}" for ue, cell in zip(cells["ue"], cells["ue_cell"], strict=True)]
+    stations = [f"Base station {number}" for number in range(len(cells["x_m"]))]
+    dot, station = LineStyle(STATE_COLOURS["computing"], (), "o"), LineStyle("", (), "^")
+    every = np.array([[*cells["x_m"], *cells["ue_x_m"]], [*cells["y_m"], *cells["ue_y_m"]]], float)
+    centre, reach = (every.max(axis=1) + every.min(axis=1)) / 2, 0.55 * max(float(np.ptp(every, axis=1).max()), 1.0)
+    x, y = (ChartAxis("m", limits=(float(at - reach), float(at + reach))) for at in centre)
+    items = [
+        Series("UE", cells["ue_x_m"], cells["ue_y_m"], dot, "marks", hover=ues, size_px=5),
+        Series("base station", cells["x_m"], cells["y_m"], station, "marks", hover=stations, size_px=11),
+    ]
+    return Chart("cells", "Base stations and UEs at the start", items, x, y, height_px=460, legend=True)
+
+
+def _map_hint(run: RunResults, cells: Json) -> str:
+    said = f"{counted(len(cells['x_m']), 'cell')} of seed {run.seeds[0]}."
+    if len(cells["ue"]) < run.ues:
+        said += f" {len(cells['ue']):,} of {run.ues:,} UEs are drawn."
+    handovers = cells["handovers"]
+    return said if handovers is None else f"{said} UEs changed their cell {handovers:,} times."
+
+
+def load_table(timeline: Timeline, cloud: Cloud) -> Table:
+    """Return a table of each cell's UEs, rounds and merged updates; with many cells, of those with most rounds."""
+    rounds = np.bincount(cloud.cell, minlength=cloud.edges)
+    in_cloud = np.bincount(cloud.cells.ravel(), minlength=cloud.edges)
+    in_edge = edge_staleness(timeline).mean(axis=1)
+    stale = np.bincount(cloud.cell, in_edge, cloud.edges) / np.maximum(rounds, 1)
+    order = np.argsort(-rounds, kind="stable")[:MOST_ROWS] if cloud.edges > MOST_ROWS else np.arange(cloud.edges)
+    rows = [
+        [
+            str(cell),
+            f"{cloud.sizes[cell]:,}",
+            f"{rounds[cell]:,}",
+            f"{timeline.end_s / rounds[cell]:,.3g}" if rounds[cell] else "–",
+            f"{rounds[cell] * timeline.quorum:,}",
+            f"{stale[cell]:.2f}",
+            f"{in_cloud[cell]:,}",
+        ]
+        for cell in order
+    ]
+    heads = ("Cell", "UEs", "Rounds", "Seconds a round", "Merged updates", "Mean staleness", "Merged by the cloud")
+    caption = f"The {MOST_ROWS} busiest of {cloud.edges:,} cells." if cloud.edges > MOST_ROWS else None
+    return Table([Column(head) for head in heads], rows, caption=caption)
+
+
+def traffic(timeline: Timeline, cloud: Cloud) -> str:
+    """Return a sentence on the cloud's rounds and what they sent over the backhaul."""
+    closed = counted(cloud.time_s.size, "round")
+    return f"The cloud closed {closed} in {timeline.end_s:,.4g} s; the backhaul carried {cloud.total_bits:,.4g} bit."
+
+
+def staleness_chart(shown: Sequence[Group]) -> Chart:
+    """Draw the distribution of end-to-end staleness of the updates that a cloud round merged."""
+    part, lines = np.linspace(0.0, 1.0, 201), list[Series]()
+    for label, style in ordered_styles([group.label for group in shown]).items():
+        group = next(each for each in shown if each.label == label)
+        ages = np.concatenate([end_to_end_staleness(timeline).ravel() for timeline in group.timelines])
+        ages = ages[ages >= 0]
+        if ages.size:
+            at_most = np.quantile(ages, part, method="inverted_cdf")
+            lines.append(Series(label, at_most, 100 * part, replace(style, marker=""), "line"))
+    title = "Updates at most this stale at the cloud"
+    return Chart("end-to-end", title, lines, ChartAxis("Cloud rounds"), ChartAxis("%", unit=" %"), group="cells")

@@ -1,0 +1,93 @@
+"""What the page says of many cells, on a small run whose numbers can be counted."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from perfeds2.network.cell import Cell
+from perfeds2.network.cells import Sites, make_cells
+from perfeds2.report.cells import load_table, map_chart, staleness_chart
+from perfeds2.report.run import write_report
+from perfeds2.report.timelines import Group
+from perfeds2.timeline.cells import simulate_cells
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline, save_timelines
+
+PLACES = {
+    "x_m": [0.0, 400.0],
+    "y_m": [0.0, 0.0],
+    "ue": [0, 1, 2],
+    "ue_x_m": [10.0, 390.0, -20.0],
+    "ue_y_m": [5.0, 0.0, 0.0],
+    "ue_cell": [0, 1, 0],
+    "handovers": 7,
+}
+
+
+def two_levels(count: int = 2, **rest) -> Timeline:
+    cells = make_cells(Cell.draw(6 * count, 0), Sites.grid(count, 200.0), 200.0, backhaul_s=0.5)
+    load = {"payload_bits": 1.2e6, "samples": 4000.0, "model_bits": 1e6, "horizon_s": 60.0}
+    return simulate_cells(cells, Protocol(2, 3), Protocol(1), **load, edge_rounds=2, **rest)
+
+
+def test_the_page_of_many_cells_has_a_map_the_load_and_the_staleness(make_run):
+    folder = make_run([("PerFedS2", "PerFed", "S2")], seeds=[0], command="simulate")
+    timeline = two_levels()
+    save_timelines(folder / "timeline.npz", {"": timeline})
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"cells": PLACES}))
+    page = write_report(folder).read_text()
+    assert timeline.cloud is not None
+    for said in (
+        "2 cells of seed 0. 3 of 12 UEs are drawn. UEs changed their cell 7 times.",
+        f"The cloud closed {timeline.cloud.time_s.size} rounds",
+        f"carried {timeline.cloud.total_bits:,.4g} bit",
+        "End-to-end staleness",
+    ):
+        assert said in page
+    assert re.search(r'id="cells"', page)
+    assert re.search(r'id="end-to-end"', page)
+
+
+def test_the_page_of_one_cell_has_none_of_it(make_run):
+    page = write_report(make_run([("PerFedS2", "PerFed", "S2")], seeds=[0], command="simulate")).read_text()
+    assert "Load of each cell" not in page
+    assert 'id="cells"' not in page
+
+
+def test_the_load_counts_each_cells_rounds_and_those_of_the_cloud():
+    timeline = two_levels()
+    cloud = timeline.cloud
+    assert cloud is not None
+    for cell, row in enumerate(load_table(timeline, cloud).rows):
+        mine = [k for k in range(timeline.rounds) if cloud.cell[k] == cell]
+        in_cloud = sum(cell in merged for merged in cloud.cells.tolist())
+        assert row[:3] == [str(cell), "6", f"{len(mine):,}"]
+        assert row[4] == f"{2 * len(mine):,}"
+        assert row[6] == str(in_cloud)
+
+
+def test_of_many_cells_the_busiest_are_listed():
+    timeline = two_levels(25)
+    assert timeline.cloud is not None
+    table = load_table(timeline, timeline.cloud)
+    rounds = np.bincount(timeline.cloud.cell, minlength=25)
+    assert len(table.rows) == 20
+    assert table.caption == "The 20 busiest of 25 cells."
+    assert [str(row[2]) for row in table.rows] == [f"{each:,}" for each in sorted(rounds, reverse=True)[:20]]
+
+
+def test_updates_that_no_cloud_round_has_merged_have_no_staleness():
+    (line,) = staleness_chart([Group((), (two_levels(),))]).series
+    assert min(line.x) >= 0
+    assert line.y[-1] == pytest.approx(100)
+
+
+def test_the_map_is_square_so_that_distances_can_be_compared():
+    chart = map_chart(PLACES)
+    assert chart.x.limits is not None
+    assert chart.y.limits is not None
+    assert np.ptp(chart.x.limits) == pytest.approx(np.ptp(chart.y.limits))
+    assert chart.series[0].hover == ["UE 0, cell 0", "UE 1, cell 1", "UE 2, cell 0"]
