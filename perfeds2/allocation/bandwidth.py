@@ -4,11 +4,11 @@ A bandwidth policy is any function from an ``Uplink`` (what the base station kno
 bandwidth per UE. The bandwidths hold until the round closes or a UE leaves or returns.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from perfeds2.network.link import LN2, Array, PerUe, closer_nats_per_hz, nats_per_hz
 
@@ -124,6 +124,20 @@ def between(theta: float) -> Policy:
 
     policy.__name__ = f"between({theta:g})"
     return policy
+
+
+def in_each_cell(policy: Policy, ues: Sequence[Int[np.ndarray, " _"]], bandwidth_hz: Sequence[float]) -> Policy:
+    """Return a policy that shares the band of each cell among its own UEs, whose numbers are ``ues``."""
+
+    def shared(uplink: Uplink) -> Bandwidth:
+        found = np.empty(uplink.bits.size)
+        for own, own_hz in zip(ues, bandwidth_hz, strict=True):
+            columns = {name: column[own] for name, column in vars(uplink).items() if isinstance(column, np.ndarray)}
+            columns["shares"] /= max(columns["shares"].sum(), 1e-300)
+            found[own] = policy(replace(uplink, bandwidth_hz=own_hz, **columns))
+        return found
+
+    return shared
 
 
 def max_throughput(uplink: Uplink) -> Bandwidth:

@@ -9,7 +9,7 @@ from perfeds2.spec.names import Value
 from perfeds2.spec.values import ALGORITHM, TASK
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS
 
-LEAVES_OUT = ("algorithms", "rounds", "held_out")
+LEAVES_OUT = ("algorithms", "rounds", "held_out", "cells")  # --cells names several single cells here
 
 
 def arena(

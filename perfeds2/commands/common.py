@@ -33,6 +33,7 @@ Flags = dict[str, tuple[Value, Value]]  # type and default, by parameter
 BASIC = {  # settings that --help shows, by panel; those with a value are its example
     "Task": {"task": "mnist", "labels_per_ue": "2", "split": ""},
     "Cell": {"cell": "", "ues": "50", "devices": "10", "bandwidth_hz": "5e6"},
+    "Cells": {},
     "Radio": {"radio": "umi", "bits": "8"},
     "Energy": {},
     "Rounds": {"quorum": "5", "max_staleness": "10", "schedule": "", "bandwidth": ""},

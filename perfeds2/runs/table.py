@@ -23,6 +23,7 @@ OF_TIMELINE = (
     "starved",
 )
 OF_PRIVACY = ("noise", "noise_to_clip", "epsilon_worst", "epsilon_median")  # with noise
+OF_CLOUD = ("cloud_rounds", "backhaul_bits", "end_to_end_staleness_mean", "end_to_end_staleness_max")  # of edges
 MEANS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")
 TO_TARGET = {  # column of the result, by what reaching the target cost
     "time_to_target_s": "time_s",
@@ -92,7 +93,7 @@ def radio_name(spec: Spec) -> str:
 
 
 def _timeline_part(of_seeds: Sequence[Facts]) -> Json:
-    more = [name for name in ("joules", "joules_per_merge", *OF_PRIVACY) if name in of_seeds[0]]
+    more = [name for name in ("joules", "joules_per_merge", *OF_PRIVACY, *OF_CLOUD) if name in of_seeds[0]]
     same = {name: of_seeds[0][name] for name in SAME_IN_SEEDS}
     return same | {name: statistic([each[name] for each in of_seeds]) for name in (*OF_TIMELINE, *more)}
 

@@ -23,11 +23,12 @@ from perfeds2.network.cell import Cell
 from perfeds2.runs.store import Facts, Result, Row, Store
 from perfeds2.runs.training import Training
 from perfeds2.spec.build import Algorithm, Stage, clock_key, make_algorithms, make_timelines, open_play
-from perfeds2.spec.cells import make_energy, upload_bits
+from perfeds2.spec.cells import limits_energy, make_energy, upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import user_errors
 from perfeds2.spec.privacy import losses_at, losses_of, privacy_facts, with_noise
 from perfeds2.spec.tasks import make_task
+from perfeds2.timeline.cloud import edge_versions, end_to_end_staleness
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import too_few
@@ -267,6 +268,8 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
     """Return all facts about one training that tables and notes use, as JSON. Without a cell, energy is left out."""
     protocol, learner, rounds = algorithm.protocol, algorithm.learner, timeline.rounds
     bits = upload_bits(spec, learner.objective)
+    number, version = edge_versions(timeline)
+    staleness = number[:, None] - version  # in rounds of the edge
     known: Facts = {
         "algorithm": algorithm.name,
         "seed": seed,
@@ -282,8 +285,8 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         "rounds": rounds,
         "end_s": float(timeline.end_s),
         "merges": int(timeline.ues.size),
-        "staleness_mean": float(timeline.staleness.mean()) if rounds else 0.0,
-        "staleness_max": int(timeline.staleness.max(initial=0)),
+        "staleness_mean": float(staleness.mean()) if rounds else 0.0,
+        "staleness_max": int(staleness.max(initial=0)),
         "seconds_per_round": float(timeline.end_s / rounds) if rounds else None,
         "waiting_share": float(timeline.waiting_share),
         "wasted_share": float(timeline.wasted_share),
@@ -291,8 +294,20 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         "starved": int(timeline.starved.size),
         "starved_ues": [int(ue) for ue in timeline.starved[:NAMED_STARVED]],
         # With availability (there is a log), a UE without a job may only be away.
-        "is_out_of_energy": timeline.log is None and too_few(timeline.open_version, rounds, protocol),
+        "is_out_of_energy": limits_energy(spec)
+        and timeline.log is None
+        and too_few(timeline.open_version, rounds, protocol),
     }
+    if timeline.cloud is not None:
+        reached = end_to_end_staleness(timeline)
+        reached = reached[reached >= 0]  # merged by a cloud round
+        known |= {
+            "cells": timeline.cloud.edges,
+            "cloud_rounds": timeline.cloud.rows.size,
+            "backhaul_bits": timeline.cloud.total_bits,
+            "end_to_end_staleness_mean": float(reached.mean()) if reached.size else None,
+            "end_to_end_staleness_max": int(reached.max(initial=0)),
+        }
     known |= privacy_facts(spec, learner, timeline)
     if cell is None:
         return known

@@ -27,7 +27,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share
+from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share, in_each_cell
 from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
 from perfeds2.errors import InputError
 from perfeds2.learning.feedback import REPORTS
@@ -41,15 +41,26 @@ from perfeds2.learning.objectives import Adapting
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import cycles_per_sample
 from perfeds2.network.cell import Cell
+from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
 from perfeds2.privacy.sharing import extra_bits
-from perfeds2.spec.cells import limits_energy, make_budget, make_cell, seconds_a_step, upload_bits
+from perfeds2.spec.cells import (
+    cloud_protocol,
+    limits_energy,
+    make_budget,
+    make_cell,
+    make_network,
+    model_bits,
+    seconds_a_step,
+    upload_bits,
+)
 from perfeds2.spec.fields import PrivacySpec, Spec
 from perfeds2.spec.methods import Method, method_of
 from perfeds2.spec.names import Named, Values, call, expect, user_errors
 from perfeds2.spec.privacy import refuse_unless_private, refuse_unless_summable
 from perfeds2.spec.rounds import bound_of, plan_rounds, protocol_of
 from perfeds2.spec.tasks import check_model, make_task, model_of
+from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.chunks import CHUNK, ChunkedPlay
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -113,18 +124,20 @@ class Stage:
     cell: Cell
     plan: Callable[[int], tuple[PerUe, Schedule | None]]  # shares and schedule, by samples per job; cached
     timelines: dict[Hashable, Timeline] = field(default_factory=dict)
+    cells: Cells | None = None  # if there are several
 
     @classmethod
     def of(cls, spec: Spec, seed: int) -> "Stage":
-        cell = make_cell(spec, seed)
-        return cls(seed, cell, cache(partial(plan_rounds, spec, cell, seed)))
+        cells = make_network(spec, seed)
+        cell = make_cell(spec, seed) if cells is None else cells.whole
+        return cls(seed, cell, cache(partial(plan_rounds, spec, cell, seed)), cells=cells)
 
 
 def clock_key(spec: Spec) -> Hashable:
     """Return a key that is equal for specs with the same cells, schedules and timelines."""
     load = (upload_bits(spec), cycles_per_sample(model_of(spec)), seconds_a_step(spec))
     energy = spec.energy if limits_energy(spec) else None
-    return spec.cell, spec.radio, energy, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
+    return spec.cell, spec.cells, spec.radio, energy, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
 
 
 def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
@@ -136,6 +149,8 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     algorithms = [_asking(spec, _make_algorithm(spec, stage, named)) for named in spec.algorithms]
     for each in algorithms:
         refuse_unless_summable(spec.privacy, each.name, each.learner, each.protocol.quorum)
+        if spec.edges > 1:
+            _refuse_at_edges(spec, each)
     names = [algorithm.name for algorithm in algorithms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -147,6 +162,24 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
             f"Use --schedule first, or --algorithms without it."
         )
     return algorithms
+
+
+def _refuse_at_edges(spec: Spec, algorithm: Algorithm) -> None:
+    """Refuse what edges below a cloud do not support."""
+    cloud_protocol(spec)
+    privacy, why = spec.privacy, ""
+    if algorithm.schedule is not None or algorithm.protocol.drafts:
+        why = f"the rounds of {algorithm.name} are planned for one server, and edges close theirs on the first arrivals"
+    elif limits_energy(spec):
+        why = "an edge whose UEs have spent their energy would stop the cloud"
+    elif privacy.noise is not None or privacy.epsilon is not None or privacy.secure_aggregation:
+        why = "privacy is accounted for one server"
+    elif str(spec.protocol.shares) != "equal":
+        why = "--shares are targets of one server"
+    if why:
+        raise InputError(
+            f"--cells with edge servers cannot be used here: {why}. Use --merge-at cloud, or leave it out."
+        )
 
 
 def _asking(spec: Spec, algorithm: Algorithm) -> Algorithm:
@@ -366,8 +399,21 @@ def make_timelines(
         if same not in known:
             told = None if tell is None else partial(tell, algorithm)
             with _own_errors(stage, algorithm):
-                known[same] = simulate(**load, rounds=spec.run.rounds, horizon_s=spec.run.horizon_s, tell=told)
+                until = {"rounds": spec.run.rounds, "horizon_s": spec.run.horizon_s, "tell": told}
+                known[same] = simulate(**load, **until) if spec.edges == 1 else _at_edges(spec, stage, load, until)
         yield known[same]
+
+
+def _at_edges(spec: Spec, stage: Stage, load: Values, until: Values) -> Timeline:
+    """Return the timeline of edges below a cloud."""
+    assert stage.cells is not None
+    own = {name: load[name] for name in ("protocol", "payload_bits", "samples", "bandwidth")}
+    exchange = {
+        "cloud": cloud_protocol(spec),
+        "model_bits": model_bits(spec),
+        "edge_rounds": spec.cells.edge_rounds or 1,
+    }
+    return simulate_cells(stage.cells, **own, **exchange, **until)
 
 
 def open_play(spec: Spec, stage: Stage, algorithm: Algorithm) -> ChunkedPlay:
@@ -388,13 +434,22 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
         learner.merge, Telling
     ):  # it sends a second model, such as SCAFFOLD's c
         cell = replace(cell, downlink=replace(cell.downlink, model_bits=2 * cell.downlink.model_bits))
+    bandwidth, bits = algorithm.bandwidth, upload_bits(spec, learner.objective)
+    if stage.cells is not None and spec.edges == 1:
+        bandwidth = in_each_cell(bandwidth, stage.cells.ues, [each.bandwidth_hz for each in stage.cells.cells])
+        trip_s = stage.cells.transfer_s(model_bits(spec)) + stage.cells.transfer_s(bits)
+        if np.ptp(trip_s) > 0:
+            raise InputError(
+                "--merge-at cloud needs the same backhaul in every cell; use --backhaul-bps and --backhaul-s."
+            )
+        cell = replace(cell, downlink_s=cell.downlink_s + float(trip_s[0]))
     masks = extra_bits(algorithm.protocol.quorum) if spec.privacy.secure_aggregation else 0
     return {
         "cell": cell,
         "protocol": algorithm.protocol,
-        "payload_bits": upload_bits(spec, learner.objective) + masks,
+        "payload_bits": bits + masks,
         "samples": learner.samples,
-        "bandwidth": algorithm.bandwidth,
+        "bandwidth": bandwidth,
         "schedule": algorithm.schedule,
         "shares": algorithm.shares,
         "budget": make_budget(spec, cell, learner.samples),

@@ -18,6 +18,7 @@ from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
 from perfeds2.learning.task import cycles_per_sample, payload_bits, weight_shapes
 from perfeds2.network.cell import Cell
+from perfeds2.network.cells import Cells, Sites, make_cells
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.fleet_file import FleetFile
 from perfeds2.network.link import Downlink
@@ -27,6 +28,7 @@ from perfeds2.privacy import MESSAGES
 from perfeds2.spec.fields import CellSpec, RadioSpec, Spec
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
 from perfeds2.spec.tasks import model_of
+from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.state import Budget
 
 NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
@@ -36,7 +38,65 @@ KEPT = "fleet.json"  # in a run's folder: a copy of the fleet file and its trace
 
 
 def make_cell(spec: Spec, seed: int) -> Cell:
-    """Make the cell of a seed: positions, processor speeds and fading."""
+    """Make the cell of a seed, or all cells as one: positions, processor speeds and fading."""
+    cells = make_network(spec, seed)
+    return _single_cell(spec, seed) if cells is None else cells.whole
+
+
+def make_network(spec: Spec, seed: int) -> Cells | None:
+    """Make the cells of a seed; None if there is only one."""
+    settings, sites = spec.cells, spec.cells.sites
+    if (sites or 1) == 1:
+        given = next((key for key, value in settings if value is not None and key != "sites"), None)
+        if given is not None:
+            flag = given.replace("_", "-")
+            raise InputError(
+                f"--{flag} {dict(settings)[given]} has no effect in one cell; add --cells, such as --cells 7."
+            )
+        return None
+    for key in ("kind", "layout", "distance_m"):
+        if dict(spec.cell)[key] != CellSpec.model_fields[key].default:
+            flag = "cell" if key == "kind" else key.replace("_", "-")
+            raise InputError(f"--{flag} describes a single cell; leave it out, or leave out --cells {sites}.")
+    flat = settings.merge_at == "cloud"
+    if spec.radio.mobility not in (None, "none"):
+        raise InputError(
+            f"--mobility {spec.radio.mobility} is for a single cell; leave it out, or leave out --cells {sites}."
+        )
+    if flat and spec.radio.downlink in ("unicast", "multicast"):
+        raise InputError(f"--merge-at cloud has no radio downlink; leave out --downlink {spec.radio.downlink}.")
+    with input_errors(f"--cells {sites}"):
+        return make_cells(
+            _single_cell(spec, seed),
+            sites.value if isinstance(sites, Named) else Sites.grid(sites or 1, spec.cell.radius_m),
+            spec.cell.radius_m,
+            reuse=settings.frequency_reuse or 1,
+            interference=settings.interference,
+            backhaul_bps=settings.backhaul_bps or math.inf,
+            backhaul_s=settings.backhaul_s or 0.0,
+        )
+
+
+def cloud_protocol(spec: Spec) -> Protocol:
+    """Return when the cloud closes a round on the models of edges.
+
+    Raises:
+        InputError: If its quorum is too large, or too small for its staleness bound.
+    """
+    count, bound = spec.edges, spec.cells.cloud_staleness
+    quorum, bound = spec.cells.cloud_quorum or count, None if bound == "unbounded" else bound
+    if quorum > count:
+        raise InputError(f"--cloud-quorum must be from 1 to the number of cells, {count} (--cells), got {quorum}.")
+    if bound is not None and quorum * (bound + 1) < count:
+        raise InputError(
+            f"--cloud-quorum {quorum} times --cloud-staleness {bound} plus 1 must be at least the number of cells, {count} "
+            f"(--cells); raise one."
+        )
+    return Protocol(quorum, bound, "wait")
+
+
+def _single_cell(spec: Spec, seed: int) -> Cell:
+    """Make the only cell of a seed, or what all cells have in common."""
     settings, own = spec.cell, spec.cell.kind
     kind: Value = Cell if own is None else own.value
     if isinstance(kind, FleetFile):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal, get_args
 
-import pydantic
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer
 
@@ -28,6 +27,7 @@ from perfeds2.spec.values import (
     RADIO,
     SCHEDULE,
     SHARES,
+    SITES,
     SPLIT,
     TASK,
     Bits,
@@ -42,39 +42,23 @@ from perfeds2.spec.values import (
     Population,
     Positive,
     Seconds,
+    Section,
     Seed,
     StepSize,
     Usual,
     read_seeds,
     read_shares,
+    read_sites,
+    read_whole,
+    setting,
     within,
     write_methods,
     write_shares,
+    write_sites,
 )
 from perfeds2.theory.constants import ALPHA
 
 # ---- settings
-
-
-def setting(default: Value, look: str, help_: str, *, flag: str = "", shown: str = "") -> Value:
-    """Return a field of a spec.
-
-    Args:
-        default: The default, or a function that makes it.
-        look: Placeholder of the value in the help.
-        help_: The help, at most 12 words; the names of its kind and the default are added.
-        flag: The flag, if it is not the field's name.
-        shown: The default in words, if its value says little.
-    """
-    known: Values = {"look": look, "flag": flag, "shown": shown}
-    factory: Values = {"default_factory": default} if callable(default) else {"default": default}
-    return Field(**factory, description=help_, json_schema_extra=known)  # read by settings_of
-
-
-class Section(pydantic.BaseModel):
-    """Settings that belong together. Its title is their panel in the help."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, title="")
 
 
 class TaskSpec(Section, title="Task"):
@@ -146,6 +130,35 @@ class CellSpec(Section, title="Cell"):
     on_leave: Literal["lose", "keep"] | None = setting(
         None, "RULE", "A UE that leaves loses its job, or keeps it.", shown="lose"
     )
+
+
+class CellsSpec(Section, title="Cells"):
+    """Several cells below a cloud. Without settings there is one cell and no cloud."""
+
+    sites: (
+        Annotated[
+            Annotated[int, Field(ge=1, le=100_000)] | Annotated[Named, SITES],
+            BeforeValidator(read_sites),
+            PlainSerializer(write_sites),
+        ]
+        | None
+    ) = setting(None, "N", "Number of cells on a grid, or FILE.csv of base stations.", flag="cells", shown="1")
+    frequency_reuse: Annotated[Literal[1, 3], BeforeValidator(read_whole)] | None = setting(
+        None, "1|3", "Neighbouring cells use the same band, or thirds of it.", shown="1"
+    )
+    interference: Annotated[NotNegative, within(0, 100)] | Literal["full"] | None = setting(
+        None, "DB", "Interference over thermal noise, or 'full' load.", shown="none"
+    )
+    merge_at: Literal["edge", "cloud"] | None = setting(
+        None, "WHERE", "Uploads are merged in every cell, or only in the cloud.", shown="edge"
+    )
+    edge_rounds: Count | None = setting(None, "K", "Rounds of a cell per model sent to the cloud.", shown="1")
+    cloud_quorum: Count | None = setting(None, "A", "Models of cells that close a cloud round.", shown="all cells")
+    cloud_staleness: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["unbounded"] | None = setting(
+        None, "S", "Largest staleness of a cell's model in cloud rounds.", shown="unbounded"
+    )
+    backhaul_bps: Large | None = setting(None, "BPS", "Rate between a cell and the cloud.", shown="infinite")
+    backhaul_s: Seconds | None = setting(None, "SECONDS", "Delay between a cell and the cloud.", shown="0")
 
 
 class RadioSpec(Section, title="Radio"):
@@ -314,6 +327,7 @@ class Spec(Section):
 
     task: TaskSpec = Field(default_factory=TaskSpec)
     cell: CellSpec = Field(default_factory=CellSpec)
+    cells: CellsSpec = Field(default_factory=CellsSpec)
     radio: RadioSpec = Field(default_factory=RadioSpec)
     energy: EnergySpec = Field(default_factory=EnergySpec)
     protocol: ProtocolSpec = Field(default_factory=ProtocolSpec)
@@ -330,6 +344,13 @@ class Spec(Section):
         """Return the algorithms to run."""
         assert self.run.algorithms is not None  # ``resolve`` fills in the default
         return self.run.algorithms
+
+    @property
+    def edges(self) -> int:
+        """Return how many servers merge uploads: one in every cell, or a single one."""
+        sites = self.cells.sites
+        count = sites.value.count if isinstance(sites, Named) else sites or 1
+        return 1 if self.cells.merge_at == "cloud" else count
 
     @property
     def given(self) -> list[Named]:
@@ -374,7 +395,7 @@ class Spec(Section):
         return {
             section: inner
             for section, inner in dumped.items()
-            if inner or section not in ("radio", "energy", "privacy", "methods", "own")
+            if inner or section not in ("cells", "radio", "energy", "privacy", "methods", "own")
         }
 
     def to_toml(self) -> str:
@@ -435,8 +456,7 @@ class Setting:
             most: Number of names to list; None lists all.
         """
         text = self.description
-        if self.kind is not None:
-            names = list(self.kind.table())
+        if self.kind is not None and (names := list(self.kind.table())):
             listed = names if most is None or len(names) <= most else [*names[:most], f"{len(names) - most} more"]
             text += f" Names: {', '.join(listed)}."
         of_tasks = {name: getattr(task, "defaults", {}).get(self.section, {}) for name, task in TASK.table().items()}

@@ -219,13 +219,17 @@ def resolve(values: Mapping[str, Value]) -> Spec:
         raise InputError(f"--target-accuracy must be {limit}, got {run.target_accuracy:g}.")
     if cell.distance_m is not None and len(cell.distance_m) != ues:
         raise InputError(f"--distance-m has {len(cell.distance_m)} distances, but there are {ues} UEs (--ues).")
-    quorum = max(1, round(ues / 4)) if protocol.quorum is None else protocol.quorum
-    if quorum > ues:
-        raise InputError(f"--quorum must be from 1 to the number of UEs, {ues} (--ues), got {quorum}.")
+    if ues % spec.edges:
+        raise InputError(f"--ues {ues} must be a multiple of the number of cells, {spec.edges} (--cells).")
+    members = ues // spec.edges
+    of = "the number of UEs" if spec.edges == 1 else "the number of UEs of a cell"
+    quorum = max(1, round(members / 4)) if protocol.quorum is None else protocol.quorum
+    if quorum > members:
+        raise InputError(f"--quorum must be from 1 to {of}, {members} (--ues), got {quorum}.")
     resting = protocol.rest_rounds or 1
-    if quorum * resting > ues:
+    if quorum * resting > members:
         raise InputError(
-            f"--quorum {quorum} times --rest-rounds {resting} must be at most the number of UEs, {ues} (--ues); lower one."
+            f"--quorum {quorum} times --rest-rounds {resting} must be at most {of}, {members} (--ues); lower one."
         )
     waits = protocol.schedule.value is not None or protocol.stale == "ignore" or spec.energy.budget is not None
     if resting > 1 and waits:

@@ -23,7 +23,7 @@ ROWS = 4096  # rows of a schedule; a longer run repeats them
 def protocol_of(spec: Spec, mode: str) -> Protocol:
     """Return the protocol of a mode (SYN, S2 or ASY) for the cell of a spec."""
     if mode == "SYN":
-        return Protocol(spec.cell.ues)
+        return Protocol(spec.cell.ues // spec.edges)
     rest_rounds = spec.protocol.rest_rounds or 1
     if mode == "ASY":
         return Protocol(1, rest_rounds=rest_rounds)

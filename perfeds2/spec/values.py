@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Literal
 
+import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from perfeds2.spec.names import Kind, Named, Value
+from perfeds2.spec.names import Kind, Named, Value, Values
 
 # ---- kinds of names
 
@@ -34,6 +35,13 @@ CELL = Kind(
     "perfeds2.network.cell:CELLS",
     is_called=False,
     file="perfeds2.network.fleet_file:FleetFile",
+    is_path=lambda text: text.endswith(".csv"),
+    files="FILE.csv",
+)
+SITES = Kind(
+    "network",
+    is_called=False,
+    file="perfeds2.network.cells:Sites",
     is_path=lambda text: text.endswith(".csv"),
     files="FILE.csv",
 )
@@ -84,6 +92,18 @@ def read_shares(value: Value) -> Value:
 
 def write_shares(shares: Value) -> Value:
     return shares.text if isinstance(shares, Named) else list(shares)
+
+
+def read_sites(value: Value) -> Value:
+    """Read a number of cells, or a file of base stations."""
+    value = read_whole(value)
+    if isinstance(value, str) and not value.endswith(".csv"):
+        raise ValueError("is neither a number of cells nor a FILE.csv of base stations")
+    return SITES.find(value) if isinstance(value, str) else value
+
+
+def write_sites(sites: Value) -> Value:
+    return sites.text if isinstance(sites, Named) else sites
 
 
 def write_methods(methods: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
@@ -145,3 +165,27 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Population = Annotated[int, Field(ge=1, le=10_000_000)]  # above this the clock alone exhausts a machine's memory
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 List = BeforeValidator(read_list)
+
+
+# ---- settings and their sections
+
+
+def setting(default: Value, look: str, help_: str, *, flag: str = "", shown: str = "") -> Value:
+    """Return a field of a spec.
+
+    Args:
+        default: The default, or a function that makes it.
+        look: Placeholder of the value in the help.
+        help_: The help, at most 12 words; the names of its kind and the default are added.
+        flag: The flag, if it is not the field's name.
+        shown: The default in words, if its value says little.
+    """
+    known: Values = {"look": look, "flag": flag, "shown": shown}
+    factory: Values = {"default_factory": default} if callable(default) else {"default": default}
+    return Field(**factory, description=help_, json_schema_extra=known)  # read by settings_of
+
+
+class Section(pydantic.BaseModel):
+    """Settings that belong together. Its title is their panel in the help."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, title="")

@@ -113,7 +113,7 @@ def serve(env, edge: Edge, rules: RoundRules, edge_rounds: int, inbox: simpy.Sto
         open_the_air(phones, edge.inputs.radio, k, None, edge.weather)
         while not edge.has_model or (merged := who_closes(phones, k, rules, None)) is None:
             yield edge.bell.get()
-            yield env.timeout(0)  # whoever arrives at this very instant counts too
+            yield env.timeout(0)  # UEs that arrive at this very instant count too
             if edge.weather.moved:
                 edge.weather.moved = False
                 edge.give(in_turn(phones, places), k)

@@ -1,0 +1,136 @@
+"""Do the settings of many cells give the timelines they describe, and are combinations that cannot work refused?"""
+
+import numpy as np
+import pytest
+
+from perfeds2.errors import InputError
+from perfeds2.runs.trainer import facts_of
+from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines
+from perfeds2.spec.cells import upload_bits
+from perfeds2.spec.fields import Spec
+from perfeds2.spec.resolve import spec_from
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
+
+SMALL = {"task": "synthetic", "ues": 12, "seeds": [3], "rounds": 24, "algorithms": ["FedAvgS2"]}
+
+
+def spec_of(**settings) -> Spec:
+    return spec_from(**SMALL | settings)
+
+
+def played(spec: Spec) -> Timeline:
+    stage = Stage.of(spec, 3)
+    (timeline,) = make_timelines(spec, stage, make_algorithms(spec, stage))
+    return timeline
+
+
+def test_one_cell_is_what_there_is_without_the_setting():
+    one, none = played(spec_of(cells=1)), played(spec_of())
+    assert one.columns.keys() == none.columns.keys()
+    for name, column in none.columns.items():
+        np.testing.assert_array_equal(one.columns[name], column)
+    assert "cells" not in spec_of().values()
+
+
+def test_settings_of_both_levels_reach_the_clock():
+    spec = spec_of(cells=3, quorum=2, max_staleness=4, edge_rounds=2, cloud_quorum=2, cloud_staleness=1, backhaul_s=0.5)
+    timeline = played(spec)
+    cloud = timeline.cloud
+    assert cloud is not None
+    assert (timeline.rounds, timeline.quorum, cloud.edges, cloud.cells.shape[1]) == (24, 2, 3, 2)
+    assert cloud.staleness.max() <= 1
+    own = np.sort(timeline.time_s[cloud.cell == cloud.cells[0, 0]])
+    assert cloud.arrival_s[0, 0] == own[1] + 0.5  # after two rounds, over the backhaul
+    assert own[2] >= cloud.time_s[0] + 0.5
+    assert float(cloud.backhaul_bits) > 0
+    slow = played(spec_of(cells=3, quorum=2, backhaul_bps=float(cloud.backhaul_bits)))
+    assert slow.cloud is not None
+    np.testing.assert_allclose(slow.cloud.arrival_s[0], 1 + np.sort(slow.time_s[:3]))
+
+
+@pytest.mark.parametrize(("mode", "quorum"), [("SYN", 4), ("S2", 1), ("ASY", 1)])
+def test_a_mode_is_that_of_every_cell(mode, quorum):
+    name = "FedAvgS2" if mode == "S2" else f"FedAvg-{mode}"
+    assert played(spec_of(cells=3, algorithms=[name])).quorum == quorum
+
+
+def test_a_flat_federation_shares_the_band_inside_each_cell_and_pays_the_backhaul():
+    spec = spec_of(cells=3, merge_at="cloud", algorithms=["FedAvg-SYN"], rounds=1, quorum=12)
+    flat = played(spec)
+    assert flat.cloud is None
+    stage = Stage.of(spec, 3)
+    assert stage.cells is not None
+    slowest_s = []
+    for cell, own in zip(stage.cells.cells, stage.cells.ues, strict=True):
+        signal_hz = stage.cell.signal_hz(0)[own]  # its fading is that of one large cell
+        rate = cell.bandwidth_hz / 4 * np.log2(1 + signal_hz / (cell.bandwidth_hz / 4))
+        slowest_s.append((cell.compute_s(40) + upload_bits(spec) / rate).max())
+    assert flat.time_s[0] == pytest.approx(max(slowest_s), rel=1e-9)
+    later = played(spec_of(cells=3, merge_at="cloud", algorithms=["FedAvg-SYN"], rounds=1, backhaul_s=0.25))
+    assert later.time_s[0] == pytest.approx(flat.time_s[0] + 0.5)
+
+
+def test_facts_count_staleness_in_rounds_of_the_edge():
+    spec = spec_of(cells=3, max_staleness=2)
+    stage = Stage.of(spec, 3)
+    (algorithm,) = make_algorithms(spec, stage)
+    (timeline,) = make_timelines(spec, stage, [algorithm])
+    facts = facts_of(spec, algorithm, timeline, 3, stage.cell)
+    assert timeline.staleness.max() > 2  # in rows of all cells
+    assert facts["staleness_max"] <= 2
+    assert facts["cloud_rounds"] == 8
+    assert facts["end_to_end_staleness_max"] <= 2 + 1
+    assert facts["joules"] > 0
+
+
+def test_a_file_of_base_stations_is_part_of_the_spec(tmp_path):
+    path = tmp_path / "sites.csv"
+    path.write_text("x_m,y_m,backhaul_s\n0,0,0.1\n500,0,0.2\n")
+    spec = spec_of(cells=str(path))
+    timeline = played(spec)
+    assert timeline.cloud is not None
+    assert timeline.cloud.edges == 2
+    path.write_text("x_m,y_m,backhaul_s\n0,0,0.1\n900,0,0.2\n")
+    with pytest.raises(InputError, match="has changed since"):
+        spec_from(**spec.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"cells": 5}, "--ues 12 must be a multiple of the number of cells, 5"),
+        ({"cells": 3, "quorum": 5}, "--quorum must be from 1 to the number of UEs of a cell, 4"),
+        ({"edge_rounds": 2}, "--edge-rounds 2 has no effect in one cell"),
+        ({"cells": 3, "cloud_quorum": 4}, "--cloud-quorum must be from 1 to the number of cells, 3"),
+        ({"cells": 3, "cloud_quorum": 1, "cloud_staleness": 1}, "must be at least the number of cells, 3"),
+        ({"cells": 3, "layout": "equal"}, "--layout describes a single cell"),
+        ({"cells": 3, "distance_m": [5.0] * 12}, "--distance-m describes a single cell"),
+        ({"cells": 3, "schedule": "deficit"}, "planned for one server"),
+        ({"cells": 3, "algorithms": ["SAFA"]}, "planned for one server"),
+        ({"cells": 3, "energy_budget": 1.0}, "would stop the cloud"),
+        ({"cells": 3, "dp_noise": 1.0, "clip": 1.0}, "accounted for one server"),
+        ({"cells": 3, "shares": [1 / 12] * 12}, "targets of one server"),
+        ({"cells": 3, "merge_at": "cloud", "downlink": "unicast"}, "has no radio downlink"),
+        ({"cells": "nowhere.csv"}, "--cells 'nowhere.csv' was not found"),
+        ({"cells": "many"}, "--cells 'many' is neither a number of cells nor"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_a_sentence(settings, told):
+    with pytest.raises(InputError, match=told):
+        check(spec_of(**settings), trains=False)
+
+
+def test_base_stations_without_a_grid_have_no_thirds_and_flat_needs_equal_backhauls(tmp_path):
+    (tmp_path / "sites.csv").write_text("x_m,y_m,backhaul_s\n0,0,0.1\n500,0,0.2\n")
+    with pytest.raises(InputError, match="reuse 3 needs the hexagonal grid"):
+        check(spec_of(cells=str(tmp_path / "sites.csv"), frequency_reuse=3), trains=False)
+    with pytest.raises(InputError, match="the same backhaul in every cell"):
+        played(spec_of(cells=str(tmp_path / "sites.csv"), merge_at="cloud"))
+
+
+@pytest.mark.parametrize("schedule", ["first", "deficit"])
+def test_a_flat_federation_of_many_cells_has_what_a_single_one_has(schedule):
+    timeline = played(spec_of(cells=3, merge_at="cloud", schedule=schedule, energy="lte", bandwidth="equal_finish"))
+    assert timeline.rounds == 24
+    assert Protocol(3, 5).quorum == timeline.quorum
