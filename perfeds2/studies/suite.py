@@ -82,6 +82,8 @@ def read_suite(name: str) -> Values:
 def fingerprint(plan: ArenaPlan, bout: Bout) -> str:
     """Return a hash over a bout's settings, its fleet and the tuning budget, without methods and folders."""
     values = bout.spec.model_dump(mode="json", exclude_none=True, exclude={"methods", "own"})
+    if not values["cells"]:  # suites are older than this section
+        del values["cells"]
     values["run"].pop("algorithms", None)
     for key in FREE:
         values["task"].pop(key, None)
