@@ -79,26 +79,28 @@ def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
     """Print any error as one sentence and exit with the documented status: 2 for bad input, 130 for Ctrl-C, else 1."""
     from perfeds2.errors import InputError
 
+    def begun() -> bool:
+        return bool(place) and place[0].is_dir()
+
+    def again() -> str:
+        return go_on or (f"perfeds2 {command} --resume {place[0]}" if begun() else "")
+
     try:
         yield
     except InputError as error:
         give_up(2, f"perfeds2 {command}: {error}")
     except KeyboardInterrupt:
         _leave()
-        begun = bool(place) and place[0].is_dir()
-        again = go_on or (f"perfeds2 {command} --resume {place[0]}" if begun else "")
-        saved = f" Finished work is in {place[0]}; continue with: {again}" if begun else ""
+        saved = f" Finished work is in {place[0]}; continue with: {again()}" if begun() else ""
         give_up(130, f"\nInterrupted.{saved}")
     except Exception as error:
         if os.environ.get("PERFEDS2_DEBUG"):
             raise
-        begun = bool(place) and place[0].is_dir()
         if isinstance(error, OSError) and error.strerror and error.filename:  # an error of the file system, not a bug
-            again = go_on or (f"perfeds2 {command} --resume {place[0]}" if begun else "")
-            saved = f"; finished work is kept; continue with: {again}" if again else ""
+            saved = f"; finished work is kept; continue with: {again()}" if again() else ""
             give_up(1, f"perfeds2 {command}: {error.filename}: {error.strerror}{saved}.")
         where = "set PERFEDS2_DEBUG=1 for a traceback"
-        if begun:
+        if begun():
             with suppress(OSError), (place[0] / "traceback.log").open("a", encoding="utf-8") as log:
                 log.write(traceback.format_exc())
                 where = f"the traceback is in {log.name}"

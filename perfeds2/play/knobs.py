@@ -11,6 +11,7 @@ from typing import Any
 
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import SECTIONS, Setting, Spec, settings
+from perfeds2.spec.line import flag_words
 from perfeds2.spec.names import MODES, algorithm_name
 from perfeds2.spec.resolve import spec_from
 
@@ -176,17 +177,7 @@ for row in shown.summary['algorithms']:
 trained = compare(horizon_s={train["horizon_s"]!r}, **settings)
 print(trained.metrics)"""
     return {
-        "shown_by": typed("simulate", show),
-        "trained_by": typed("compare", train),
+        "shown_by": shlex.join(["perfeds2", "simulate", *flag_words(show)]),
+        "trained_by": shlex.join(["perfeds2", "compare", *flag_words(train)]),
         "python": python,
     }
-
-
-def typed(command: str, keywords: Keywords) -> str:
-    """Return the command line for a command with these keywords."""
-    words = ["perfeds2", command]
-    for name, value in keywords.items():
-        words.append(f"--{name.replace('_', '-')}")
-        if value is not True:  # a switch has no value
-            words.append(",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
-    return shlex.join(words)

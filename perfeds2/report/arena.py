@@ -19,6 +19,7 @@ from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import (
     Cell,
     Column,
+    Rows,
     Span,
     Table,
     capitalised,
@@ -188,7 +189,7 @@ def _meaning(bout: BoutFound) -> str:
 
 def overview(arena: ArenaFolder) -> Table:
     """Return a row per bout with the best method by each measure."""
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     for bout in arena.bouts:
         first = [f"{each.name} ({seconds(each.median())})" for each in soonest(bout) if each.reached == each.seeds]
         best = [_best(bout, measure) for measure in (ACCURACY, "worst_decile")]
@@ -212,7 +213,7 @@ def ranking(arena: ArenaFolder) -> Table:
     means = {name: [mean(of_bouts) for of_bouts in zip(*own, strict=True)] for name, own in ranks.items()}
     means = {name: own for name, own in means.items() if len(ranks[name]) == len(arena.bouts)}
     best = [min(of_methods) for of_methods in zip(*means.values(), strict=True)]
-    rows: list[list[Cell]] = [
+    rows: Rows = [
         [name, *(Span(f"{each:.1f}", "best" if each == least else "") for each, least in zip(own, best, strict=True))]
         for name, own in sorted(means.items(), key=lambda item: item[1])
     ]

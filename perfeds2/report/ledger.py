@@ -35,7 +35,18 @@ from perfeds2.paper.claims import (
     ledger,
 )
 from perfeds2.paper.figures import TARGET, load_curves
-from perfeds2.report.tables import Cell, Column, Span, Table, as_markdown, for_terminal, listed, signed, text_column
+from perfeds2.report.tables import (
+    Cell,
+    Column,
+    Rows,
+    Span,
+    Table,
+    as_markdown,
+    for_terminal,
+    listed,
+    signed,
+    text_column,
+)
 from perfeds2.report.terminal import open_console
 from perfeds2.spec.resolve import flattened, read_toml
 
@@ -117,7 +128,7 @@ def _made(folder: Path) -> dict[str, Any]:
 
 def ledger_table(ledgers: Sequence[Ledger]) -> Table:
     """Return a row per judged claim with a verdict per ledger, and below it rows with its comparisons."""
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     for entries in judged(ledgers):
         claim = entries[0].claim
         rows.append([f"{claim.number}. {claim.sentence} [{claim.where}]", *map(verdict, entries)])
@@ -188,7 +199,7 @@ def best_table(ledgers: Sequence[Ledger]) -> Table:
     columns = [text_column("data set"), text_column("measured"), Column("best FedAvg", "left", narrow="best\nFedAvg")]
     columns.append(Column("difference (points)", narrow="difference\n(points)"))
     columns.append(Column("PerFedS2 is", "left", narrow="PerFedS2\nis"))
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     for each in ledgers:
         label = f", {each.label}" * (len(ledgers) > 1)
         for best, measured, rival, difference in _against_best(each):

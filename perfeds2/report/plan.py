@@ -11,9 +11,9 @@ from perfeds2.files import write_text
 from perfeds2.report.document import document, note, paragraph, quoted, section, verbatim
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
 from perfeds2.report.tables import (
-    Cell,
     Column,
     Kind,
+    Rows,
     Span,
     Table,
     as_html,
@@ -137,9 +137,7 @@ def settings_table(plan: Plan) -> Table:
     asked = plan.candidates[plan.asked]
     both = [plan.best or asked, asked]
     new, old = (each.choice.settings for each in both)
-    rows: list[list[Cell]] = [
-        [name, Span(value, "best" if value != old[name] else ""), old[name]] for name, value in new.items()
-    ]
+    rows: Rows = [[name, Span(value, "best" if value != old[name] else ""), old[name]] for name, value in new.items()]
     rows.append(["seconds, given seeds", *(short_s(each.seconds) if each.trials else "–" for each in both)])
     if plan.is_private:
         rows.append(["noise σ", *(_or_dash(each.noise) for each in both)])
@@ -165,7 +163,7 @@ def candidates_table(plan: Plan, most: int | None = None) -> Table:
     unused = {"rest", "σ", "ε"} - resting - ({"σ", "ε"} if plan.is_private else set())
     shown = [head for head in HEADS if head not in unused]
     columns = [Column(head, "left" if head in ("schedule", "band", "stale") else "right") for head in shown]
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     for each in ranked[:most]:
         who = "the choice" if each is plan.best else "as asked" if each is plan.candidates[plan.asked] else ""
         why = f"({each.why})" if each.why and who != "the choice" else ""

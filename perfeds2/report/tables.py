@@ -58,6 +58,7 @@ class Span:
 
 
 Cell = str | Span | Sequence[Span]
+Rows = list[list[Cell]]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from perfeds2.report.read_studies import only
 from perfeds2.report.results import energy_line, meaning, page_measures, results_table
 from perfeds2.report.run import curves_section, write_run_figures
 from perfeds2.report.style import ACCURACY, GLOBAL, paired_styles
-from perfeds2.report.tables import Cell, Column, Span, Table, listed, p_value, signed, text_column, write_latex
+from perfeds2.report.tables import Column, Rows, Span, Table, listed, p_value, signed, text_column, write_latex
 from perfeds2.report.timelines import timeline_sections
 from perfeds2.runs.statistics import INTERVAL_SEEDS, holm, paired_p, statistic
 from perfeds2.spec.resolve import flattened
@@ -298,7 +298,7 @@ def differences_table(run: RunResults, found: Sequence[Difference]) -> Table:
     """Return a row per pair of lines: later minus earlier."""
     score, points = run.score, " (points)" if run.score.is_share else ""
     heads = [f"Test {score.word}, personal{points}", "p", f"Test {score.word}, global{points}", "Seconds to the target"]
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     for each in found:
         p = "–" if each.p is None else p_value(each.p)
         personal, common = (signed(end, score.form, score.scale) for end in (each.accuracy, each.of_global))

@@ -18,8 +18,8 @@ from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
 from perfeds2.report.read_studies import spans_decade, value_text
 from perfeds2.report.style import ordered_styles
 from perfeds2.report.tables import (
-    Cell,
     Column,
+    Rows,
     Table,
     capitalised,
     counted,
@@ -131,7 +131,7 @@ def best_table(tuning: "Tuning") -> Table:
     score = score_of(tuning.search.metric)
     keys = list(dict.fromkeys(key for axes in tuning.search.axes.values() for key in axes))
     scores = [Column(f"Validation {score.head}", narrow=f"validation\n{score.head}"), Column("Before", narrow="before")]
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     for best in tuning.best:
         settings = [f"{value_text(best.settings.get(key, '–'))}{'*' * (key in best.edges)}" for key in keys]
         found = [_shown(score, (each or {}).get("mean")) for each in (best.score, best.before)]

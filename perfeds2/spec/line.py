@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from perfeds2.spec.fields import Spec, settings
 from perfeds2.spec.names import Value, Values
-from perfeds2.spec.resolve import EACH, put_flags, resolve
+from perfeds2.spec.resolve import EACH, flattened, put_flags, resolve
 
 # Settings that determine the defaults of others, and that a reader looks for first.
 FIRST = ("task", "cell", "ues", "radio", "algorithms", "seeds", "horizon_s")
@@ -27,16 +27,22 @@ def command_line(command: str, spec: Spec, defaults: Mapping[str, Value]) -> str
         if value is not None and value != usual.get(each.section, {}).get(each.key):
             flags[each.keyword] = value
             usual = _read(flags, defaults) if each in first else usual
-    words = ["perfeds2", command]
-    for keyword, value in flags.items():
-        if keyword == "seeds":
-            value = len(value) if list(value) == list(range(len(value))) else [f"{seed}..{seed}" for seed in value]
-        flag = f"--{keyword.replace('_', '-')}"
-        words += [flag] if value is True else [flag, _text(value)]
-    for name, own in said.get(EACH, {}).items():
-        for key, value in own.items():
-            words += ["--set", f"{name}.{key}={_text(value)}"]
+    if (seeds := flags.get("seeds")) is not None:
+        counted = list(seeds) == list(range(len(seeds)))
+        flags["seeds"] = len(seeds) if counted else [f"{seed}..{seed}" for seed in seeds]
+    words = ["perfeds2", command, *flag_words(flags)]
+    for name, value in flattened(said.get(EACH, {})).items():
+        words += ["--set", f"{name}={_text(value)}"]
     return shlex.join(words)
+
+
+def flag_words(keywords: Mapping[str, Value]) -> list[str]:
+    """Return settings as words of a command line."""
+    words: list[str] = []
+    for keyword, value in keywords.items():
+        flag = f"--{keyword.replace('_', '-')}"
+        words += [flag] if value is True else [flag, _text(value)]  # a switch has no value
+    return words
 
 
 def _read(flags: Mapping[str, Value], defaults: Mapping[str, Value]) -> Values:

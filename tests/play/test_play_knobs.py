@@ -19,10 +19,10 @@ from perfeds2.play.knobs import (
     same_again,
     settings_at,
     start_of,
-    typed,
     usual,
 )
 from perfeds2.spec.fields import settings
+from perfeds2.spec.line import flag_words
 from perfeds2.spec.resolve import spec_from
 
 STATES = st.fixed_dictionaries({knob.name: st.sampled_from(knob.values) for knob in KNOBS})
@@ -36,7 +36,7 @@ def test_every_knob_is_a_setting_and_begins_where_the_setting_does():
             assert knob.name in keywords
     spec = spec_from(**settings_at(start_of(KNOBS), 30.0))
     plain = spec_from(algorithms=["PerFed-SYN", "PerFedS2", "PerFed-ASY"], seeds=[0])
-    assert spec == plain  # the page opens with what everybody else has
+    assert spec == plain  # the page starts from the usual defaults
     assert usual("bandwidth") == "equal_share"
 
 
@@ -47,7 +47,7 @@ def test_any_knobs_make_a_spec_that_its_command_line_makes_too(state):
     assert 1 <= state["quorum"] <= state["ues"]
     keywords = settings_at(state, 2.0)
     spec = spec_from(**keywords)
-    words = shlex.split(typed("simulate", keywords))[2:]
+    words = flag_words(keywords)
     flags = {
         flag.removeprefix("--").replace("-", "_"): text for flag, text in zip(words[::2], words[1::2], strict=True)
     }

@@ -25,7 +25,8 @@ from perfeds2.learning.models.lstm import recur
 
 CHECKS = ("_assert_", "sym_constrain_range")  # operations with these prefixes compute nothing
 PLACES = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "requires_grad"}  # where, not what
-Axes: TypeAlias = int | Sequence[int] | None
+Sizes: TypeAlias = Sequence[int]
+Axes: TypeAlias = int | Sizes | None
 MOST_ROWS = 256  # an embedding with at most this many rows is a product with a one-hot matrix
 
 
@@ -87,12 +88,12 @@ def _axes(dim: Axes) -> int | tuple[int, ...] | None:
 # ---- shapes
 
 
-def squeeze(x: Array, dims: Sequence[int]) -> Array:
+def squeeze(x: Array, dims: Sizes) -> Array:
     """Drop those of the axes that have size 1."""
     return jnp.squeeze(x, tuple(each for each in dims if x.shape[each] == 1))
 
 
-def expand(x: Array, size: Sequence[int], **_: bool) -> Array:
+def expand(x: Array, size: Sizes, **_: bool) -> Array:
     kept = (1,) * (len(size) - x.ndim) + x.shape
     return jnp.broadcast_to(x, [own if wanted == -1 else wanted for own, wanted in zip(kept, size, strict=True)])
 
@@ -101,17 +102,17 @@ def cut(x: Array, dim: int = 0, start: int | None = None, end: int | None = None
     return x[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)]
 
 
-def split(x: Array, sizes: Sequence[int], dim: int = 0) -> list[Array]:
+def split(x: Array, sizes: Sizes, dim: int = 0) -> list[Array]:
     return jnp.split(x, np.cumsum(sizes)[:-1].tolist(), axis=dim)
 
 
-def pad(x: Array, sizes: Sequence[int], value: ArrayLike = 0) -> Array:
+def pad(x: Array, sizes: Sizes, value: ArrayLike = 0) -> Array:
     """Pad by pairs, from the last axis on. Negative padding cuts off."""
     pairs = [(sizes[at], sizes[at + 1], 0) for at in range(0, len(sizes), 2)][::-1]
     return jax.lax.pad(x, jnp.asarray(value, x.dtype), [(0, 0, 0)] * (x.ndim - len(pairs)) + pairs)
 
 
-def full(size: Sequence[int], fill_value: ArrayLike, dtype: DTypeLike | None = None) -> Array:
+def full(size: Sizes, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> Array:
     """Fill at compile time, so that the values are known while tracing."""
     with jax.ensure_compile_time_eval():
         return jnp.full(size, fill_value, dtype)
@@ -124,11 +125,11 @@ def convolution(
     x: Array,
     weight: Array,
     bias: Array | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
     transposed: bool,
-    _: Sequence[int],
+    _: Sizes,
     groups: int,
 ) -> Array:
     """Convolve in one, two or three dimensions.
@@ -147,9 +148,7 @@ def convolution(
     return _scaled(out, None, bias)
 
 
-def _by_patches(
-    x: Array, weight: Array, stride: Sequence[int], edges: Sequence[tuple[int, int]], dilation: Sequence[int]
-) -> Array:
+def _by_patches(x: Array, weight: Array, stride: Sizes, edges: Sequence[tuple[int, int]], dilation: Sizes) -> Array:
     maps = jnp.moveaxis(x, 0, -1)  # channel, position, sample: shifting an image then copies long runs
     maps = jnp.pad(maps, ((0, 0), *edges, (0, 0)))
     for axis, (size, step, apart) in enumerate(zip(weight.shape[2:], stride, dilation, strict=True), start=1):
@@ -159,12 +158,12 @@ def _by_patches(
     return jnp.moveaxis(out.reshape(-1, *maps.shape[1:]), -1, 0)
 
 
-def average(x: Array, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = ()) -> Array:
+def average(x: Array, kernel: Sizes, stride: Sizes = (), padding: Sizes = ()) -> Array:
     windows = _windows(x, kernel, stride, padding, 0.0)
     return sum(windows[1:], windows[0]) / len(windows)
 
 
-def adaptive_average(x: Array, output_size: Sequence[int]) -> Array:
+def adaptive_average(x: Array, output_size: Sizes) -> Array:
     """Average over windows of the size that the output needs."""
     pairs = list(zip(x.shape[-2:], output_size, strict=True))
     if any(size % out for size, out in pairs):
@@ -174,7 +173,7 @@ def adaptive_average(x: Array, output_size: Sequence[int]) -> Array:
     return average(x, [size // out for size, out in pairs])
 
 
-def largest(x: Array, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = ()) -> Array:
+def largest(x: Array, kernel: Sizes, stride: Sizes = (), padding: Sizes = ()) -> Array:
     """Return the maximum of each window. Among equal numbers the first gets the gradient, as in PyTorch."""
     first, *rest = _windows(x, kernel, stride, padding, -jnp.inf)
     for other in rest:
@@ -182,9 +181,7 @@ def largest(x: Array, kernel: Sequence[int], stride: Sequence[int] = (), padding
     return first
 
 
-def _windows(
-    x: Array, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], beyond: float
-) -> list[Array]:
+def _windows(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, beyond: float) -> list[Array]:
     """Return, for each position in a window, the values of all windows there."""
     axes, stride = len(kernel), stride or kernel
     if any(padding):
@@ -203,7 +200,7 @@ def _windows(
 
 
 def layer_norm(
-    x: Array, shape: Sequence[int], weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, *_: bool
+    x: Array, shape: Sizes, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, *_: bool
 ) -> Array:
     out = _normalise(x, tuple(range(-len(shape), 0)), eps)
     out = out if weight is None else out * weight
