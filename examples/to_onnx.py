@@ -1,13 +1,14 @@
-"""Export a trained model to ONNX, to run without Python and JAX.
+"""Export the trained model of a built-in task to ONNX, to run without Python and JAX.
 
-python examples/to_onnx.py runs/first model.onnx --algorithm PerFedS2 --seed 0
+perfeds2 export runs/first --out one.safetensors
+python examples/to_onnx.py one.safetensors model.onnx
 
-The graph is built node by node from our parameters; nothing is traced. Input ``x`` holds samples as they are in the
+The graph is built node by node from the parameters; nothing is traced. Input ``x`` holds samples as they are in the
 data (pixels of 8 bits, indices of letters), one per row; output ``logits`` has one number per class. A constant has
 the name of the parameter it comes from.
 """
 
-import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper
+from safetensors import safe_open
 
-from perfeds2.deployment.setup import FILE, Setup
-from perfeds2.errors import InputError
-from perfeds2.learning.models.lenet import KERNEL, LeNet
-from perfeds2.learning.models.lstm import LSTM, named
-from perfeds2.learning.models.mlp import EPSILON, MLP
-from perfeds2.learning.models.model import Model, bare
-from perfeds2.runs.comparison import load_models
-from perfeds2.runs.export import choose
-from perfeds2.runs.folder import read_run
-from perfeds2.spec.tasks import model_of, told_with_a_model
+import perfeds2
 
+Model = Any  # an MLP, a LeNet or an LSTM of perfeds2
 Arrays = Mapping[str, np.ndarray]
 OPERATORS = 17  # ONNX operator set, supported by runtimes since 2022
 FILE_FORMAT = 8  # the file format that belongs to it
 ACTIVATIONS = {jax.nn.relu: "Relu", jnp.tanh: "Tanh"}
+KERNEL = 5  # side of LeNet's kernels
+EPSILON = 1e-5  # added to variances
 GATES = (0, 3, 1, 2)  # ours are input, forget, candidate, output; ONNX has input, output, forget, candidate
 
 
@@ -66,23 +62,20 @@ def to_onnx(model: Model, params: Arrays, about: Mapping[str, str]) -> bytes:
     """Return the bytes of an ONNX file; ``about`` is stored in it as metadata.
 
     Raises:
-        InputError: The model has no ONNX export.
+        ValueError: The model has no ONNX export.
     """
-    model, graph, reads_bytes = bare(model), Graph(params), True
-    if isinstance(model, MLP):
+    graph, reads_bytes, kind = Graph(params), True, type(model).__name__
+    if kind == "MLP":
         _dense_layers(graph, model, graph.scaled("x", model.input_scale))
         x_size, classes, reads_bytes = model.sizes[0], model.sizes[-1], model.input_scale != 1
-    elif isinstance(model, LeNet):
+    elif kind == "LeNet":
         _lenet(graph, model)
         x_size, classes, reads_bytes = model.channels[0] * model.side**2, model.dense[-1], model.input_scale != 1
-    elif isinstance(model, LSTM):
+    elif kind == "LSTM":
         _lstm(graph, model)
         x_size, classes = "letters_read", model.letters
     else:
-        raise InputError(
-            f"expected mlp, mlp-norm, lenet5, lenet5-relu, cnn, lstm or lstm-leaf, but this model is a "
-            f"{type(model).__name__}; use perfeds2 export."
-        )
+        raise ValueError(f"expected an MLP, a LeNet or an LSTM, but this model is a {kind}; use perfeds2 export.")
     x_type = TensorProto.UINT8 if reads_bytes else TensorProto.FLOAT
     x = helper.make_tensor_value_info("x", x_type, ["batch", x_size])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])
@@ -95,7 +88,7 @@ def to_onnx(model: Model, params: Arrays, about: Mapping[str, str]) -> bytes:
     return file.SerializeToString()
 
 
-def _dense_layers(graph: Graph, model: MLP, x: str) -> None:
+def _dense_layers(graph: Graph, model: Model, x: str) -> None:
     last = len(model.sizes) - 1
     for number in range(1, last + 1):
         x = _dense(graph, f"dense{number}", x, result="logits" if number == last else "")
@@ -109,16 +102,14 @@ def _dense(graph: Graph, layer: str, x: str, result: str) -> str:
     return graph.node("Gemm", x, graph.constant(f"{layer}.weight"), graph.constant(f"{layer}.bias"), result=result)
 
 
-def _activation(model: MLP | LeNet) -> str:
+def _activation(model: Model) -> str:
     found = ACTIVATIONS.get(model.activation)
     if found is None:
-        raise InputError(
-            f"expected the activation relu or tanh, but this model has {model.activation}; use perfeds2 export."
-        )
+        raise ValueError(f"expected the activation relu or tanh, but this model has {model.activation}.")
     return found
 
 
-def _lenet(graph: Graph, model: LeNet) -> None:
+def _lenet(graph: Graph, model: Model) -> None:
     colours = model.channels[0]
     x = graph.node("Reshape", "x", graph.constant("image", np.array([-1, colours, model.side, model.side], np.int64)))
     x = graph.scaled(x, model.input_scale)
@@ -135,11 +126,12 @@ def _lenet(graph: Graph, model: LeNet) -> None:
     _dense_layers(graph, model.head, graph.node("Flatten", x))
 
 
-def _lstm(graph: Graph, model: LSTM) -> None:
+def _lstm(graph: Graph, model: Model) -> None:
     text = graph.node("Transpose", graph.node("Cast", "x", to=TensorProto.INT64), perm=[1, 0])  # letters first
     x = graph.node("Gather", graph.constant("letters"), text)
     for layer in range(model.layers):
-        names = [named(what, layer) for what in ("input.weight", "hidden.weight", "gates.bias")]
+        number = layer + 1 if layer else ""
+        names = [f"input{number}.weight", f"hidden{number}.weight", f"gates{number}.bias"]
         weight, recurrent, bias = (_gates(graph.params[name]) for name in names)
         biases = np.concatenate([bias, np.zeros_like(bias)])  # ONNX adds a second bias, for the recurrence
         inputs = [graph.constant(name, a[None]) for name, a in zip(names, (weight, recurrent, biases), strict=True)]
@@ -155,22 +147,13 @@ def _gates(values: np.ndarray) -> np.ndarray:
     return rows[list(GATES)].reshape(-1, *values.shape[:-1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Export a trained model to ONNX.")
-    parser.add_argument("folder", type=Path, help="folder of a finished run or federation")
-    parser.add_argument("out", type=Path, help="file to write")
-    parser.add_argument("--algorithm", help="its algorithm, if there are several")
-    parser.add_argument("--seed", type=int, help="its seed, if there are several")
-    asked = parser.parse_args()
-    spec = read_run(asked.folder)
-    models = load_models(spec, asked.folder)
-    which = choose(list(models), asked.algorithm, asked.seed)
-    is_federation = (asked.folder / FILE).exists()  # whose model may be the user's own
-    model = Setup.read(asked.folder).model() if is_federation else model_of(spec)
-    about = {"task": spec.task.name.text, "algorithm": which[0], "seed": str(which[1])}
-    about |= told_with_a_model(spec, which[1])
-    asked.out.write_bytes(to_onnx(model, models[which], about))
+def main(source: Path, out: Path) -> None:
+    with safe_open(source, framework="numpy") as file:
+        about = file.metadata()
+        params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    model = getattr(perfeds2, about["task"]).model
+    out.write_bytes(to_onnx(model, params, about))
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

@@ -13,7 +13,6 @@ import pytest
 from command_line import told
 from safetensors.numpy import load_file
 
-from perfeds2.errors import InputError
 from perfeds2.learning.models.lenet import LENET, LENET_RELU, LeNet
 from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.models.mlp import MLP
@@ -86,9 +85,9 @@ def test_a_model_that_is_not_ours_or_has_an_unknown_activation_is_refused():
         def __call__(self, params, x):  # noqa: ARG002 (the interface)
             return x
 
-    with pytest.raises(InputError, match="this model is a Mine; use perfeds2 export"):
+    with pytest.raises(ValueError, match="this model is a Mine; use perfeds2 export"):
         to_onnx(Mine(), {}, {})
-    with pytest.raises(InputError, match="activation relu or tanh"):
+    with pytest.raises(ValueError, match="activation relu or tanh"):
         to_onnx(LeNet(**SMALL, activation=jax.nn.gelu), as_numpy(LeNet(**SMALL).init(jax.random.key(0))), {})
 
 
@@ -96,8 +95,9 @@ def test_a_model_that_is_not_ours_or_has_an_unknown_activation_is_refused():
 def test_the_script_writes_the_model_that_was_asked_for(tmp_path, monkeypatch):
     settings = "--task digits --ues 4 --quorum 2 --rounds 2 --seeds 0,1 --algorithms PerFedS2,FedAvgS2 --quiet"
     assert told("compare", *settings.split(), "--out", tmp_path / "run")[0] == 0
-    words = [EXAMPLE, str(tmp_path / "run"), str(tmp_path / "model.onnx"), "--algorithm", "FedAvgS2", "--seed", "1"]
-    monkeypatch.setattr(sys, "argv", words)
+    one = tmp_path / "one.safetensors"
+    assert told("export", tmp_path / "run", "--algorithm", "FedAvgS2", "--seed", 1, "--out", one)[0] == 0
+    monkeypatch.setattr(sys, "argv", [EXAMPLE, str(one), str(tmp_path / "model.onnx")])
     runpy.run_path(EXAMPLE, run_name="__main__")
     graph = onnx.load(tmp_path / "model.onnx")
     constants = {each.name: onnx.numpy_helper.to_array(each) for each in graph.graph.initializer}
