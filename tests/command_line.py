@@ -80,7 +80,7 @@ def compiled_as_users_do() -> Iterator[None]:
 
 
 def optimised() -> dict[str, str]:
-    """The environment of a command that compiles as a user's does; that of the tests makes it compile sooner (``conftest.py``)."""
+    """The environment of a command that compiles as a user's does; tests compile with less optimisation (``conftest.py``)."""
     return {
         name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
     }

@@ -1,8 +1,8 @@
 """Every test run checks array shapes and types of the whole package (``typecheck.py``).
 
-What tests compile they keep in pytest's cache, not in the user's: half of their time would be compiling the same again.
-They compile with little optimisation and by the simpler of the compiler's two ways, which is sooner done, and so do the commands they
-start; but what is typed from docs/tutorial and notebooks is optimised as a reader's is.
+Compiled programs are kept in pytest's cache, not in the user's; compiling them again would take half of the time. Tests and
+the commands they start compile with little optimisation and the compiler's simpler code generator, which takes less time.
+Commands from docs/tutorial and notebooks are optimised as a reader's are.
 """
 
 import ctypes
@@ -19,23 +19,26 @@ import pytest
 import typecheck
 from jaxtyping import install_import_hook
 
-SOONER = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")  # half of compiling's time
+QUICK_COMPILING = (
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)  # halves the compile time
 COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
 os.environ["XLA_FLAGS"] = " ".join(
-    [*SOONER, os.environ.get("XLA_FLAGS", "")]
+    [*QUICK_COMPILING, os.environ.get("XLA_FLAGS", "")]
 )  # read when the first function is compiled
 os.environ |= {
     "PERFEDS2_COMPILE_CACHE": str(COMPILED),
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
 }  # of the commands that tests start
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of them would compile all of the package anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each command would compile the whole package again
 sys.dont_write_bytecode = False
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(COMPILED))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine is no bug
+hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine must not fail a test
 hypothesis.settings.load_profile("patient")
 
 SHARED = {
@@ -49,9 +52,9 @@ SHARED = {
     "site",
 }  # fixtures that take many seconds
 
-MOST_BYTES = 1.5e9  # that a process may hold after a file of tests before it drops what it has compiled
+MOST_BYTES = 1.5e9  # memory above which a process drops compiled programs after a test file
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # to which a background job of a shell would be deaf
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 
 typecheck.check_first_calls()
 hook = install_import_hook("perfeds2", "typecheck.checked")
@@ -62,7 +65,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage less often, and not among what was imported: tracing makes many objects."""
+    """Run the garbage collector less often and skip imported objects, because tracing makes many objects."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
@@ -84,10 +87,10 @@ def bounded_memory() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is expensive is slow, too; ``make test-quick`` leaves it out.
+    """Mark tests with expensive fixtures as slow; ``make test-quick`` leaves them out.
 
-    With several processes (``--dist loadfile --no-loadscope-reorder``: one of them does a whole file, in our order) the files with
-    something slow in them come first, so that none of them does a long one in the end while the others have nothing left.
+    With several processes (``--dist loadfile --no-loadscope-reorder``: each takes whole files, in our order), files with slow
+    tests come first, so that no process is left with a long file at the end.
     """
     for item in items:
         given = getattr(getattr(item, "callspec", None), "params", {})  # not fixtures, whatever their names

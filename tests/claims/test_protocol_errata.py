@@ -79,5 +79,5 @@ def test_erratum_11_restart_starves_slow_ues_and_wait_starves_none():
     run = {"payload_bits": 1e5, "samples": 200.0, "rounds": 400}
     assert simulate(cell, Protocol(5, 3, "restart"), **run).starved.size >= 1
     assert simulate(cell, Protocol(5, 3, "wait"), **run).starved.size == 0
-    # The slow ones are those whose job outlasts the bound: an unbounded run merges everybody.
+    # The slow ones are those whose job outlasts the bound: an unbounded run merges every UE.
     assert simulate(cell, Protocol(5, None), **run).starved.size == 0

@@ -47,7 +47,7 @@ def broker(running, kind):
 
 @pytest.fixture
 def own(made, kind, tmp_path):
-    """The same credentials behind a broker of one's own, with limits."""
+    """The same credentials behind a separate broker, with limits."""
     from perfeds2.deployment.mqtt.broker import Limits, running_broker
 
     def start(**limits):

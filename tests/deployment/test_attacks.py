@@ -21,7 +21,7 @@ GOOD = dict(zip(METRICS, (2.0, 1.0, 0.5, 0.75), strict=True))
 
 
 def sends(number, among=lambda _: True):
-    """Everybody sends ones, but the chosen jobs are answered with this number everywhere."""
+    """Every device sends ones, except that the chosen jobs are answered with this number everywhere."""
 
     def answered(job, params):
         update = {"w": np.full(2, number, np.float32)}

@@ -243,12 +243,12 @@ def test_a_device_that_comes_and_goes_all_the_time_costs_one_coming_a_second():
     side, clock = Side(), [0.0]
     side.transport.now = lambda: clock[0]
     side.transport._peers[0].came_s = mqtt_transport.NEVER_S
-    comings = 0
+    arrivals = 0
     for step in range(500):
         clock[0] = step * 0.01
         side.say(TOPICS.here(0), Here(here=step % 2 == 0, session="s", run="r").to_bytes())
-        comings += len(side.transport.changes().came)
-    assert 3 <= comings <= 6
+        arrivals += len(side.transport.changes().came)
+    assert 3 <= arrivals <= 6
     clock[0] += 1.0
     side.say(TOPICS.here(0), Here(here=True, session="s", run="r").to_bytes())
     assert 0 in side.transport._presence.here

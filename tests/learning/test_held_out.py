@@ -19,7 +19,7 @@ counts = st.lists(st.tuples(st.integers(1, MOST), st.integers(1, 60)), min_size=
 
 
 def shards_of(sizes):
-    """Sample i is the number i, so that everybody can tell whose it is. Those at the end are no one's."""
+    """Sample i is the number i, which shows its owner. The samples at the end have no owner."""
     train, test = np.array(sizes).T
     start = np.concatenate([[0], np.cumsum(train + test)[:-1]])
     total = UES * (MOST + 60)

@@ -163,7 +163,7 @@ def test_fedprox_with_several_steps_is_its_papers_and_with_mu_zero_fedavg():
 
 @pytest.mark.slow
 def test_apfl_that_takes_nothing_of_its_own_is_fedavg():
-    """α = 0 and never moved: a UE's own model is everybody's, which is FedAvg's; and v has no part in it, so it stays."""
+    """With a constant α = 0 a UE's own model is the global one, as in FedAvg, and v never changes."""
     state, plain = final(Learner(APFL(0.0, adapts=False), batch=8, local_steps=3)), final(FEDAVG)
     assert_close(flat(state.params), flat(plain.params), 1e-6)
     for ue in range(6):

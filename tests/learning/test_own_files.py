@@ -1,4 +1,4 @@
-"""Is a file of one's own read as its owner means it, and is what is wrong with it said with its line?"""
+"""Is a user's file read as intended, and does an error name its line?"""
 
 import io
 import json

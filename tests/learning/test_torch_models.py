@@ -51,7 +51,7 @@ def exported(net, sample):
 
 
 def converted(net, sample):
-    """A module of one's own, and its model. PyTorch exports it once: that is most of a test's time."""
+    """A user's module, and its model. PyTorch exports it once, which takes most of a test's time."""
     module, model = exported(net, sample)
     return copy.deepcopy(module), model
 

@@ -237,9 +237,9 @@ def ca2fl(world: World, eta=1.0):
     """Wang et al. 2024 (CA²FL), algorithm 2: every client's last update is cached and calibrates the round's."""
     models, h = [world.first], {ue: np.zeros_like(world.first) for ue in range(world.ues)}
     for _, jobs in world.rounds():
-        everybody = sum(h.values()) / world.ues
+        mean_h = sum(h.values()) / world.ues
         deltas = {ue: world.sgd(models[version], ue, version) for ue, version in jobs}
-        v = everybody + sum(deltas[ue] - h[ue] for ue in deltas) / len(deltas)
+        v = mean_h + sum(deltas[ue] - h[ue] for ue in deltas) / len(deltas)
         models.append(models[-1] - eta * v)
         h |= deltas
     return models[-1], None

@@ -21,7 +21,7 @@ from perfeds2.timeline.simulate import simulate
 
 
 def test_multicast_is_at_the_rate_of_the_weakest():
-    # On 10 Hz signals of 30 and 70 Hz carry 20 and 30 bit/s: 60 bits take everybody 3 s.
+    # On 10 Hz signals of 30 and 70 Hz carry 20 and 30 bit/s: 60 bits take every UE 3 s.
     downlink = Downlink("multicast", 1.0, 60.0)
     np.testing.assert_allclose(downlink.seconds(np.array([70.0, 30.0]), 10.0, 1, None), [3, 3])
     np.testing.assert_allclose(downlink.seconds(np.array([70.0, 30.0]), 10.0, 2, 1.5), [4, 4])  # at most 15 bit/s

@@ -99,7 +99,7 @@ def test_signals_follow_the_way():
 
 
 def test_ues_that_pass_the_same_place_stand_in_the_same_shadow():
-    """Below 18 m everybody is in sight."""
+    """Below 18 m every UE is in sight."""
     cell = Cell(np.array([10.0, 16.0]), np.ones(2), radio=RADIOS["umi"], angle_rad=np.array([0.3, 1.1]), seed=5)
     swapped = replace(cell, distance_m=cell.distance_m[::-1], angle_rad=np.array([1.1, 0.3]))
     np.testing.assert_allclose(cell.mean_signal_hz, swapped.mean_signal_hz[::-1])
@@ -138,7 +138,7 @@ def test_without_fading_borders_change_nothing():
 
 
 def test_quick_fading_averages_out():
-    """One deep fade a round holds everybody up; many short ones do not."""
+    """One deep fade per round delays all UEs; many short ones do not."""
     cell = Cell.draw(20, 1, radio=RADIOS["umi"], bandwidth_hz=2e7, power_w=0.2)
     slow, quick = (
         simulate(replace(cell, coherence_s=each), Protocol(20), payload_bits=1e6, samples=10.0, rounds=10).end_s

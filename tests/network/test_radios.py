@@ -157,7 +157,7 @@ def test_no_fading_is_above_its_bound(name, changes):
 
 def test_the_signal_is_power_over_loss_and_noise():
     radio = radio_named("umi", shadowing_db=0.0, noise_figure_db=5.0)
-    cell = Cell(np.array([15.0]), np.array([1e9]), radio=radio, power_w=0.2)  # below 18 m everybody is in sight
+    cell = Cell(np.array([15.0]), np.array([1e9]), radio=radio, power_w=0.2)  # below 18 m every UE is in sight
     loss_db = 32.4 + 21 * np.log10(np.hypot(15.0, 8.5)) + 20 * np.log10(3.5)
     want_db = 10 * np.log10(200) - loss_db - (-174 + 5)
     assert 10 * np.log10(cell.mean_signal_hz[0]) == pytest.approx(want_db, abs=1e-9)

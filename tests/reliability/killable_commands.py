@@ -181,7 +181,7 @@ def shorter(panel: Any, horizon_s: dict[str, float]) -> dict[str, Any]:
 
 
 def apply(setting: dict[str, Any]) -> None:
-    """What a test wants smaller, fewer or sooner than a user gets it."""
+    """What a test makes smaller, fewer or faster than a user gets it."""
     import resource
 
     from perfeds2.paper.figures import FIGURES

@@ -35,7 +35,7 @@ def rows(global_, personal):
         ([0.1, 0.2, 0.4], [0.1, 0.8, 0.98], False),  # merely worse: few labels a UE, and still learning
         ([0.1, 0.9, 0.5], [0.1, 0.95, 0.97], False),  # it wobbles
         ([0.1, 0.9, 0.2], [0.1, 0.95, 0.3], False),  # both are lost: too long a step
-        ([0.1, 0.9, float("nan")], [0.1, 0.95, float("nan")], False),  # diverged, which is said elsewhere
+        ([0.1, 0.9, float("nan")], [0.1, 0.95, float("nan")], False),  # diverged, which another note reports
     ],
 )
 def test_collapsed_is_who_lost_half_of_what_it_had_and_is_fine_when_personalised(global_, personal, collapsed):
@@ -91,7 +91,7 @@ def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monk
         ([2.3, 0.4, 0.1], [2.3, 3.0, float("nan")], False),  # only the personal step is too long
         ([2.30, 2.28, 2.30], [2.30, 2.27, 2.30], False),  # it has hardly begun
         ([2.3], [2.3], False),
-        ([-1.0, -1.02, -1.05], [-1.0, -1.02, -1.05], False),  # a loss of one's own
+        ([-1.0, -1.02, -1.05], [-1.0, -1.02, -1.05], False),  # a user's own loss
     ],
 )
 def test_diverged_is_who_ends_where_it_began_although_it_had_learned(global_, personal, diverged):

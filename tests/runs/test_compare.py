@@ -151,7 +151,7 @@ def test_a_folder_with_a_different_run_is_refused(tmp_path):
 
 def test_an_own_algorithm_is_compared_with_the_papers():
     def nearest_first(uplink):
-        """All band to the UE with the best signal, a little to everybody else."""
+        """All band to the UE with the best signal, a little to all others."""
         bandwidth = (uplink.bits > 0) * 0.1 * uplink.bandwidth_hz / uplink.bits.size
         bandwidth[np.argmax(np.where(uplink.bits > 0, uplink.signal_hz, 0))] += 0.9 * uplink.bandwidth_hz
         return bandwidth

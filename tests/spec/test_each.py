@@ -293,7 +293,7 @@ def test_a_federation_has_one_algorithm_and_takes_no_names():
         Setup.from_texts({"devices": 4, "beta": "PerFedS2=0.2"})
 
 
-# One's own
+# The user's own
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""May a model be chosen by its name or be one's own, and is one that does not fit refused before anything is run?"""
+"""Can a model be chosen by name or be the user's own, and is a model that does not fit refused before anything runs?"""
 
 import textwrap
 
@@ -200,7 +200,7 @@ def test_a_plan_is_made_with_the_chosen_model():
     assert {str(each.spec.task.model and each.spec.task.model.text) for each in tried} == {"mlp"}
 
 
-# ---- one's own
+# ---- the user's own
 
 
 @pytest.mark.usefixtures("file")

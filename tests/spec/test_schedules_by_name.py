@@ -1,4 +1,4 @@
-"""Schedules by their names and of one's own, through a spec."""
+"""Built-in schedules by name and the user's own, through a spec."""
 
 from typing import Any
 

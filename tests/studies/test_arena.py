@@ -229,7 +229,7 @@ def test_what_is_written_down_is_the_same_plan(tmp_path):
     assert ours.axes["Ditto"] == {"pull": (0.1, 1.0, 2.0, 3.0)}
 
 
-# What is one's own
+# The user's own methods and tasks
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def made(law: Law, space: Space | None = None, request: PlanRequest | None = Non
 
 
 def cliff(choice: Choice, seed: int) -> tuple[float, float]:
-    """As 50 UEs were: the smaller A, the sooner; below 7 it does not last."""
+    """As measured with 50 UEs: a smaller A is faster, but below 7 the target is lost again."""
     return 0.25 * choice.quorum + 0.6 + 0.05 * (seed % 3), 0.35 if choice.quorum < 7 else 1.0
 
 

@@ -455,7 +455,7 @@ def test_what_no_one_can_do_leaves_no_folder(tmp_path, more, sentence):
     assert not (tmp_path / "new").exists()
 
 
-# What is one's own
+# The user's own algorithms and tasks
 
 
 @dataclass(frozen=True)

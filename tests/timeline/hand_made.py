@@ -1,4 +1,4 @@
-"""Cells whose numbers can be checked by hand: everybody has 1 Hz of band and a whole number of bits a second."""
+"""Cells whose numbers can be checked by hand: every UE has 1 Hz of band and a whole number of bits per second."""
 
 from dataclasses import dataclass, field
 

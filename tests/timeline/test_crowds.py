@@ -1,4 +1,4 @@
-"""A crowd's timeline is the one that following everybody gives, and costs neither memory nor time for the hopeless."""
+"""A crowd's timeline equals the one that follows every UE, and UEs without hope cost neither memory nor time."""
 
 import subprocess
 import sys

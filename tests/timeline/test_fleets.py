@@ -35,7 +35,7 @@ PROPERTY = settings(max_examples=15, deadline=None, suppress_health_check=[Healt
 def drawn_fleet(
     n: int, seed: int, *, own: bool, traced: bool, hours: bool, keeps: bool, end: TraceEnd = "repeat"
 ) -> Fleet:
-    """Some of everything: uplinks of one's own, traces with gaps, hours with and without a period."""
+    """Some of everything: UEs with their own uplinks, traces with gaps, hours with and without a period."""
     rng = np.random.default_rng([seed, 77])
     rate, kind = np.full(n, np.nan), rng.integers(0, 3, n)
     if own:

@@ -240,7 +240,7 @@ def play_with_processes(
 
 
 def change_weather(env, phones: list[Phone], radio: Radio, weather: Weather):
-    """Block after block: new gains on the bands that everybody has."""
+    """Block after block: new gains, with unchanged bands."""
     while True:
         yield env.timeout((weather.block + 1) * radio.coherence_s - env.now)
         weather.block += 1
@@ -250,7 +250,7 @@ def change_weather(env, phones: list[Phone], radio: Radio, weather: Weather):
 
 
 def follow(env, phone: Phone, steps: Sequence[tuple[float, float]], period_s: float):
-    """An uplink of one's own: step after step, again and again if it has a period."""
+    """A UE's own uplink: step after step, repeated if it has a period."""
     start_s = 0.0
     while start_s < math.inf:
         for at_s, rate in steps:
@@ -270,7 +270,7 @@ def come_and_go(
     weather: Weather,
     bell: simpy.Store,
 ):
-    """A phone's hours: it comes and it goes, and everybody notices."""
+    """A phone's hours: when it leaves or returns, the band is shared again."""
     start_s = 0.0
     while start_s < math.inf:
         for comes_s, goes_s in intervals:
