@@ -19,7 +19,7 @@ import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper
 from safetensors import safe_open
 
-import perfeds2
+from perfeds2 import spec_from
 
 Model = Any  # an MLP, a LeNet or an LSTM of perfeds2
 Arrays = Mapping[str, np.ndarray]
@@ -151,7 +151,7 @@ def main(source: Path, out: Path) -> None:
     with safe_open(source, framework="numpy") as file:
         about = file.metadata()
         params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    model = getattr(perfeds2, about["task"]).model
+    model = spec_from(task=about["task"]).task.name.value.model
     out.write_bytes(to_onnx(model, params, about))
 
 
