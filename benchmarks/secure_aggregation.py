@@ -1,10 +1,10 @@
 """Measure what secure aggregation costs a federation: seconds and bytes of a round, beside a plain one.
 
-    python benchmarks/secure_aggregation.py [--devices 6,20,50]
+    python benchmarks/secure_aggregation.py [--devices 6,20,50] [--kinds "plain planned,secure planned"]
 
 Every device has its own certificate and TLS connection, all of them share one process and compute in turn, and every
-round waits for all of them. Prints a row of JSON for each number of devices: the median seconds of a round, and the
-megabytes that the broker reads and writes for it.
+round waits for all of them: the first that arrive, or those of a plan. Prints a row of JSON for each number of devices: the
+median seconds of a round, and the megabytes that the broker reads and writes for it.
 """
 
 import argparse
@@ -26,10 +26,11 @@ from perfeds2.deployment.setup import Setup
 WARM = 2  # rounds that are not counted
 
 
-def measure(devices: int, count: int, task: str, folder: Path, *, secure: bool) -> dict[str, Any]:
+def measure(devices: int, count: int, task: str, folder: Path, kind: str) -> dict[str, Any]:
     """Run some rounds of a federation on this machine, and return what each cost."""
     settings = {"task": task, "devices": devices, "quorum": devices, "rounds": 1_000_000, "clip": 5.0}
-    setup = Setup.from_texts(settings | {"algorithm": "FedAvgS2", "secure-aggregation": secure, "gather-s": 600})
+    settings |= {"algorithm": "FedAvgS2", "gather-s": 600, "schedule": "round_robin" if "planned" in kind else "first"}
+    setup = Setup.from_texts(settings | {"secure-aggregation": "secure" in kind})
     credentials, path = make_credentials(folder / "credentials", devices), folder / "run"
     with (
         running_broker(credentials, ("127.0.0.1", 0), folder / "broker") as broker,
@@ -54,14 +55,18 @@ def main() -> None:
     parser.add_argument("--devices", default="6,20,50")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--task", default="digits")
+    parser.add_argument("--kinds", default="plain,secure,plain planned,secure planned")
     given = parser.parse_args()
     for devices in map(int, given.devices.split(",")):
         found = {}
-        for name, secure in (("plain", False), ("secure", True)):
+        for kind in given.kinds.split(","):
             with tempfile.TemporaryDirectory() as folder:
-                found[name] = measure(devices, given.rounds, given.task, Path(folder), secure=secure)
-        ratio = {what: round(found["secure"][what] / found["plain"][what], 2) for what in ("seconds", "mb")}
-        print(json.dumps({"devices": devices, "task": given.task, **found, "ratio": ratio}), flush=True)
+                found[kind] = measure(devices, given.rounds, given.task, Path(folder), kind)
+            print(json.dumps({"devices": devices, "task": given.task, "kind": kind, **found[kind]}), flush=True)
+        for kind in [each for each in found if "secure" in each and each.replace("secure", "plain") in found]:
+            plain = found[kind.replace("secure", "plain")]
+            ratio = {what: round(found[kind][what] / plain[what], 2) for what in plain}
+            print(json.dumps({"devices": devices, "task": given.task, "kind": kind, "ratio": ratio}), flush=True)
 
 
 if __name__ == "__main__":

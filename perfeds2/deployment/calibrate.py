@@ -100,7 +100,7 @@ def calibrate(run: Path, out: Path, rounds: int | None = None) -> Calibration:
     rounds = timeline.rounds if rounds is None else min(rounds, timeline.rounds)
     learner = setup.algorithm.learner
     bits = payload_bits(setup.model()) if setup.own.app_module else upload_bits(setup.spec, learner.objective)
-    devices = fit(laps.loc[laps.version < rounds], timeline, rounds, bits)
+    devices = fit(laps.loc[(laps.version < rounds) & (laps.scale > 0)], timeline, rounds, bits)
     if devices.empty:
         raise InputError(f"no device answered a job in the first {rounds} rounds of {run}; use more rounds (--rounds).")
     write_text(out, fleet_text(devices, learner.samples))

@@ -2,7 +2,8 @@
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class Device:
     reply: Reply | None = None  # its update, waiting for the round to close
     held: int = IDLE  # version of its last job, until that is merged
     held_arrived_s: float = np.inf  # when the update of that job arrived
+    keys: dict[int, str] = field(default_factory=dict)  # by UE: keys for masks that it has got
     failures: int = 0  # consecutive
     refused: int = 0
     clipped: int = 0  # updates, since this server started
@@ -115,6 +117,17 @@ class Crew:
     def resting(self, latest: int) -> int:
         """Return how many idle devices were merged after round ``latest``, and rest."""
         return sum(self[ue].merged_in > latest for ue in self.states["idle"])
+
+    def shortage(self, resting: int) -> str:
+        """Return why devices cannot be used now."""
+        more = {"resting": resting, "without privacy budget": self.count("spent")}
+        said = "".join(f", {count} {what}" for what, count in more.items() if count)
+        return f"{self.count('away')} away, {self.count('set aside')} set aside{said}"
+
+    def aside_since(self, time_s: float) -> list[Device]:
+        """Return the devices that were set aside by then."""
+        aside = (self[ue] for ue in self.states["set aside"])
+        return list(takewhile(lambda device: (device.set_aside_s or 0.0) <= time_s, aside))
 
     def left(self, latest: int) -> int:
         """Return how many devices have privacy budget and do not rest, wherever they are."""

@@ -23,7 +23,7 @@ from perfeds2.deployment.crew import Crew, Device, worth_a_line
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
-from perfeds2.deployment.transport import Asked, Kind, Reply, Request, Transport
+from perfeds2.deployment.transport import STEPS, Asked, Kind, Reply, Request, Transport
 from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, reason_of, refusal, shortened
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
@@ -134,6 +134,7 @@ class Federation:
             if device.job is not None:
                 self.log(f"lost: UE {ue} went away with ticket {device.job.ticket}")
                 self._drop(device)
+            device.keys.clear()
             if self.secure and self.summing is None:  # it may have lost the update that it has announced
                 device.version, device.reply = IDLE, None
         self.crew.move(went, here=False)
@@ -198,11 +199,14 @@ class Federation:
             self._accept(reply, device, job, time_s)
 
     def _why_refused(self, reply: Reply, device: Device, job: Request, time_s: float) -> str | None:
-        if job.asked is not None:
-            if self.summing is None or reply.metrics:
-                return "reports more than a step of secure aggregation asks for"
-            return self.summing.refusal(reply.ue, reply.update)
-        return refusal(reply, job, self.form, time_s - device.sent_s, keys=self.secure)
+        if job.kind in STEPS and (self.summing is None or reply.metrics):
+            return "reports more than a step of secure aggregation asks for"
+        why = None
+        if job.kind not in STEPS:
+            why = refusal(reply, job, self.form, time_s - device.sent_s, hidden=self.secure)
+        if why is None and job.asked is not None and self.summing is not None:
+            why = self.summing.refusal(reply.ue, reply.update)
+        return why
 
     def _clip(self, reply: Reply, device: Device) -> tuple[Reply, float]:
         """Return a reply with its update shortened to the norm bound, and the factor. Its norm is a vote for later."""
@@ -235,6 +239,9 @@ class Federation:
     def _fail(self, device: Device, time_s: float) -> None:
         """Record a failed job, and set its device aside after too many in a row."""
         self._drop(device)
+        if self.secure:
+            device.keys.clear()
+            self.transport.cancel(device.ue)  # an upload that came late could be unmasked in a planned round
         device.failures += 1
         if device.failures >= self.own.set_aside_after and not device.set_aside:
             device.set_aside_s = time_s
@@ -251,6 +258,9 @@ class Federation:
 
     def _accept(self, reply: Reply, device: Device, job: Request, time_s: float) -> None:
         device.job, device.failures = None, 0
+        for member in () if job.asked is None else job.asked.members:
+            if member.signed is not None:
+                device.keys[member.ue] = member.signed.key
         if set(reply.metrics) == set(METRICS) and reply.version > device.evaluated:
             seen = Evaluation(reply.ue, reply.version, [float(reply.metrics[name]) for name in METRICS])
             self.record.evaluations.append(seen)
@@ -272,14 +282,19 @@ class Federation:
 
     def _close(self) -> bool:
         """Close the open round if enough updates have arrived, and return whether it closed."""
+        if self.secure and self.schedule is not None and not self._learn_sum():
+            return False
         found = self._closing or self._find_closing()
         if found is None:
             return False
         devices, ours, closing = found
-        if self.secure:
+        if self.secure and self.schedule is None:
             self._closing = found
-            if not self._learn_sum([devices[place] for place in closing.merged]):
+            if self.summing is None:
+                self._open_sum([devices[place] for place in closing.merged])
+            if not self._learn_sum():
                 return False
+        if self.secure:
             self._closing, closing = None, replace(closing, time_s=self.time_s)
         theirs, handed = hand_out(ours, closing, self.protocol)
         self._merge([devices[place] for place in closing.merged], closing.time_s)
@@ -300,7 +315,7 @@ class Federation:
 
     def _find_closing(self) -> tuple[list[Device], Server, Closing] | None:
         """Return how the open round closes on the updates that have arrived; None if it cannot."""
-        if self.crew.count("arrived") < self.protocol.quorum:
+        if self.planned is None and self.crew.count("arrived") < self.protocol.quorum:
             return None
         devices = [self.crew[ue] for ue in sorted(self._concerned())]
         ours, planned = self._server(devices), None if self.planned is None else np.arange(len(devices))
@@ -312,22 +327,25 @@ class Federation:
         versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
         return Server(self.round, versions, merged_in, self.opened_s)
 
-    def _learn_sum(self, members: list[Device]) -> bool:
-        """Ask the members of a round for their sum, step by step, and return whether it is known."""
+    def _open_sum(self, members: list[Device]) -> None:
+        """Name the members of a round to each other: now those of a planned round, or once they have computed."""
         from perfeds2.deployment.summing import Summing
 
         assert self.learner.clip is not None
-        if self.summing is None:
-            self.summing = Summing(members, self.learner.clip, self.form, self._dispatch)
-        if not self.summing.advance():
+        planned = None if self.schedule is None else (self.round, self.next_ticket)
+        self.summing = Summing(members, self.learner.clip, self.form, self.dispatch, self.transport.key_of, planned)
+
+    def _learn_sum(self) -> bool:
+        """Ask the members of a round for their sum, step by step, and return whether it is known."""
+        if self.summing is None or not self.summing.advance():
             return False
         summing, self.summing = self.summing, None
-        if (said := summing.settle(self.record)) is not None:
+        if (said := summing.settle(self.record, self.time_s)) is not None:
             self.log(said)
-        for device in members:
+        for device in summing.devices:
             self.crew.file(device)
         if summing.failure is not None:
-            self._closing = None
+            self._closing = self.planned = None
         return summing.failure is None
 
     def _concerned(self) -> Iterable[int]:
@@ -351,7 +369,9 @@ class Federation:
             updates.append(device.reply.update)
             merges.append(MergedUpdate(self.round, device.ue, device.version, device.reply.ticket, device.arrived_s))
             device.held, device.held_arrived_s = IDLE, np.inf
-            device.merged_in, device.merges, device.merged_ticket = self.round, device.merges + 1, merges[-1].ticket
+            device.merged_in, device.merges = self.round, device.merges + 1
+            if device.reply.error is None:  # otherwise it is gone, and may not have the state after this job
+                device.merged_ticket = merges[-1].ticket
         senders = [(m.ue, self.round - m.version) for m in merges]
         handed = [self.shelf[m.version] for m in merges] if needs_past(self.learner) else []
         noise = noise_on(self.params, self.learner, self.round)
@@ -364,16 +384,11 @@ class Federation:
 
     def _readmit(self) -> None:
         """Readmit devices that were set aside long enough ago. One more failure sets them aside again."""
-        aside, after_s = self.crew.states["set aside"], self.own.readmit_s
-        while after_s and aside:
-            ue = next(iter(aside))
-            device = self.crew[ue]
-            assert device.set_aside_s is not None
-            if self.time_s - device.set_aside_s < after_s:
-                return
+        after_s = self.own.readmit_s
+        for device in self.crew.aside_since(self.time_s - after_s) if after_s else ():
             device.set_aside_s, device.failures = None, self.own.set_aside_after - 1
             self.crew.file(device)
-            self.log(f"readmitted: UE {ue} after {after_s:g} s")
+            self.log(f"readmitted: UE {device.ue} after {after_s:g} s")
 
     def _hand_to_the_free(self) -> None:
         """Send the newest model to the idle devices.
@@ -388,26 +403,32 @@ class Federation:
             idle = self.crew.longest_out(most - self.crew.count("working", "arrived"), latest)
         else:
             idle = sorted(ue for ue in self.crew.states["idle"] if self.crew[ue].merged_in <= latest)
-        most = self.own.max_share * len(self.record.merges)
-        for ue in self.crew.within_share(idle, most, self.protocol.quorum):
+        if self.schedule is None:
+            idle = self.crew.within_share(idle, self.own.max_share * len(self.record.merges), self.protocol.quorum)
+        elif self.secure and idle:
+            self._open_sum([self.crew[ue] for ue in idle])
+        for place, ue in enumerate(idle):
             device = self.crew[ue]
             self.shelf.lend(self.round, ue, self.outgoing if needs_past(self.learner) else None)
             if device.held not in (IDLE, self.round):
                 self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
             device.version = device.held = self.round
             device.held_arrived_s, device.wanted = np.inf, True
-            self._dispatch(device, "train")
+            listed = None if self.schedule is None or self.summing is None else self.summing.list_for(place)
+            self.dispatch(device, "train", listed)
 
     def _invite(self, schedule: Schedule) -> list[int]:
         """Return the planned devices that need a job. Devices that cannot be used are replaced."""
         self.planned = self.crew.planned(schedule(self.round) if self.planned is None else self.planned)
         devices = [self.crew[ue] for ue in self.planned.tolist()]
         idle = np.array([device.state == "idle" for device in devices])
+        if self.secure and not (self.summing is None and idle.all()):
+            return []  # all members start at once, since they get the list of all of them
         return [devices[place].ue for place in invite(self._server(devices), np.arange(idle.size), idle)[1]]
 
-    def _dispatch(self, device: Device, kind: Kind, asked: Asked | None = None) -> None:
-        known = device.merged_ticket if isinstance(self.learner.objective, Stateful) and asked is None else None
-        version = self.round if asked is None else device.version
+    def dispatch(self, device: Device, kind: Kind, asked: Asked | None = None) -> None:
+        known = device.merged_ticket if isinstance(self.learner.objective, Stateful) and kind not in STEPS else None
+        version = device.version if kind in STEPS else self.round
         device.job, device.sent_s = Request(self.next_ticket, device.ue, version, kind, known, asked), self.time_s
         self.next_ticket += 1
         self.jobs += 1
@@ -437,9 +458,7 @@ class Federation:
             self.log(f"ended: {self.ended}")
             self.rounds = self.round
             return
-        said = f"{usable} of {self.ues} devices can be used and a round needs {quorum}: {crew.count('away')} away, {crew.count('set aside')} set aside"
-        more = {"resting": resting, "without privacy budget": crew.count("spent")}
-        said += "".join(f", {count} {what}" for what, count in more.items() if count)
+        said = f"{usable} of {self.ues} devices can be used and a round needs {quorum}: {crew.shortage(resting)}"
         if self.warning is None:
             self._short_since_s = self.time_s
             self.log(f"warning: {said}")
@@ -448,24 +467,6 @@ class Federation:
             raise InputError(
                 f"after {self.own.wait_s:g} s (--wait-s) still only {said}; see events.log, and resume when they are back."
             )
-
-    # ---- after the last round
-
-    def want_no_more(self) -> None:
-        """End training: drop waiting updates, and cancel the jobs that are still running."""
-        self.warning = None
-        for device in self.devices:
-            device.version, device.reply, device.wanted = IDLE, None, False
-            self.transport.cancel(device.ue)
-            self.crew.file(device)
-
-    def ask_everybody(self, asked: set[int]) -> bool:
-        """Send the last model to each idle device once for evaluation; return whether any is still at work."""
-        self.look()
-        for ue in sorted((self.crew.states["idle"].keys() | self.crew.states["spent"].keys()) - asked):
-            self._dispatch(self.crew[ue], "evaluate")
-            asked.add(ue)
-        return self.crew.count("working", "finishing") > 0
 
     def timeline(self) -> Timeline:
         """Return the timeline of the rounds so far."""
@@ -483,9 +484,11 @@ class Federation:
     def recall(self) -> None:
         """Rebuild counters and device states from the restored record and devices."""
         self.refused = sum(device.refused for device in self.devices)
+        gone = {(lap.ue, lap.version) for lap in self.record.laps if not lap.scale}
         for merge in self.record.merges:
             self.crew[merge.ue].merges += 1
-            self.crew[merge.ue].merged_ticket = merge.ticket
+            if (merge.ue, merge.version) not in gone:
+                self.crew[merge.ue].merged_ticket = merge.ticket
         for seen in self.record.evaluations:
             self.watch.hear(self.crew[seen.ue], seen)
         aside = [(device.set_aside_s, device.ue) for device in self.devices if device.set_aside_s is not None]

@@ -1,7 +1,7 @@
 """Mask a device's update, and answer the server's questions about its round once each (secure aggregation).
 
-A device announces a new key with every update, signed with the key of its certificate. It masks an update only for a
-list of members whose keys the federation's devices have signed. Afterwards it helps the server to the sum: it reveals the
+A device that is ready for a run announces a new key, signed with the key of its certificate. It masks an update only for
+a list of members whose keys the federation's devices have signed; it checks each key once. Afterwards it helps the server to the sum: it reveals the
 pair masks it has with members that did not upload, and then its shares of the others' own masks. It never does both for
 the same member, so the server cannot unmask a single update.
 """
@@ -24,7 +24,7 @@ from perfeds2.deployment.authority import common_name, read_certificates, read_p
 from perfeds2.deployment.credentials import Credentials, federated_name, name_of
 from perfeds2.deployment.transport import Arrays, Request, RoundMember, SignedKey
 from perfeds2.errors import InputError
-from perfeds2.privacy.masks import Pair, agree, fewest_left, masked, opened, rows_of, to_words
+from perfeds2.privacy.masks import Pair, agree, fewest_left, masked, opened, pairs_of, rows_of, to_words
 from perfeds2.privacy.sharing import SECRET_BYTES
 
 
@@ -90,31 +90,56 @@ def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
     return True
 
 
-def signed_text(run: str, ue: int, ticket: int, key: str) -> bytes:
-    return f"mask key {run} {ue} {ticket} {key}".encode()
+def signed_text(run: str, ue: int, key: str) -> bytes:
+    return f"mask key {run} {ue} {key}".encode()
+
+
+@dataclass
+class Keyring:
+    """A device's key for the masks of one run, and what it shares with devices whose keys it has checked."""
+
+    identity: Identity
+    run: str
+    signed: SignedKey = field(init=False)
+    _private: X25519PrivateKey = field(default_factory=X25519PrivateKey.generate)
+    _known: dict[int, tuple[str, bytes]] = field(default_factory=dict)  # by UE: its key, and the shared secret
+
+    def __post_init__(self) -> None:
+        key = self._private.public_key().public_bytes_raw().hex()
+        self.signed = self.identity.sign(signed_text(self.run, self.identity.number, key), key)
+
+    def known(self, member: RoundMember) -> tuple[str, bytes]:
+        """Return another member's key, and the secret shared with it.
+
+        Raises:
+            InputError: The key is not the member's, or was never sent.
+        """
+        signed = member.signed
+        if signed is not None:
+            self.identity.check(member.ue, signed_text(self.run, member.ue, signed.key), signed)
+            try:
+                self._known[member.ue] = signed.key, agree(self._private, bytes.fromhex(signed.key))
+            except ValueError:
+                raise InputError("a key in the list of members is not valid") from None
+        if member.ue not in self._known:
+            raise InputError(f"the key of device {member.ue} is not known here; the server must send it again")
+        return self._known[member.ue]
 
 
 @dataclass
 class MaskedUpdate:
     """An update that waits to be masked, and what its device has revealed of it since."""
 
-    identity: Identity
-    run: str
+    keyring: Keyring
     ticket: int
     update: Arrays
     clip: float
     members: int  # A, of every round
-    signed: SignedKey = field(init=False)
-    _private: X25519PrivateKey = field(default_factory=X25519PrivateKey.generate)
     _own: int = -1  # number in the list of members
     _pairs: dict[int, Pair] = field(default_factory=dict)  # empty until the update is masked
     _share: bytes = b""  # of its own mask
     _gone: frozenset[int] = frozenset()  # members whose pair masks it has revealed
     _is_open: bool = False  # whether it has revealed its shares
-
-    def __post_init__(self) -> None:
-        key = self._private.public_key().public_bytes_raw().hex()
-        self.signed = self.identity.sign(signed_text(self.run, self.identity.number, self.ticket, key), key)
 
     def answer(self, request: Request) -> Arrays:
         """Return what the server asks for.
@@ -122,11 +147,11 @@ class MaskedUpdate:
         Raises:
             InputError: It may not have it.
         """
-        asked = request.asked
-        if asked is None or (request.kind == "mask") == bool(self._pairs) or self._is_open:
+        asked, is_first = request.asked, request.kind in ("train", "mask")
+        if asked is None or is_first == bool(self._pairs) or self._is_open:
             raise InputError("the server asked for a step of secure aggregation again, or too early")
-        if request.kind == "mask":
-            return self._mask(asked.members)
+        if is_first:
+            return self._mask(asked.members, planned=request.kind == "train")
         gone = frozenset(asked.gone)
         if self._own in gone or not self._gone <= gone <= self._pairs.keys():
             raise InputError("the server counts this device, or one that it gave up before, wrongly")
@@ -134,27 +159,29 @@ class MaskedUpdate:
             raise InputError(f"{len(gone)} of {self.members} members are gone; the sum of so few is not revealed")
         return self._seeds(asked.gone) if request.kind == "seeds" else self._shares(gone, asked.shares)
 
-    def _mask(self, members: Sequence[RoundMember]) -> Arrays:
+    def _mask(self, members: Sequence[RoundMember], *, planned: bool) -> Arrays:
         """Mask the update for a list of members, after checking that their keys are theirs."""
-        own = [number for number, each in enumerate(members) if each.ue == self.identity.number]
+        ring = self.keyring
+        own = [number for number, each in enumerate(members) if each.ue == ring.identity.number]
         if len(members) != self.members or len({each.ue for each in members}) != self.members or len(own) != 1:
             raise InputError(
                 f"the list of members is wrong: {self.members} different ones, with this device, are expected"
             )
-        if members[own[0]].signed != self.signed or members[own[0]].ticket != self.ticket:
+        mine = members[own[0]]
+        if mine.ticket != self.ticket or mine.signed not in (None, ring.signed):
             raise InputError("this device's own key in the list is another one; it may have been replaced")
-        for each in members:
-            self.identity.check(each.ue, signed_text(self.run, each.ue, each.ticket, each.signed.key), each.signed)
-        listed = [f"{each.ue} {each.ticket} {each.signed.key}" for each in members]
-        context = hashlib.sha256("\n".join([self.run, *listed]).encode()).digest()
-        try:
-            self._pairs = agree(self._private, [bytes.fromhex(each.signed.key) for each in members], own[0], context)
-        except ValueError:
-            raise InputError("a key in the list of members is not valid") from None
+        known = {number: ring.known(each) for number, each in enumerate(members) if number != own[0]}
+        keys = {own[0]: ring.signed.key} | {number: key for number, (key, _) in known.items()}
+        listed = [f"{each.ue} {each.ticket} {keys[number]}" for number, each in enumerate(members)]
+        context = hashlib.sha256("\n".join([ring.run, *listed]).encode()).digest()
         values = np.concatenate([self.update[name].ravel() for name in sorted(self.update)])
-        self._own = own[0]
-        upload, self._share = masked(to_words(values, self.clip, self.members), self._own, self._pairs)
-        return upload._asdict()
+        self._own, self._pairs = (
+            own[0],
+            pairs_of({each: secret for each, (_, secret) in known.items()}, own[0], context),
+        )
+        words = to_words(values, self.clip, self.members)
+        upload, self._share = masked(words, self._own, self._pairs, planned=planned)
+        return {name: rows for name, rows in upload._asdict().items() if rows is not None}
 
     def _seeds(self, gone: Sequence[int]) -> Arrays:
         """Reveal the pair masks with members that are gone. From now on this device keeps its shares of theirs."""

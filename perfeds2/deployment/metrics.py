@@ -65,7 +65,8 @@ class Metrics:
         for k in range(self._rounds, len(closed_s)):
             self._round_s.observe(closed_s[k] - (closed_s[k - 1] if k else 0.0))
         for lap in record.laps[self._jobs :]:
-            self._job_s.observe(lap.took_s)
+            if lap.scale:
+                self._job_s.observe(lap.took_s)
         for merge in record.merges[self._merges.total() :]:
             self._staleness.observe(merge.round - merge.version)
             self._merges[merge.ue] += 1

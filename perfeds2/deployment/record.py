@@ -47,7 +47,7 @@ class Lap(NamedTuple):
     took_s: float
     compute_s: float
     version: int  # of the model
-    scale: float = 1.0  # that the server multiplied the update by, to clip it
+    scale: float = 1.0  # that the server multiplied the update by, to clip it; 0: a member of its round was gone
 
 
 class Adoption(NamedTuple):
@@ -125,7 +125,8 @@ class Record:
         """Return each device's median computing time in seconds, shape (n,); 0 if it never computed."""
         own: dict[int, list[float]] = defaultdict(list)
         for lap in self.laps:
-            own[lap.ue].append(lap.compute_s)
+            if lap.scale:
+                own[lap.ue].append(lap.compute_s)
         return np.array([float(np.median(own[ue])) if ue in own else 0.0 for ue in range(ues)])
 
     def metric_rows(self, algorithm: str, seed: int) -> list[Row]:

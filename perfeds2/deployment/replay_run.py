@@ -100,8 +100,9 @@ def _job_by_job(
     for number, (ues, versions) in enumerate(zip(timeline.ues.tolist(), timeline.versions.tolist(), strict=True)):
         updates, handed = [], [models[version] for version in versions]
         for ue, version in zip(ues, versions, strict=True):
-            update, kept[ue] = compute_job(setup, tasks[ue], models[version], ue, version, kept[ue])
+            update, left = compute_job(setup, tasks[ue], models[version], ue, version, kept[ue])
             scale = scales.get((ue, version))
+            kept[ue] = kept[ue] if scale == 0 else left  # as on a device that is gone
             updates.append(update if scale is None else shortened(update, scale))
         senders = [(ue, number - version) for ue, version in zip(ues, versions, strict=True)]
         noise = noise_on(first, learner, number)

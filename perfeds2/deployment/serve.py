@@ -25,6 +25,7 @@ from perfeds2.runs.notes import robustness
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
 from perfeds2.spec.privacy import losses_at, losses_of
+from perfeds2.timeline.protocol import IDLE
 
 STATUS_EVERY_S = 0.5
 RECENT = 12  # rounds shown in the live table
@@ -177,12 +178,31 @@ def _gather(federation: Federation, tell: Tell, wait_for_all: bool) -> None:
 
 def _evaluate(federation: Federation, tell: Tell) -> None:
     """Evaluate the last model, personalised, on every device that can be reached."""
-    federation.want_no_more()
+    end_training(federation)
     ends_s, asked = federation.time_s + federation.own.evaluate_s, set()
-    while federation.time_s < ends_s and federation.ask_everybody(asked):
+    while federation.time_s < ends_s and ask_everybody(federation, asked):
         for reply in federation.transport.poll(STATUS_EVERY_S):
             federation.take(reply)
         tell("evaluating")
+
+
+def end_training(federation: Federation) -> None:
+    """Drop waiting updates, and cancel the jobs that are still running."""
+    federation.warning = None
+    for device in federation.devices:
+        device.version, device.reply, device.wanted = IDLE, None, False
+        federation.transport.cancel(device.ue)
+        federation.crew.file(device)
+
+
+def ask_everybody(federation: Federation, asked: set[int]) -> bool:
+    """Send the last model to each idle device once for evaluation; return whether any is still at work."""
+    federation.look()
+    states = federation.crew.states
+    for ue in sorted((states["idle"].keys() | states["spent"].keys()) - asked):
+        federation.dispatch(federation.crew[ue], "evaluate")
+        asked.add(ue)
+    return federation.crew.count("working", "finishing") > 0
 
 
 def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:

@@ -1,6 +1,7 @@
 """Learn the sum of a round's updates on the server, which sees none of them (secure aggregation).
 
     1. ``mask``: the members get the list of all members, and upload their masked updates, with shares of their masks.
+       In planned rounds this list comes with the model, and if all upload, their uploads are enough.
     2. ``seeds``, only if members did not upload: the others reveal the masks they have in common with them. A member that
        does not answer is gone as well, and the rest are asked again.
     3. ``shares``: the members that uploaded reveal the shares of each other's own masks. Any t of them suffice.
@@ -9,14 +10,14 @@ If too few members are left, nothing is learned, and the updates are given up: n
 is gone counts as an update of zeros.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from perfeds2.deployment.crew import Device
-from perfeds2.deployment.record import Record
-from perfeds2.deployment.transport import Arrays, Asked, Kind, RoundMember
+from perfeds2.deployment.record import Lap, Record
+from perfeds2.deployment.transport import Arrays, Asked, Kind, Reply, RoundMember, SignedKey
 from perfeds2.deployment.validate import Form, norm_of
 from perfeds2.privacy.masks import (
     KEY_BYTES,
@@ -25,6 +26,7 @@ from perfeds2.privacy.masks import (
     fewest_left,
     from_words,
     threshold_of,
+    unlocked,
     unmasked,
 )
 from perfeds2.privacy.sharing import SEALED_BYTES, SECRET_BYTES, join
@@ -42,7 +44,10 @@ class Summing:
     clip: float
     form: Form
     ask: Ask
-    step: Kind = "train"  # nothing asked yet
+    key_of: Callable[[int], SignedKey | None]  # by UE
+    planned: tuple[int, int] | None = None  # version that the members of a planned round start from, and first ticket
+    tickets: list[int] = field(init=False)  # of the jobs that compute their updates
+    step: Kind = "train"  # only the update itself
     left: list[int] = field(default_factory=list)  # members that have uploaded and are not gone
     uploads: dict[int, Upload] = field(default_factory=dict)
     revealed: dict[tuple[int, int], bytes] = field(default_factory=dict)  # seeds of masks with members that are gone
@@ -52,6 +57,10 @@ class Summing:
 
     def __post_init__(self) -> None:
         self.left = list(range(len(self.devices)))
+        if self.planned is not None:
+            self.tickets = [self.planned[1] + member for member in self.left]
+        else:
+            self.tickets = [device.reply.ticket for device in self.devices if device.reply is not None]
 
     @property
     def members(self) -> int:
@@ -61,12 +70,14 @@ class Summing:
     def gone(self) -> tuple[int, ...]:
         return tuple(each for each in range(self.members) if each not in self.left)
 
-    def _list_for(self, _: int) -> Asked:
-        listed = []
-        for device in self.devices:
-            assert device.reply is not None
-            assert device.reply.signed is not None
-            listed.append(RoundMember(device.ue, device.reply.ticket, device.reply.signed))
+    def list_for(self, member: int) -> Asked:
+        """Return the list of members, with the keys that this one has not got before."""
+        device, listed = self.devices[member], []
+        for other, ticket in zip(self.devices, self.tickets, strict=True):
+            signed = self.key_of(other.ue)
+            assert signed is not None
+            is_new = other is not device and device.keys.get(other.ue) != signed.key
+            listed.append(RoundMember(other.ue, ticket, signed if is_new else None))
         return Asked(members=tuple(listed))
 
     def _ask(self, step: Kind, asked: Callable[[int], Asked]) -> None:
@@ -80,8 +91,10 @@ class Summing:
         """Store a member's answer, or return why it is refused."""
         member = next((number for number, each in enumerate(self.devices) if each.ue == ue), None)
         size = sum(int(np.prod(shape)) for shape, _ in self.form.values())
+        upload = {"words": (size,), "shares": (self.members, SEALED_BYTES), "digests": (self.members, 32)}
         rows = {
-            "mask": {"words": (size,), "shares": (self.members, SEALED_BYTES), "digests": (self.members, 32)},
+            "train": upload | {"tokens": (self.members, KEY_BYTES)},
+            "mask": upload,
             "seeds": {"seeds": (len(self.gone), KEY_BYTES)},
             "shares": {"shares": (self.members, SECRET_BYTES)},
         }
@@ -101,8 +114,8 @@ class Summing:
             asked = (self.devices[member].job for member in self.left)
             if any(job is not None and job.kind == self.step for job in asked):
                 return False
-            if self.step == "train":
-                self._ask("mask", self._list_for)
+            if self.step == "train" and self.planned is None:
+                self._ask("mask", self.list_for)
                 continue
             answered = sorted(self.answers)
             if self.step == "shares":
@@ -113,17 +126,20 @@ class Summing:
                 needed = fewest_left(self.members)
                 self.failure = f"{len(answered)} of {self.members} members are left, and {needed} are needed"
                 break
-            if self.step == "mask":
+            if self.step in ("train", "mask"):
                 self.uploads = {member: Upload(**self.answers[member]) for member in answered}
+            if self.step == "train" and everyone and (seeds := unlocked(self.uploads)) is not None:
+                self._add_up(seeds)
+                break
             if self.step == "seeds" and everyone:
                 self._take_seeds()
-            if (self.step == "mask" and not self.gone) or (self.step == "seeds" and everyone):
+            if everyone:
                 self._ask("shares", self._shares_for)
             else:
                 self._ask("seeds", lambda _: Asked(gone=self.gone))
         return True
 
-    def settle(self, record: Record) -> str | None:
+    def settle(self, record: Record, time_s: float) -> str | None:
         """Give one member all of the sum as its update, and zeros to the others; or take their updates from all of them.
 
         Returns:
@@ -131,17 +147,21 @@ class Summing:
         """
         zeros = {name: np.zeros_like(values) for name, values in (self.total or {}).items()}
         for member, device in enumerate(self.devices):
-            assert device.reply is not None
             if self.total is None:
                 device.version, device.reply = IDLE, None
-            else:
-                device.reply = replace(device.reply, update=self.total if member == self.left[0] else zeros)
+                continue
+            if device.reply is None and self.planned is not None:  # gone before its update was there
+                device.version, device.held_arrived_s = self.planned[0], time_s
+                device.reply = Reply(device.ue, self.tickets[member], device.version)
+            assert device.reply is not None
+            error = None if member in self.left else "gone"
+            device.reply = replace(device.reply, update=self.total if member == self.left[0] else zeros, error=error)
         if self.failure is not None:
             return f"not summed: {self.failure}; the members compute again"
-        gone = {self.devices[member].ue for member in self.gone}
-        latest = {lap.ue: lap for lap in record.laps if gone and lap.ue in gone}
-        record.laps += [lap._replace(scale=0.0) for lap in latest.values()]  # for a replay
-        return f"gone: UE {', '.join(map(str, sorted(gone)))}, whose updates count as zeros" if gone else None
+        gone = [self.devices[member] for member in self.gone]
+        record.laps += [Lap(device.ue, 0.0, 0.0, device.version, scale=0.0) for device in gone]  # for a replay
+        names = ", ".join(str(ue) for ue in sorted(device.ue for device in gone))
+        return f"gone: UE {names}, whose updates count as zeros" if gone else None
 
     def _take_seeds(self) -> None:
         for member, answer in self.answers.items():
@@ -155,7 +175,7 @@ class Summing:
         return Asked(gone=self.gone, shares=tuple(sent.get(member, empty) for member in range(self.members)))
 
     def _sum(self, holders: Sequence[int]) -> None:
-        """Add up the uploads without their masks. Shares that their owner did not make are left out."""
+        """Join the seeds of the members' own masks. Shares that their owner did not make are left out."""
         seeds, threshold = {}, threshold_of(self.members)
         for member in self.left:
             shares = {holder: self.answers[holder]["shares"][member].tobytes() for holder in holders}
@@ -165,6 +185,9 @@ class Summing:
                 self.failure = f"{len(good)} of the {threshold} shares needed came for UE {self.devices[member].ue}"
                 return
             seeds[member] = join(good, threshold)
+        self._add_up(seeds)
+
+    def _add_up(self, seeds: Mapping[int, bytes]) -> None:
         words = unmasked({member: self.uploads[member].words for member in self.left}, seeds, self.revealed)
         total = self._arrays(from_words(words, self.clip, self.members))
         if norm_of(total) > ROUNDING * self.clip * len(self.left):

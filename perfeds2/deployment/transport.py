@@ -11,12 +11,13 @@ from typing import Literal
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-Kind = Literal["train", "evaluate", "mask", "seeds", "shares"]  # the last three: secure aggregation, after "train"
+Kind = Literal["train", "evaluate", "mask", "seeds", "shares"]
+STEPS = ("mask", "seeds", "shares")  # of secure aggregation, after "train"; they need no model
 
 
 @dataclass(frozen=True)
 class SignedKey:
-    """A device's public key for the masks of one update, signed with the key of its certificate."""
+    """A device's public key for the masks of one run, signed with the key of its certificate."""
 
     key: str  # in hexadecimal, as the signature
     signature: str
@@ -29,14 +30,14 @@ class RoundMember:
 
     ue: int
     ticket: int  # of the job that computed the update
-    signed: SignedKey
+    signed: SignedKey | None = None  # None: sent before
 
 
 @dataclass(frozen=True)
 class Asked:
     """What the server asks a member for, to learn the sum of a round. Members are numbered in the order of the list."""
 
-    members: tuple[RoundMember, ...] = ()  # to mask an update
+    members: tuple[RoundMember, ...] = ()  # to mask an update; in planned rounds they come with the model
     gone: tuple[int, ...] = ()  # members that did not upload
     shares: tuple[str, ...] = ()  # what every member sent to this one, in hexadecimal
 
@@ -50,7 +51,7 @@ class Request:
     version: int  # of the model sent with it
     kind: Kind = "train"
     merged: int | None = None  # ticket of this UE's last merged job, for devices that keep state
-    asked: Asked | None = None  # instead of a model, for the steps of secure aggregation
+    asked: Asked | None = None  # by secure aggregation
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ class Reply:
     compute_s: float = 0.0
     received_s: float = 0.0  # on the transport's clock
     error: str | None = None  # why the job failed
-    signed: SignedKey | None = None  # instead of the update, with secure aggregation
 
 
 # By UE, or None for the whole network: what the problem is, or None once it is resolved.
@@ -127,6 +127,10 @@ class Transport(typing.Protocol):
 
     def troubles(self) -> Troubles:
         """Return the problems, of single UEs or of the whole network, that changed since the last call."""
+        ...
+
+    def key_of(self, ue: int) -> SignedKey | None:
+        """Return the key for masks that a UE announced last; None without secure aggregation."""
         ...
 
     def now(self) -> float:

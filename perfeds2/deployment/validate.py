@@ -12,7 +12,6 @@ from perfeds2.learning.metrics import METRICS
 Form = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # name: (shape, dtype)
 CLOCKS = (1.01, 1.0)  # a device's clock may run 1 % fast, plus 1 s of tolerance
 REASONS = {"answers": "wrong job", "reports": "wrong report", "lacks": "missing part", "has": "wrong update"}
-MOST_SIGNED = 1200  # characters of a key for masks with its certificate: a list of 100 fits into a message
 WORDS = 200  # longest text of a device that is logged, in characters
 VOTES = 200  # number of most recent voters that count
 STANDS_IN = 1 / 10  # of the model's norm: the usual norm until enough devices have voted
@@ -31,7 +30,7 @@ def in_words(said: object) -> str:
     return line + ("…" if len(text) > WORDS else "")
 
 
-def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float, *, keys: bool = False) -> str | None:
+def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float, *, hidden: bool = False) -> str | None:
     """Return why a reply is refused, or None if it is valid.
 
     Args:
@@ -39,7 +38,7 @@ def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float, *, key
         request: The outstanding request with the same ticket.
         form: Names, shapes and dtypes that an update must have.
         elapsed_s: Seconds since the request was sent.
-        keys: Whether devices send a key first, and their masked update later.
+        hidden: Whether devices mask their updates, which are validated elsewhere.
     """
     if reply.version != request.version:
         return f"answers version {in_words(reply.version)} of a job on version {request.version}"
@@ -49,10 +48,7 @@ def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float, *, key
         return f"reports {in_words(reply.compute_s)} seconds of computing within {elapsed_s:.3f} s"
     if request.kind == "evaluate":
         return None if set(reply.metrics) == set(METRICS) else "lacks metrics"
-    if keys:
-        signed = reply.signed
-        if signed is None or len(signed.key + signed.signature + signed.certificate) > MOST_SIGNED:
-            return "lacks a key for masks"
+    if hidden:
         return None
     if reply.update is None:
         return "has no update"

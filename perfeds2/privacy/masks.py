@@ -5,11 +5,14 @@ and the other subtracts: in the sum it cancels. Each member adds a mask of its o
 members, any t of whom can reveal it. If a member is missing, the others reveal the pair masks they have with it, and
 never its own mask: so an upload that comes too late stays hidden.
 
+In planned rounds, each upload also carries the seed of its member's own mask, locked with a token of every other member.
+The tokens are in their uploads: all uploads together open all seeds, and nobody has to be asked.
+
 Members are numbered from 0 in the order of the list that all of them got, and the list is part of every key.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -65,28 +68,34 @@ class Pair(NamedTuple):
     mask: bytes  # seed of the pair mask
     sends: bytes  # key of what it sends to the other
     receives: bytes
+    gives: bytes  # token that it uploads, for the other's seed
+    needs: bytes  # token that the other uploads, for its own seed
 
 
-def agree(private: X25519PrivateKey, keys: Sequence[bytes], own: int, context: bytes) -> dict[int, Pair]:
-    """Return what a member shares with each of the others.
-
-    Args:
-        private: The member's key.
-        keys: All members' public keys.
-        own: The member's number.
-        context: Digest of the list of members. Members with different lists share nothing.
+def agree(private: X25519PrivateKey, key: bytes) -> bytes:
+    """Return the secret that two devices share in all their rounds.
 
     Raises:
-        ValueError: A key is invalid.
+        ValueError: The other's public key is invalid.
+    """
+    return private.exchange(X25519PublicKey.from_public_bytes(key))
+
+
+def pairs_of(shared: Mapping[int, bytes], own: int, context: bytes) -> dict[int, Pair]:
+    """Return what a member shares with each of the others in one round.
+
+    Args:
+        shared: From ``agree``, by number of the other member.
+        own: The member's number.
+        context: Digest of the list of members. Members with different lists share nothing.
     """
     pairs = {}
-    for other, key in enumerate(keys):
-        if other != own:
-            shared = private.exchange(X25519PublicKey.from_public_bytes(key))
-            info = b"pair masks" + context + bytes(f"{min(own, other)} {max(own, other)}", "ascii")
-            made = HKDF(hashes.SHA256(), 3 * KEY_BYTES, None, info).derive(shared)
-            mask, up, down = made[:KEY_BYTES], made[KEY_BYTES : 2 * KEY_BYTES], made[2 * KEY_BYTES :]
-            pairs[other] = Pair(mask, up, down) if own < other else Pair(mask, down, up)
+    for other, secret in shared.items():
+        info = b"pair masks" + context + bytes(f"{min(own, other)} {max(own, other)}", "ascii")
+        made = HKDF(hashes.SHA256(), 5 * KEY_BYTES, None, info).derive(secret)
+        mask, *ways = (made[start : start + KEY_BYTES] for start in range(0, len(made), KEY_BYTES))
+        up, down, give, need = ways
+        pairs[other] = Pair(mask, up, down, give, need) if own < other else Pair(mask, down, up, need, give)
     return pairs
 
 
@@ -102,9 +111,12 @@ class Upload(NamedTuple):
     words: Words  # masked
     shares: Rows  # of the seed of its own mask, each encrypted to its holder; its own row is empty
     digests: Rows  # of the shares, so that a forged one is noticed
+    tokens: Rows | None = (
+        None  # in planned rounds: for each other member's seed; its own locked seed is among the shares
+    )
 
 
-def masked(words: Words, own: int, pairs: Mapping[int, Pair]) -> tuple[Upload, bytes]:
+def masked(words: Words, own: int, pairs: Mapping[int, Pair], *, planned: bool = False) -> tuple[Upload, bytes]:
     """Mask a member's words, and return them with the share of its own seed that it keeps."""
     seed, members = new_secret(), len(pairs) + 1
     total = words + pad(seed, words.size)
@@ -117,7 +129,33 @@ def masked(words: Words, own: int, pairs: Mapping[int, Pair]) -> tuple[Upload, b
         else bytes(SEALED_BYTES)
         for holder, share in enumerate(shares)
     ]
-    return Upload(total, rows_of(sealed), rows_of(map(digest_of, shares))), shares[own]
+    tokens = None
+    if planned:
+        lock = _lock(pairs[other].needs for other in sorted(pairs))
+        sealed[own] = ChaCha20Poly1305(lock).encrypt(bytes(12), seed, None)
+        tokens = rows_of(pairs[other].gives if other in pairs else bytes(KEY_BYTES) for other in range(members))
+    return Upload(total, rows_of(sealed), rows_of(map(digest_of, shares)), tokens), shares[own]
+
+
+def _lock(tokens: Iterable[bytes]) -> bytes:
+    return HKDF(hashes.SHA256(), KEY_BYTES, None, b"own mask").derive(b"".join(tokens))
+
+
+def unlocked(uploads: Mapping[int, Upload]) -> dict[int, bytes] | None:
+    """Return the seeds of all members' own masks from all their uploads; None if a token was forged."""
+    seeds = {}
+    for member, upload in uploads.items():
+        tokens = [
+            each.tokens[member]
+            for other, each in sorted(uploads.items())
+            if other != member and each.tokens is not None
+        ]
+        try:
+            lock = ChaCha20Poly1305(_lock(token.tobytes() for token in tokens))
+            seeds[member] = lock.decrypt(bytes(12), upload.shares[member].tobytes(), None)
+        except InvalidTag:
+            return None
+    return seeds
 
 
 def opened(sealed: bytes, pair: Pair) -> bytes | None:

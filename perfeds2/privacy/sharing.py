@@ -8,15 +8,14 @@ from functools import lru_cache
 PRIME = 2**256 - 189  # the largest below 2^256: secrets and shares have 32 bytes
 SECRET_BYTES = 32
 SEALED_BYTES = SECRET_BYTES + 16  # an encrypted share
-SIGNED_BYTES = 1000  # a public key for masks, with its signature and certificate
 
 
 def extra_bits(members: int) -> int:
-    """Return how many bits a member sends in addition to its update: its key, its shares and what it reveals.
+    """Return how many bits a member sends in addition to its update: shares, their digests, and what it reveals.
 
-    Numbers take 32 bits each, as without masks.
+    Numbers take 32 bits each, as without masks. Keys are sent once in a run and not counted.
     """
-    return 8 * (SIGNED_BYTES + members * (SEALED_BYTES + 2 * SECRET_BYTES))
+    return 8 * members * (SEALED_BYTES + 2 * SECRET_BYTES)
 
 
 def new_secret() -> bytes:

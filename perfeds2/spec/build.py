@@ -43,6 +43,7 @@ from perfeds2.learning.task import cycles_per_sample
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
+from perfeds2.privacy import MESSAGES
 from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cells import (
     cloud_protocol,
@@ -444,6 +445,8 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
             )
         cell = replace(cell, downlink_s=cell.downlink_s + float(trip_s[0]))
     masks = extra_bits(algorithm.protocol.quorum) if spec.privacy.secure_aggregation else 0
+    if masks and not algorithm.protocol.rests:  # otherwise the list of members comes with the model
+        cell = replace(cell, downlink_s=MESSAGES * cell.downlink_s)
     return {
         "cell": cell,
         "protocol": algorithm.protocol,

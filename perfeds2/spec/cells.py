@@ -24,7 +24,6 @@ from perfeds2.network.fleet_file import FleetFile
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
-from perfeds2.privacy import MESSAGES
 from perfeds2.spec.fields import CellSpec, RadioSpec, Spec
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
 from perfeds2.spec.tasks import model_of
@@ -113,8 +112,6 @@ def _single_cell(spec: Spec, seed: int) -> Cell:
             cell = expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
     if cell.ues != settings.ues:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
-    if spec.privacy.secure_aggregation:
-        cell = replace(cell, downlink_s=MESSAGES * cell.downlink_s)
     return cell if settings.distance_m is None else replace(cell, distance_m=np.asarray(settings.distance_m, float))
 
 

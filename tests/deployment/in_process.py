@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles
+from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, SignedKey, Troubles
 
 Answer = Callable[[Request, Arrays], Reply]  # a device's reply to a request; the transport sets its arrival time
 
@@ -52,6 +52,9 @@ class InProcess:
     def troubles(self) -> Troubles:
         told, self.trouble = self.trouble, {}
         return told
+
+    def key_of(self, ue: int) -> SignedKey | None:
+        """Its devices mask nothing."""
 
     def now(self) -> float:
         return self.time_s

@@ -80,5 +80,5 @@ class SlowFederation(Federation):
                 self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
             device.version = device.held = self.round
             device.held_arrived_s, device.wanted = np.inf, True
-            self._dispatch(device, "train")
+            self.dispatch(device, "train")
         self.refile()

@@ -17,7 +17,7 @@ from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.merging import Handed, merged
 from perfeds2.deployment.replay_run import replay_run
-from perfeds2.deployment.serve import serve, status_of
+from perfeds2.deployment.serve import ask_everybody, end_training, serve, status_of
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import NewLines, draw
 from perfeds2.deployment.transport import Reply
@@ -178,9 +178,9 @@ def test_what_devices_say_of_a_model_is_in_the_row_of_that_model():
         (3, 9.0, 3.0),
         (4, 12.0, 3.0),
     ]
-    server.want_no_more()
+    end_training(server)
     asked = set()
-    while server.ask_everybody(asked):
+    while ask_everybody(server, asked):
         for reply in net.poll(1.0):
             server.take(reply)
     assert server.record.metric_rows("PerFedS2", 7)[-1]["train_loss"] == 4.0

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.crew import Device
-from perfeds2.deployment.masking import Identity, MaskedUpdate, signed_text
+from perfeds2.deployment.masking import Identity, Keyring, MaskedUpdate, signed_text
 from perfeds2.deployment.record import Lap, Record
 from perfeds2.deployment.summing import Summing
 from perfeds2.deployment.transport import Asked, Reply, Request, RoundMember
@@ -35,22 +35,28 @@ def strangers(tmp_path_factory):
 class Table:
     """A server and the members of a round, without a network."""
 
-    def __init__(self, keys, dies=None):
+    def __init__(self, keys, dies=None, planned=False):
         authority = keys.clients.certificate.read_text()
         drawn = np.random.default_rng(0)
         self.updates = [drawn.normal(size=(2, 3)).astype(np.float32) / 9 for _ in range(A)]
         self.masks = [
-            MaskedUpdate(Identity(keys, ue, authority), "a-run", 100 + ue, {"a": update}, CLIP, A)
+            MaskedUpdate(Keyring(Identity(keys, ue, authority), "a-run"), 100 + ue, {"a": update}, CLIP, A)
             for ue, update in enumerate(self.updates)
         ]
-        self.devices = [
-            Device(ue, here=True, reply=Reply(ue, 100 + ue, signed=masks.signed), version=0)
-            for ue, masks in enumerate(self.masks)
-        ]
+        self.devices = [Device(ue, here=True, reply=Reply(ue, 100 + ue), version=0) for ue in range(A)]
         self.dies = dies or {}  # by UE: the step in which it stops to answer
         self.change: Callable[[int, str, Any], Any] = lambda _ue, _step, answer: answer  # what a member sends instead
         self.refused = list[str | None]()
-        self.summing = Summing(self.devices, CLIP, form_of({"a": self.updates[0]}), self.ask)
+        form = form_of({"a": self.updates[0]})
+        self.summing = Summing(self.devices, CLIP, form, self.ask, lambda ue: self.masks[ue].keyring.signed)
+        if planned:
+            self.plan()
+
+    def plan(self):
+        """Send the list of members with the model, and let each compute and upload."""
+        self.summing.planned = (0, 100)
+        for member, device in enumerate(self.devices):
+            self.ask(device, "train", self.summing.list_for(member))
 
     def ask(self, device, kind, asked):
         if self.dies.get(device.ue) == kind:
@@ -63,7 +69,7 @@ class Table:
         return self.masks[ue].answer(Request(0, ue, 0, kind, asked=asked))
 
     def members(self):
-        return tuple(RoundMember(ue, 100 + ue, masks.signed) for ue, masks in enumerate(self.masks))
+        return tuple(RoundMember(ue, 100 + ue, masks.keyring.signed) for ue, masks in enumerate(self.masks))
 
     def masked(self):
         """Let every member mask its update, and return the shares that each was sent."""
@@ -106,18 +112,18 @@ def test_too_few_members_learn_nothing_and_give_their_updates_up(keys, dies):
     table = Table(keys, dies)
     assert table.summing.advance()
     assert table.summing.total is None
-    assert "3 of 5 members are left, and 4 are needed" in (table.summing.settle(Record()) or "")
+    assert "3 of 5 members are left, and 4 are needed" in (table.summing.settle(Record(), 9.0) or "")
     assert all(device.reply is None and device.version == IDLE for device in table.devices)
 
 
 def test_a_member_that_is_gone_counts_as_zeros(keys):
     table, record = Table(keys, {2: "mask"}), Record(laps=[Lap(2, 1.0, 1.0, 0), Lap(3, 1.0, 1.0, 0)])
     table.check({0, 1, 3, 4})
-    assert table.summing.settle(record) == "gone: UE 2, whose updates count as zeros"
+    assert table.summing.settle(record, 9.0) == "gone: UE 2, whose updates count as zeros"
     updates = [device.reply.update["a"] for device in table.devices if device.reply and device.reply.update]
     assert len(updates) == A
     np.testing.assert_array_equal(np.sum(updates, axis=0).ravel(), table.sum_of({0, 1, 3, 4}))
-    assert record.laps[2:] == [Lap(2, 1.0, 1.0, 0, 0.0)]
+    assert record.laps[2:] == [Lap(2, 0.0, 0.0, 0, 0.0)]
 
 
 # ---- members that cheat
@@ -223,7 +229,7 @@ def test_an_update_is_masked_for_one_list_only(keys):
 def replaced_key(keys, ue=3, by=3):
     """A key of the server's own, signed by a device, for another one."""
     key = X25519PrivateKey.generate().public_key().public_bytes_raw().hex()
-    return Identity(keys, by, "").sign(signed_text("a-run", ue, 100 + ue, key), key)
+    return Identity(keys, by, "").sign(signed_text("a-run", ue, key), key)
 
 
 @pytest.mark.parametrize("how", ["another key", "another device", "a stranger", "another run", "own", "garbage"])
@@ -231,11 +237,12 @@ def test_keys_that_were_replaced_are_noticed(keys, strangers, how):
     table = Table(keys)
     members = list(table.members())
     signed = members[3].signed
+    assert signed is not None
     forged = {
-        "another key": replace(signed, key=members[2].signed.key),
+        "another key": replace(signed, key=table.masks[2].keyring.signed.key),
         "another device": replaced_key(keys, by=5),
         "a stranger": replaced_key(strangers),
-        "another run": replace(Table(keys).masks[3].signed, signature=signed.signature),
+        "another run": replace(Table(keys).masks[3].keyring.signed, signature=signed.signature),
         "own": replaced_key(strangers, 0, 0),
         "garbage": replace(signed, certificate="none", signature="xyz"),
     }[how]
@@ -244,8 +251,8 @@ def test_keys_that_were_replaced_are_noticed(keys, strangers, how):
     with pytest.raises(InputError, match="may have been replaced"):
         table.answer(0, "mask", Asked(tuple(members)))
     if how == "a stranger":  # also if the server names the strangers' authority
-        trusting = replace(table.masks[0].identity, authority=strangers.clients.certificate.read_text())
-        table.masks[0].identity = trusting
+        ring = table.masks[0].keyring
+        ring.identity = replace(ring.identity, authority=strangers.clients.certificate.read_text())
         with pytest.raises(InputError, match="may have been replaced"):
             table.answer(0, "mask", Asked(tuple(members)))
 
@@ -262,12 +269,67 @@ def test_lists_of_the_wrong_members_are_refused(keys):
 def test_members_with_different_lists_give_no_sum(keys):
     """A server that tells members different tickets gets masks that do not cancel."""
     table = Table(keys)
-    other = MaskedUpdate(table.masks[3].identity, "a-run", 999, {"a": table.updates[3]}, CLIP, A)
     twisted = [*table.members()]
-    twisted[3] = RoundMember(3, 999, other.signed)
+    twisted[3] = RoundMember(3, 999, table.masks[3].keyring.signed)
     upright = table.masks[1].answer
     table.masks[1].answer = lambda request: upright(
         replace(request, asked=Asked(tuple(twisted))) if request.kind == "mask" else request
     )
     table.summing.advance()
     assert table.summing.total is None
+
+
+# ---- planned rounds
+
+
+def test_a_planned_round_needs_only_the_uploads(keys):
+    table = Table(keys, dict.fromkeys(range(A), "shares"), planned=True)
+    table.check(range(A))
+
+
+def test_members_of_a_planned_round_may_die_before_their_upload(keys):
+    table, record = Table(keys, {3: "train"}, planned=True), Record()
+    table.devices[3].reply = None
+    table.check({0, 1, 2, 4})
+    assert table.summing.settle(record, 9.0) == "gone: UE 3, whose updates count as zeros"
+    gone = table.devices[3]
+    assert gone.reply is not None
+    assert (gone.reply.ticket, gone.version, gone.arrived_s) == (103, 0, 9.0)
+    assert record.laps == [Lap(3, 0.0, 0.0, 0, 0.0)]
+
+
+def test_a_forged_token_costs_a_planned_round_a_message_and_no_more(keys):
+    table = Table(keys)
+    table.change = lambda ue, step, answer: (
+        answer | {"tokens": answer["tokens"] ^ 1} if (ue, step) == (2, "train") else answer
+    )
+    table.plan()
+    table.check(range(A))
+    assert table.summing.step == "shares"
+
+
+@pytest.mark.parametrize("how", ["another ticket", "another member"])
+def test_a_server_that_names_different_members_of_a_planned_round_learns_nothing(keys, how):
+    """Its lists give masks that do not cancel, and seeds that do not open."""
+    table, other = Table(keys), keys.clients.certificate.read_text()
+    stranger = Keyring(Identity(keys, A, other), "a-run").signed
+    instead = RoundMember(3, 999) if how == "another ticket" else RoundMember(A, 103, stranger)
+    upright = table.masks[1].answer
+
+    def answer(request):
+        members = list(table.members())
+        members[3] = replace(members[3], ticket=instead.ticket) if how == "another ticket" else instead
+        return upright(replace(request, asked=Asked(tuple(members))) if request.kind == "train" else request)
+
+    table.masks[1].answer = answer
+    table.plan()
+    assert table.summing.advance()
+    assert table.summing.total is None
+
+
+def test_a_key_that_was_never_sent_is_asked_for(keys):
+    table = Table(keys)
+    members = (*table.members()[:3], RoundMember(3, 103), table.members()[4])
+    with pytest.raises(InputError, match="the key of device 3 is not known here; the server must send it again"):
+        table.answer(0, "train", Asked(members))
+    table.answer(0, "train", Asked(table.members()))

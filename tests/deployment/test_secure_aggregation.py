@@ -10,12 +10,11 @@ from worlds import check, survive_kills, world
 
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.masking import MaskedUpdate
-from perfeds2.deployment.mqtt.wire import Head, JobMessage, Run
+from perfeds2.deployment.mqtt.wire import Head, Here, JobMessage, Run, read
 from perfeds2.deployment.replay_run import _job_by_job
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.summing import Summing
-from perfeds2.deployment.transport import Reply, Request, SignedKey
-from perfeds2.deployment.validate import refusal
+from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
 from perfeds2.privacy.masks import from_words, to_words
 
@@ -42,28 +41,31 @@ def secure(tmp_path, keys):
     return lambda **given: world(tmp_path, keys, **SECURE | given)
 
 
+ROUNDS = pytest.mark.parametrize("schedule", ["first", "round_robin"])
+
+
 @pytest.fixture
 def sums(monkeypatch):
     """Compare every sum that a server learns with the sum of the plain words, bit for bit; return how many it learned."""
     plain, learned = {}, []
 
-    def mask(self, members):
+    def mask(self, members, **how):
         plain[self.ticket] = np.concatenate([self.update[name].ravel() for name in sorted(self.update)])
-        return original_mask(self, members)
+        return original_mask(self, members, **how)
 
-    def add_up(self, holders):
-        original_sum(self, holders)
+    def add_up(self, seeds):
+        original_sum(self, seeds)
         if self.total is not None:
-            tickets = [self.devices[member].reply.ticket for member in self.left]
+            tickets = [self.tickets[member] for member in self.left]
             words = [to_words(plain[ticket], self.clip, self.members) for ticket in tickets]
             expected = from_words(np.add.reduce(words, axis=0, dtype=np.uint32), self.clip, self.members)
             total = np.concatenate([self.total[name].ravel() for name in sorted(self.total)])
             np.testing.assert_array_equal(total, expected.astype(np.float32))
             learned.append(len(tickets))
 
-    original_mask, original_sum = MaskedUpdate._mask, Summing._sum
+    original_mask, original_sum = MaskedUpdate._mask, Summing._add_up
     monkeypatch.setattr(MaskedUpdate, "_mask", mask)
-    monkeypatch.setattr(Summing, "_sum", add_up)
+    monkeypatch.setattr(Summing, "_add_up", add_up)
     return learned
 
 
@@ -78,16 +80,47 @@ def check_with_zeros(made):
         np.testing.assert_allclose(values, again[name], rtol=0, atol=1e-6 * np.abs(values).max())
 
 
-def test_the_simulator_comes_to_the_same_weights(secure, sums):
-    made = secure()
+@ROUNDS
+def test_the_simulator_comes_to_the_same_weights(secure, sums, schedule):
+    made = secure(schedule=schedule)
     made.run()
     check(made)
     assert sums == [5, 5, 5]
 
 
-def test_a_curious_server_sees_no_update(secure, monkeypatch):
+def test_a_planned_round_in_which_all_survive_has_no_further_messages(secure, monkeypatch):
+    made, sent = secure(schedule="round_robin"), []
+    take = type(made.broker).take.__get__(made.broker)
+    monkeypatch.setattr(made.broker, "take", lambda topic, *more: (sent.append(topic), take(topic, *more))[1])
+    made.run()
+    assert sum("/job/" in topic for topic in sent) == 15
+    assert sum(topic.endswith("/head") for topic in sent) == 15
+
+
+@ROUNDS
+def test_keys_and_certificates_are_sent_once(secure, monkeypatch, schedule):
+    made, lists = secure(schedule=schedule, quorum=6), []
+    take = type(made.broker).take.__get__(made.broker)
+
+    def watched(topic, data, retain):
+        if b'"members":[{' in data:
+            lists.append(data.count(b"BEGIN CERTIFICATE"))
+        take(topic, data, retain)
+
+    monkeypatch.setattr(made.broker, "take", watched)
+    made.run()
+    assert lists == [*[5] * 6, *[0] * 12]
+    made.devices[2].link.kill()
+    made.start_device(2)  # with another key, and without those of the others
+    made.federation.rounds = 4
+    made.run()
+    assert sorted(lists[-6:]) == [1, 1, 1, 1, 1, 5]
+
+
+@ROUNDS
+def test_a_curious_server_sees_no_update(secure, monkeypatch, schedule):
     """Whatever the broker and the server get from devices: numbers are masked, and the rest is short."""
-    made, seen = secure(rounds=2), []
+    made, seen = secure(rounds=2, schedule=schedule), []
     monkeypatch.setattr(made.broker, "take", lambda *sent: (seen.append(sent), take(*sent))[1])
     take = type(made.broker).take.__get__(made.broker)
     made.run()
@@ -105,12 +138,18 @@ def test_a_curious_server_sees_no_update(secure, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("dies", "left"),
-    [({2: "mask"}, 5), ({4: "mask", 2: "seeds"}, 4), ({2: "shares"}, 6)],
-    ids=["mask", "seeds", "shares"],
+    ("schedule", "dies", "left"),
+    [
+        ("first", {2: "mask"}, 5),
+        ("first", {4: "mask", 2: "seeds"}, 4),
+        ("first", {2: "shares"}, 6),
+        ("round_robin", {2: "train"}, 5),
+        ("round_robin", {4: "train", 2: "seeds"}, 4),
+        ("round_robin", {4: "train", 2: "shares"}, 5),
+    ],
 )
-def test_a_device_killed_in_a_step_does_not_stop_the_round(secure, sums, dies, left):
-    made = secure(rounds=2, quorum=6)
+def test_a_device_killed_in_a_step_does_not_stop_the_round(secure, sums, schedule, dies, left):
+    made = secure(rounds=2, quorum=6, schedule=schedule)
     while made.federation.round < 2:
         made.clock_s += 0.1
         made.broker.pump()
@@ -126,22 +165,25 @@ def test_a_device_killed_in_a_step_does_not_stop_the_round(secure, sums, dies, l
     assert sums == [left, 6]
 
 
-def test_random_kills_leave_every_sum_as_it_is_without_masks(secure, sums):
-    made = secure(rounds=12, quorum=4)
+@ROUNDS
+def test_random_kills_leave_every_sum_as_it_is_without_masks(secure, sums, schedule):
+    made = secure(rounds=12, quorum=4, schedule=schedule)
     survive_kills(made, 5, 30)
     check_with_zeros(made)
     assert len(sums) >= 12
     assert made.federation.round == 12
 
 
-def test_a_broker_that_replaces_a_key_is_noticed_and_gets_no_update(secure, sums, monkeypatch):
-    made, uploads = secure(rounds=1), []
+@ROUNDS
+def test_a_broker_that_replaces_a_key_is_noticed_and_gets_no_update(secure, sums, monkeypatch, schedule):
+    made, uploads = secure(rounds=1, schedule=schedule), []
     take = type(made.broker).take.__get__(made.broker)
 
     def tamper(topic, data, retain):
         if "/job/" in topic and b"members" in data:
             told = json.loads(data)
-            told["asked"]["members"][0]["signed"]["key"] = "00" * 31 + "09"
+            for member in told["asked"]["members"]:
+                member.get("signed", {})["key"] = "00" * 31 + "09"
             data = json.dumps(told).encode()
         if "/reply/" in topic and b"words" in data:
             uploads.append(topic)
@@ -174,9 +216,8 @@ def test_a_step_carries_no_metrics_and_a_key_no_novel(secure):
     assert job is not None
     made.federation.take(Reply(device.ue, job.ticket, job.version, metrics={"test_accuracy": 7.0}))
     assert "reports more than a step of secure aggregation asks for" in made.log[-1]
-    long = SignedKey("00" * 32, "00" * 72, "x" * 2000)
-    said = Reply(0, 1, 0, signed=long)
-    assert refusal(said, Request(1, 0, 0), {}, 1.0, keys=True) == "lacks a key for masks"
+    long = {"key": "00" * 32, "signature": "00" * 72, "certificate": "x" * 2000}
+    assert read(Here, json.dumps({"here": True, "signed": long}).encode()) is None
 
 
 @pytest.mark.parametrize(

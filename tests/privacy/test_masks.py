@@ -17,8 +17,10 @@ from perfeds2.privacy.masks import (
     masked,
     opened,
     pad,
+    pairs_of,
     threshold_of,
     to_words,
+    unlocked,
     unmasked,
 )
 from perfeds2.privacy.sharing import PRIME, join, new_secret, split
@@ -36,13 +38,17 @@ def same_seeds(monkeypatch):
 class Round:
     """The members of a round, who have all uploaded."""
 
-    def __init__(self, members, size=50, clip=2.0, seed=0):
+    def __init__(self, members, size=50, clip=2.0, seed=0, planned=False):
         drawn = np.random.default_rng(seed).uniform(-1, 1, (members, size))
         self.words = [to_words(row, clip, members) for row in drawn]
         private = [X25519PrivateKey.from_private_bytes(bytes([seed, each] * 16)) for each in range(members)]
         keys = [each.public_key().public_bytes_raw() for each in private]
-        self.pairs = [agree(each, keys, own, CONTEXT) for own, each in enumerate(private)]
-        uploads = [masked(words, own, self.pairs[own]) for own, words in enumerate(self.words)]
+        shared = [
+            {other: agree(each, key) for other, key in enumerate(keys) if other != own}
+            for own, each in enumerate(private)
+        ]
+        self.pairs = [pairs_of(each, own, CONTEXT) for own, each in enumerate(shared)]
+        uploads = [masked(words, own, self.pairs[own], planned=planned) for own, words in enumerate(self.words)]
         self.uploads, self.kept = [each for each, _ in uploads], [share for _, share in uploads]
 
     def share(self, of, holder):
@@ -145,8 +151,31 @@ def test_a_share_of_another_length_does_not_open():
 
 
 def test_members_with_different_lists_share_nothing():
-    private = [X25519PrivateKey.generate() for _ in range(3)]
-    keys = [each.public_key().public_bytes_raw() for each in private]
-    one, other = agree(private[0], keys, 0, b"a list"), agree(private[1], keys, 1, b"another")
-    assert one[1].mask != other[0].mask
-    assert agree(private[1], keys, 1, b"a list")[0].mask == one[1].mask
+    private = [X25519PrivateKey.generate() for _ in range(2)]
+    secrets = [
+        agree(one, other.public_key().public_bytes_raw()) for one, other in zip(private, private[::-1], strict=True)
+    ]
+    one, other = pairs_of({1: secrets[0]}, 0, b"a list"), pairs_of({0: secrets[1]}, 1, b"another")
+    assert set(one[1]).isdisjoint(other[0])
+    same = pairs_of({0: secrets[1]}, 1, b"a list")[0]
+    assert (same.mask, same.sends, same.gives) == (one[1].mask, one[1].receives, one[1].needs)
+
+
+@pytest.mark.parametrize("members", [3, 4, 7])
+def test_all_uploads_of_a_planned_round_open_its_sum_and_fewer_do_not(members):
+    made = Round(members, planned=True)
+    uploads = dict(enumerate(made.uploads))
+    seeds = unlocked(uploads)
+    assert seeds is not None
+    words = {number: upload.words for number, upload in uploads.items()}
+    np.testing.assert_array_equal(unmasked(words, seeds, {}), np.sum(made.words, axis=0, dtype=np.uint32))
+    for gone in range(members):
+        assert unlocked({number: upload for number, upload in uploads.items() if number != gone}) is None
+
+
+def test_a_forged_token_is_noticed():
+    uploads = dict(enumerate(Round(4, planned=True).uploads))
+    tokens = uploads[2].tokens
+    assert tokens is not None
+    uploads[2] = uploads[2]._replace(tokens=tokens ^ 1)
+    assert unlocked(uploads) is None

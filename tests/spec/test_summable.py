@@ -11,8 +11,10 @@ from perfeds2.spec.resolve import resolve
 GIVEN = {"cell": {"ues": 8}, "protocol": {"quorum": 4}, "learning": {"clip": 5.0}}
 
 
-def timeline(name="FedAvgS2", *, secure, bits, downlink_s):
+def timeline(name="FedAvgS2", *, secure, bits, downlink_s, planned=False):
     given = GIVEN | {"cell": {"ues": 8, "payload_bits": bits, "downlink_s": downlink_s}}
+    if planned:
+        given["protocol"] = {"quorum": 4, "schedule": "round_robin", "unplanned": "rest"}
     spec = resolve(given | {"run": {"algorithms": [name], "rounds": 6}, "privacy": {"secure_aggregation": secure}})
     stage = Stage.of(spec, 0)
     return next(make_timelines(spec, stage, make_algorithms(spec, stage)))
@@ -25,6 +27,13 @@ def test_shares_and_further_messages_are_on_the_clock(name, members):
     np.testing.assert_allclose(secure.time_s, plain.time_s, rtol=1e-12)
     np.testing.assert_array_equal(secure.ues, plain.ues)
     assert secure.time_s[0] > timeline(name, secure=None, bits=1e6, downlink_s=0.1).time_s[0] + 0.2
+
+
+def test_a_planned_round_sends_as_many_bits_and_no_further_message():
+    secure = timeline(secure=True, bits=1e6, downlink_s=0.1, planned=True)
+    plain = timeline(secure=None, bits=1e6 + extra_bits(4), downlink_s=0.1, planned=True)
+    np.testing.assert_allclose(secure.time_s, plain.time_s, rtol=1e-12)
+    np.testing.assert_array_equal(secure.ues, plain.ues)
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ from jaxtyping import PyTree
 from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.device import Memory, do_job, kept_at_first
 from perfeds2.deployment.fields import SETTINGS
-from perfeds2.deployment.masking import Identity, MaskedUpdate
+from perfeds2.deployment.masking import Identity, Keyring, MaskedUpdate
 from perfeds2.deployment.merging import handed_out, unpacked
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run, Topics
 from perfeds2.deployment.setup import Setup, settings_in
-from perfeds2.deployment.transport import Arrays, Request
+from perfeds2.deployment.transport import STEPS, Arrays, Request
 from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
 
@@ -76,6 +76,7 @@ class DeviceClient:
     topics: Topics = field(default_factory=Topics)
     credentials: Credentials | None = None  # needed for secure aggregation
     masks: MaskedUpdate | None = None  # the last update, with secure aggregation
+    keyring: Keyring | None = None  # of this run, with secure aggregation
     _session: str = ""  # another one for every connection
     _run: Run | None = None  # the newest announcement
     _ready: Ready | None = None
@@ -96,11 +97,15 @@ class DeviceClient:
 
     def _here(self, here: bool) -> tuple[str, bytes]:
         run = "" if self._ready is None else self._ready.run
-        said = Here(here=here, session=self._session, run=run, error=self._error)
+        signed = None if self.keyring is None or self.keyring.run != run else self.keyring.signed
+        said = Here(here=here, session=self._session, run=run, error=self._error, signed=signed)
         return self.topics.here(self.number), said.to_bytes()
 
     def up(self) -> None:
         self.link.subscribe(self.topics.job(self.number))
+        if self._job is not None and self._job.asked is not None and not self._answered(self._job):
+            self._forget_model()
+            self._job = None  # an upload must not come after the server has counted this device as gone
         if self._job is not None and self._model is not None:
             self.link.subscribe(self.topics.model(self._job.version, "+"))
         self._say_here()
@@ -151,7 +156,7 @@ class DeviceClient:
             self._job = job
             self.send(job, Head(run=job.run, version=job.version, error="cancelled"))
             return
-        if job.asked is not None:
+        if job.kind in STEPS:
             self._job = job
             self.work.put((self, job, None))
             return
@@ -193,6 +198,8 @@ class DeviceClient:
 
     def ready(self, run: Run, ready: Ready) -> None:
         if self._run is run:
+            if run.authority is not None and self.credentials is not None:
+                self.keyring = Keyring(Identity(self.credentials, self.number, run.authority), run.run)
             self._ready, self._error = ready, None
             self._say_here()
 
@@ -245,8 +252,8 @@ class Worker:
             except Exception as error:  # such as from the owner's module; the details stay on this device
                 traceback.print_exc()
                 device.refuse(what, f"{type(error).__name__} while getting ready; see this device's log")
-        elif what.asked is not None:
-            self._help(device, what)
+        elif what.kind in STEPS:
+            self._help(device, what, Head(run=what.run, version=what.version))
         elif model is not None:
             self._do(device, what, model)
 
@@ -283,8 +290,7 @@ class Worker:
             told = {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
             update, said = reply.update, said.model_copy(update=told)
             if secure and update is not None:
-                device.masks = _new_masks(device, job, ready, update)
-                update, said = None, said.model_copy(update={"signed": device.masks.signed})
+                device.masks, update = _new_masks(device, job, ready, update), None
         except CancelledError:
             return
         except InputError as error:
@@ -295,16 +301,19 @@ class Worker:
             said = said.model_copy(update={"error": f"the job raised {type(error).__name__}"})
         finally:
             limit.cancel()
-        device.send(job, said, update)
+        if job.asked is not None and said.error is None:
+            self._help(device, job, said)
+        else:
+            device.send(job, said, update)
 
-    def _help(self, device: DeviceClient, job: JobMessage) -> None:
-        """Answer a step of secure aggregation."""
-        answer, said = None, Head(run=job.run, version=job.version)
+    def _help(self, device: DeviceClient, job: JobMessage, said: Head) -> None:
+        """Answer what secure aggregation asks for."""
+        answer = None
         try:
-            if device.masks is None or device.masks.run != job.run:
+            if device.masks is None or device.masks.keyring.run != job.run:
                 raise InputError("this device has no update to mask; it was started again")
             answer = device.masks.answer(Request(job.ticket, device.number, job.version, job.kind, asked=job.asked))
-            if job.kind == "mask" and device._ready is not None:
+            if "words" in answer and device._ready is not None:
                 uplinks = device._ready.setup.own.uplink_bps
                 _pause(device, job, 8 * answer["words"].nbytes / uplinks.get(device.number, math.inf))
         except CancelledError:
@@ -319,13 +328,10 @@ class Worker:
 
 
 def _new_masks(device: DeviceClient, job: JobMessage, ready: Ready, update: Arrays) -> MaskedUpdate:
-    algorithm, run = ready.setup.algorithm, device._run
-    assert device.credentials is not None
-    assert run is not None
-    assert run.authority is not None
+    algorithm = ready.setup.algorithm
+    assert device.keyring is not None
     assert algorithm.learner.clip is not None
-    who = Identity(device.credentials, device.number, run.authority)
-    return MaskedUpdate(who, job.run, job.ticket, update, algorithm.learner.clip, algorithm.protocol.quorum)
+    return MaskedUpdate(device.keyring, job.ticket, update, algorithm.learner.clip, algorithm.protocol.quorum)
 
 
 def _pause(device: DeviceClient, job: JobMessage, seconds: float) -> None:

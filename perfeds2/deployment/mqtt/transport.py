@@ -23,7 +23,7 @@ from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.quota import Quota
 from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run, Topics
-from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, Troubles
+from perfeds2.deployment.transport import STEPS, Arrays, Changes, Presence, Reply, Request, SignedKey, Troubles
 from perfeds2.deployment.validate import in_words
 from perfeds2.errors import InputError
 
@@ -53,6 +53,7 @@ class Peer:
     answered: int = -1  # last ticket it answered
     stray_s: float = NEVER_S  # when its last stray reply was reported
     session: str | None = None  # while it is present
+    signed: SignedKey | None = None  # its key for masks
     came_s: float = NEVER_S
     quota: Quota = field(default_factory=Quota)
 
@@ -102,7 +103,7 @@ class MqttTransport:
         """Send a job, and its model if that is new. While the broker is away, both wait until it is back."""
         with self._lock:
             self._let_go(request.ue)
-            if request.asked is not None:
+            if request.kind in STEPS:
                 self._ask(request)
                 return
             if request.version not in self._models:
@@ -117,6 +118,7 @@ class MqttTransport:
                 version=request.version,
                 kind=request.kind,
                 merged=request.merged,
+                asked=request.asked,
                 key=parcel.key,
                 **parcel.announced,
             )
@@ -193,6 +195,9 @@ class MqttTransport:
             elif not self._beat_is_back and now_s - self._beat_s > BEAT_WITHIN_S:
                 why = "the broker is connected, but delivers no messages; restart it"
             return news | {None: why}
+
+    def key_of(self, ue: int) -> SignedKey | None:
+        return self._peers[ue].signed
 
     def now(self) -> float:
         return time.monotonic()
@@ -276,8 +281,9 @@ class MqttTransport:
         elif said.here:
             self._troubles[ue] = None
         peer = self._peers[ue]
-        if said.here and said.error is None and said.run == self.run.run:
-            peer.session = said.session
+        ready = said.run == self.run.run and (said.signed is not None or self.run.authority is None)
+        if said.here and said.error is None and ready:
+            peer.session, peer.signed = said.session, said.signed
             self._unconfirmed.discard(ue)
             self._coming[ue] = peer.came_s + AGAIN_AFTER_S
             if ue in self._presence.here or self.now() >= self._coming[ue]:
@@ -356,4 +362,4 @@ def _read(known: Reply, head: Head, update: Assembly | None) -> Reply:
     except ValueError as error:
         return replace(known, error=f"unreadable update: {error}")
     metrics, compute_s = dict(head.metrics), head.compute_s
-    return replace(known, version=head.version, update=arrays, metrics=metrics, compute_s=compute_s, signed=head.signed)
+    return replace(known, version=head.version, update=arrays, metrics=metrics, compute_s=compute_s)

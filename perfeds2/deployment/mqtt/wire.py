@@ -24,7 +24,7 @@ from typing import Annotated, Literal, TypedDict, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from safetensors.numpy import load, save
 
 from perfeds2.deployment.credentials import FEDERATION, federated_name
@@ -32,6 +32,7 @@ from perfeds2.deployment.transport import Arrays, Asked, Kind, SignedKey
 
 HEAD = "head"
 CHUNK_BYTES = 240 * 1024  # with its topic, below the broker's limit of 256 KiB
+MOST_SIGNED = 1200  # characters of a key for masks with its certificate: a list of 100 fits into a message
 TEXT_BYTES = 64 * 1024  # longest settings of a run
 NONCE = bytes(12)  # of AES-256-GCM; zero, because every key encrypts one model only
 SLACK_BYTES = 16 * 1024  # by how much an update may exceed its model: other writers name and pad differently
@@ -122,7 +123,13 @@ class JobMessage(Announcement):
     key: Digest  # decrypts the model
     cancelled: bool | None = None  # True: answer at once, without computing
     merged: Number | None = None  # ticket of this device's last merged job, if devices keep state
-    asked: Asked | None = None  # a step of secure aggregation; no model follows
+    asked: Asked | None = None  # by secure aggregation
+
+
+def _short(signed: SignedKey) -> SignedKey:
+    if len(signed.key + signed.signature + signed.certificate) > MOST_SIGNED:
+        raise ValueError("is too long")
+    return signed
 
 
 class Here(Text):
@@ -132,6 +139,7 @@ class Here(Text):
     session: Name = ""
     run: Name = ""  # the run it is ready for
     error: Words | None = None  # why it cannot take part in the run
+    signed: Annotated[SignedKey, AfterValidator(_short)] | None = None  # with secure aggregation
 
 
 class Head(Announcement):
@@ -140,7 +148,6 @@ class Head(Announcement):
     metrics: Annotated[Mapping[str, float], Field(max_length=16)] = {}
     compute_s: float = 0.0
     error: Words | None = None
-    signed: SignedKey | None = None  # instead of an update, with secure aggregation
 
 
 AnyText = TypeVar("AnyText", bound=Text)
