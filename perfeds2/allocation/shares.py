@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from perfeds2.network.cell import Cell
-from perfeds2.network.link import rate_bps
+from perfeds2.network.link import PerUe, rate_bps
 
 Shares = Float[np.ndarray, " n"]
 TOLERANCE = 1e-9  # shares that violate a bound by less than this count as feasible
@@ -25,10 +25,14 @@ def equal_shares(ues: int) -> Shares:
 def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int = 1) -> Shares:
     """Return shares proportional to how often a UE could deliver: η_i ∝ 1 / (expected seconds of one update).
 
-    An update is computed, then sent on an equal part B/n of the band; the expectation is over one round's Rayleigh
-    fading, by quadrature. The paper leaves this choice open; ours favors UEs close to the base station or with a fast
-    processor.
+    The paper leaves this choice open; ours favors UEs close to the base station or with a fast processor.
     """
+    frequency = 1 / (cell.job_s(samples, quorum) + expected_sending_s(cell, payload_bits))
+    return frequency / frequency.sum()
+
+
+def expected_sending_s(cell: Cell, payload_bits: float) -> PerUe:
+    """Return how long each UE sends on an equal part B/n of the band, expected over one round's Rayleigh fading."""
     # Nodes and weights for a Rayleigh variable of scale 1: Gauss-Legendre up to 9 (all but e^−40). Deep fades make
     # 1/rate large, but the density h·e^(−h²/2) compensates, so plain Gauss quadrature is accurate to 2e-6.
     fading, weight = np.polynomial.legendre.leggauss(48)
@@ -41,8 +45,7 @@ def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int
         sending_s += mass * payload_bits / rate_bps(part_hz, cell.mean_signal_hz * strength, cell.cap_bits_per_s_hz)
     if cell.fleet is not None:
         sending_s = np.where(cell.fleet.shares_band, sending_s, payload_bits / cell.fleet.own_bps)
-    frequency = 1 / (cell.job_s(samples, quorum) + sending_s)
-    return frequency / frequency.sum()
+    return sending_s
 
 
 def share_bounds(quorum: int, max_staleness: int | None) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """Group UEs of similar speed into tiers, and choose whose turn it is.
 
 FedAT and TiFL sort the UEs by job duration into tiers of equal size, so that no UE waits for a much slower one. In
-TiFL one tier works at a time; in FedAT all tiers work at once, each in its own rounds. In both, the UEs of a tier
-that are not chosen rest: these schedules need ``Protocol(…, rests=True)``.
+TiFL one tier works at a time; in FedAT and FedCompass all tiers work at once, each in its own rounds. The UEs of a
+tier that are not chosen rest: these schedules need ``Protocol(…, rests=True)``.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Int
 
 from perfeds2.allocation.schedulers import Chosen, Moment
-from perfeds2.allocation.shares import distance_shares
+from perfeds2.allocation.shares import distance_shares, expected_sending_s
 from perfeds2.network.cell import Cell
+from perfeds2.network.link import PerUe
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,16 @@ def tiers_by_latency(cell: Cell, payload_bits: float, samples: float, count: int
     for tier, own in enumerate(np.array_split(slowest_last, min(count, cell.ues))):
         of[own] = tier
     return Tiers(tuple(of.tolist()))
+
+
+def arrive_together(cell: Cell, payload_bits: float, samples: float, quorum: int, tiers: Tiers, fewest: float) -> PerUe:
+    """Return the share of a job that lets each UE arrive with the fastest of its tier, at least ``fewest``."""
+    computing_s, sending_s = cell.job_s(samples, quorum), expected_sending_s(cell, payload_bits)
+    shares = np.ones(cell.ues)
+    for own in tiers.members:
+        arrival_s = (computing_s[own] + sending_s[own]).min()
+        shares[own] = (arrival_s - sending_s[own]) / computing_s[own]
+    return shares.clip(fewest, 1.0)
 
 
 @dataclass(frozen=True)

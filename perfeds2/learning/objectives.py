@@ -71,6 +71,13 @@ class Drawing(typing.Protocol):
 
 
 @typing.runtime_checkable
+class Individual(typing.Protocol):
+    """An objective with settings of every UE: each job asks for the form of its UE."""
+
+    def of_ue(self, ue: Int[Array, ""]) -> "Objective | Stateful": ...
+
+
+@typing.runtime_checkable
 class Stateful(typing.Protocol):
     """What a UE computes if it keeps state between jobs. Implement these members and pass your own."""
 

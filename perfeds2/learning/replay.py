@@ -27,6 +27,7 @@ from perfeds2.learning.objectives import (
     Annealed,
     Batches,
     Drawing,
+    Individual,
     Memory,
     Objective,
     Stateful,
@@ -312,6 +313,8 @@ def local_update(
     key, batches = _batches(program, known, ue, version)
     if isinstance(objective, Drawing):
         objective = objective.drawn(jax.random.fold_in(key, DRAWING))
+    if isinstance(objective, Individual):
+        objective = objective.of_ue(ue)
     loss = MeanLoss(program.model)
     who = f"the objective {type(objective).__name__}"
     if isinstance(objective, Stateful):

@@ -367,11 +367,11 @@ class Cell:
     def _draws(self) -> Draws:
         return Draws(self.seed, self.ues)
 
-    def compute_s(self, samples: float) -> PerUe:
+    def compute_s(self, samples: float | PerUe) -> PerUe:
         """Return the seconds from hand-out to a finished gradient, with the fixed delay ``downlink_s``.
 
         Args:
-            samples: Samples that one job computes on.
+            samples: Samples that one job computes on, or one number for each UE.
 
         Returns:
             The time of each UE in seconds, shape (n,).
@@ -485,7 +485,7 @@ MOST_KEPT = 4_000_000  # numbers in the cache
 MIN_DISTANCE_M = 1.0  # the path loss d^−κ does not hold at the antenna
 
 
-def compute_seconds(samples: float, cycles_per_sample: PerUe | float, cpu_hz: PerUe) -> PerUe:
+def compute_seconds(samples: float | PerUe, cycles_per_sample: PerUe | float, cpu_hz: PerUe) -> PerUe:
     """Return the seconds a UE computes on one job: cycles per sample × samples / CPU frequency (Tcmp, eq. (11))."""
     return np.asarray(cycles_per_sample, float) * samples / np.asarray(cpu_hz, float)
 

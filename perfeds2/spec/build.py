@@ -28,12 +28,13 @@ from functools import cache, partial
 import numpy as np
 
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share, in_each_cell
-from perfeds2.allocation.tiers import AllTiers, OneTier, tiers_by_latency
+from perfeds2.allocation.tiers import AllTiers, OneTier, arrive_together, tiers_by_latency
 from perfeds2.errors import InputError
 from perfeds2.learning.feedback import REPORTS
 from perfeds2.learning.merges import Merge, OfMean, Telling, Undrafted
 from perfeds2.learning.methods import parts_of
 from perfeds2.learning.methods.fedat import TierAverage
+from perfeds2.learning.methods.fedcompass import OwnSteps
 from perfeds2.learning.methods.feddyn import FedDyn
 from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.methods.scaffold import Scaffold
@@ -222,7 +223,9 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     if own.mode == "S2":
         shares, schedule = stage.plan(learner.samples)
         return replace(algorithm, shares=shares, schedule=schedule)
-    return algorithm if own.rounds is None else in_tiers(spec, algorithm, stage, at_once=own.rounds == "all tiers")
+    if own.rounds is None:
+        return algorithm
+    return in_tiers(spec, algorithm, stage, at_once=own.rounds != "one tier", of_quorum=own.rounds == "groups")
 
 
 def _bandwidth(spec: Spec, *, alone: bool) -> Policy:
@@ -346,17 +349,25 @@ def in_drafts(spec: Spec, algorithm: Algorithm) -> Algorithm:
     return replace(algorithm, learner=learner, protocol=Protocol(spec.protocol.quorum, bound, drafts=True))
 
 
-def in_tiers(spec: Spec, algorithm: Algorithm, stage: Stage, *, at_once: bool) -> Algorithm:
-    """Return an algorithm in the rounds of TiFL or FedAT.
+def in_tiers(spec: Spec, algorithm: Algorithm, stage: Stage, *, at_once: bool, of_quorum: bool = False) -> Algorithm:
+    """Return an algorithm in the rounds of TiFL, FedAT or FedCompass, whose tiers are ``of_quorum``.
 
     A round closes on A updates of one tier, or fewer if the smallest tier has fewer UEs.
     """
     assert spec.protocol.quorum is not None
     count, quorum, learner = spec.protocol.tiers or TIERS, spec.protocol.quorum, algorithm.learner
-    if (spec.protocol.tiers or 0) > stage.cell.ues:
+    if of_quorum:
+        count = max(1, stage.cell.ues // quorum)
+    elif (spec.protocol.tiers or 0) > stage.cell.ues:
         raise InputError(f"--tiers {count} is more than there are UEs ({stage.cell.ues}); choose fewer.")
-    tiers = tiers_by_latency(stage.cell, upload_bits(spec, learner.objective), learner.samples, count, quorum)
+    load = (stage.cell, upload_bits(spec, learner.objective), learner.samples)
+    tiers = tiers_by_latency(*load, count, quorum)
     quorum = min(quorum, tiers.smallest)
+    if isinstance(learner.objective, OwnSteps):
+        steps = learner.local_steps
+        shares = arrive_together(*load, quorum, tiers, float(learner.objective.fewest))
+        whole = np.maximum(np.floor(shares * steps + 1e-9), 1) / steps
+        learner = replace(learner, objective=replace(learner.objective, shares=whole.astype(np.float32)))
     if isinstance(learner.merge, TierAverage):
         learner = replace(learner, merge=TierAverage.of(tiers.of))
     schedule = (AllTiers if at_once else OneTier)(tiers, quorum, stage.seed)
@@ -396,7 +407,7 @@ def make_timelines(
         load = _load(spec, stage, algorithm)
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()
         rounds = (algorithm.protocol, algorithm.bandwidth, algorithm.schedule, shares)
-        same = (rounds, load["samples"], load["payload_bits"], load["cell"].downlink)
+        same = (rounds, np.asarray(load["samples"]).tobytes(), load["payload_bits"], load["cell"].downlink)
         if same not in known:
             told = None if tell is None else partial(tell, algorithm)
             with _own_errors(stage, algorithm):
@@ -444,6 +455,9 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
                 "--merge-at cloud needs the same backhaul in every cell; use --backhaul-bps and --backhaul-s."
             )
         cell = replace(cell, downlink_s=cell.downlink_s + float(trip_s[0]))
+    samples: float | PerUe = learner.samples
+    if isinstance(learner.objective, OwnSteps):
+        samples = samples * np.asarray(learner.objective.shares, float)
     masks = extra_bits(algorithm.protocol.quorum) if spec.privacy.secure_aggregation else 0
     if masks and not algorithm.protocol.rests:  # otherwise the list of members comes with the model
         cell = replace(cell, downlink_s=MESSAGES * cell.downlink_s)
@@ -451,11 +465,11 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
         "cell": cell,
         "protocol": algorithm.protocol,
         "payload_bits": bits + masks,
-        "samples": learner.samples,
+        "samples": samples,
         "bandwidth": bandwidth,
         "schedule": algorithm.schedule,
         "shares": algorithm.shares,
-        "budget": make_budget(spec, cell, learner.samples),
+        "budget": make_budget(spec, cell, samples),
     }
 
 

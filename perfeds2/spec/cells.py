@@ -21,7 +21,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, Sites, make_cells
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.fleet_file import FleetFile
-from perfeds2.network.link import Downlink
+from perfeds2.network.link import Downlink, PerUe
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
 from perfeds2.spec.fields import CellSpec, RadioSpec, Spec
@@ -151,7 +151,7 @@ def make_energy(spec: Spec) -> EnergyModel:
     return energy if kappa is None else replace(energy, kappa=kappa)
 
 
-def make_budget(spec: Spec, cell: Cell, samples: float) -> Budget | None:
+def make_budget(spec: Spec, cell: Cell, samples: float | PerUe) -> Budget | None:
     """Return the energy budget of each UE: its fleet file's, or else the spec's. None if no UE has one."""
     own_j = None if cell.fleet is None else cell.fleet.energy_budget_j
     joules = spec.energy.budget

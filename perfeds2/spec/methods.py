@@ -23,7 +23,7 @@ class Method:
     name: str  # without the mode: [methods.PerFed] applies to PerFed in all modes
     make: Callable[..., Value]  # a dataclass whose fields are the settings, or a function of them
     mode: str = "S2"
-    rounds: Literal["one tier", "all tiers", "draft"] | None = None  # special rounds; None: those of the mode
+    rounds: Literal["one tier", "all tiers", "groups", "draft"] | None = None  # special rounds; None: those of the mode
 
     @classmethod
     def of(cls, name: str, make: Callable[..., object]) -> "Method":

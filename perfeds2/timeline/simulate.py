@@ -21,7 +21,7 @@ def simulate(
     protocol: Protocol,
     *,
     payload_bits: float,
-    samples: float,
+    samples: float | PerUe,
     rounds: int | None = None,
     horizon_s: float | None = None,
     bandwidth: Policy = equal_share,
@@ -37,7 +37,7 @@ def simulate(
         cell: The UEs and their radio.
         protocol: When a round closes and which UEs get the new model.
         payload_bits: Size of one upload in bits.
-        samples: Samples that one job computes on.
+        samples: Samples that one job computes on, or one number for each UE, shape (n,).
         rounds: Stop after this many rounds.
         horizon_s: Stop at this simulated time, in seconds.
         bandwidth: Policy that shares the band.
@@ -83,14 +83,14 @@ def conditions_of(
     cell: Cell,
     protocol: Protocol,
     payload_bits: float,
-    samples: float,
+    samples: float | PerUe,
     bandwidth: Policy = equal_share,
     schedule: Schedule | None = None,
     shares: PerUe | None = None,
     budget: Budget | None = None,
 ) -> Conditions:
     """Check the arguments of ``simulate`` that stay the same from round to round, and return them."""
-    if not (np.isfinite(samples) and samples >= 0):
+    if not (np.isfinite(samples).all() and np.all(np.asarray(samples) >= 0)):
         raise ValueError(f"samples must be finite and at least 0, got {samples}.")
     if not (np.isfinite(payload_bits) and payload_bits > 0):
         raise ValueError(f"payload_bits must be finite and above 0, got {payload_bits}.")

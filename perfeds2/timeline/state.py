@@ -48,7 +48,7 @@ class Budget:
     computing_s: PerUe  # of one job, once its model has arrived
 
     @classmethod
-    def of(cls, joules: PerUe | float, model: EnergyModel, cell: Cell, samples: float) -> "Budget":
+    def of(cls, joules: PerUe | float, model: EnergyModel, cell: Cell, samples: float | PerUe) -> "Budget":
         computing_s = cell.compute_s(samples) - cell.downlink_s
         return cls(joules, model.computing_w(cell), model.radio_w(cell), model.joules_per_bit, computing_s)
 

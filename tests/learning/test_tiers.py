@@ -1,4 +1,4 @@
-"""Do TiFL, FedAT and SAFA merge the UEs that their papers say, in the way they say?"""
+"""Do TiFL, FedAT, FedCompass and SAFA merge the UEs that their papers say, in the way they say?"""
 
 from dataclasses import replace
 from typing import Any
@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from twins import World
-from twins_tiers import fedat, safa, tifl
+from twins_tiers import fedat, fedcompass, safa, steps_of_compass, tifl
 
+from perfeds2.allocation.shares import expected_sending_s
 from perfeds2.allocation.tiers import AllTiers, OneTier, Tiers, tiers_by_latency
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.methods import Ditto
 from perfeds2.learning.methods.fedat import TierAverage
+from perfeds2.learning.methods.fedcompass import OwnSteps
 from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.objectives import FedAvg, FedProx
 from perfeds2.learning.replay import Learner, replay
@@ -43,7 +45,12 @@ def world(line) -> Any:
 def made(name, **settings):
     """The algorithm of a name and its timeline, as ``compare`` makes them."""
     spec = spec_from(
-        task="digits", ues=6, batch=8, local_steps=3, algorithms=[name], rounds=14, **{"cpu_hz": "2e6,2e9"} | settings
+        task="digits",
+        ues=6,
+        batch=8,
+        algorithms=[name],
+        rounds=14,
+        **{"cpu_hz": "2e6,2e9", "local_steps": 3} | settings,
     )
     stage = Stage.of(spec, 0)
     (algorithm,) = make_algorithms(spec, stage)
@@ -109,6 +116,42 @@ def test_tifl_is_its_papers_pseudocode():
     algorithm, line = made("TiFL", tiers=2, quorum=2)
     assert isinstance(algorithm.schedule, OneTier)
     assert_close(flat(replay(TASK, line, algorithm.learner)), tifl(world(line), algorithm.schedule.tiers.of))
+
+
+def compass(steps=8, **settings):
+    """FedCompass with three groups of two UEs: the algorithm, its timeline, the steps and the seconds of every UE."""
+    algorithm, line = made("FedCompass", quorum=2, local_steps=steps, **{"cpu_hz": "2e7,2e8"} | settings)
+    assert isinstance(algorithm.learner.objective, OwnSteps)
+    spec = spec_from(task="digits", ues=6, cpu_hz=settings.get("cpu_hz", "2e7,2e8"), algorithms=["FedCompass"])
+    cell = Stage.of(spec, 0).cell
+    taken = np.asarray(algorithm.learner.objective.shares) * steps
+    return algorithm, line, taken, cell.compute_s(steps * 8), expected_sending_s(cell, TASK.payload_bits)
+
+
+def test_fedcompass_is_its_papers_pseudocode():
+    algorithm, line, taken, full_s, upload_s = compass()
+    assert isinstance(algorithm.schedule, AllTiers)
+    groups = [own.tolist() for own in algorithm.schedule.tiers.members]
+    steps = steps_of_compass(full_s, upload_s, groups, most=8, least=1)
+    assert [steps[ue] for ue in range(6)] == taken.round().tolist()
+    assert 1 <= min(steps.values()) < max(steps.values()) == 8
+    twin = fedcompass(World(TASK, line, 0, 8, 8, 0.07), steps, 0.9)
+    assert_close(flat(replay(TASK, line, algorithm.learner)), twin)
+    assert np.abs(twin - world(line).first).max() > 1e-3
+
+
+def test_groups_of_fedcompass_wait_less_for_their_slowest_ue():
+    """With own numbers of steps, the jobs of a group last the same to within a step, unless they would be too few."""
+    algorithm, line, taken, full_s, upload_s = compass(steps=50)
+    assert isinstance(algorithm.schedule, AllTiers)
+    np.testing.assert_allclose(line.compute_s, full_s * taken / 50, rtol=1e-6)
+    for own in algorithm.schedule.tiers.members:
+        job_s = (full_s * taken / 50 + upload_s)[own]
+        free = taken[own] > 10  # Q_min
+        assert np.ptp(job_s[free]) <= (full_s / 50)[own].max() * 1.01
+    _, without, all_steps, *_ = compass(steps=50, methods={"FedCompass": {"fewest": 1.0}})
+    assert all_steps.tolist() == [50] * 6
+    assert line.time_s[-1] < without.time_s[-1]
 
 
 @pytest.mark.slow

@@ -42,6 +42,31 @@ def fedat(world: Any, tiers, lam):
     return history[-1]
 
 
+def steps_of_compass(full_s, upload_s, groups, most, least):
+    """The rule of FedCompass: the first of a group takes Q_max steps, the others as many as end by then, from Q_min on."""
+    steps = {}
+    for members in groups:
+        first_s = min(full_s[ue] + upload_s[ue] for ue in members)
+        for ue in members:
+            fitting = int((first_s - upload_s[ue]) / (full_s[ue] / most) + 1e-6)
+            steps[ue] = min(max(fitting, least), most)
+    return steps
+
+
+def fedcompass(world: Any, steps, alpha):
+    """Li et al. 2024, algorithm 1, its server: each group's updates are added, all clients weigh 1/n."""
+    history = [world.first]
+    for t, jobs in world.rounds():
+        w = history[-1].copy()
+        for ue, version in jobs:
+            x = history[version].copy()
+            for (batch,) in world.batches(ue, version)[: steps[ue]]:
+                x = x - world.step * world.gradient(x, batch)
+            w = w - alpha / np.sqrt(1 + t - version) / world.ues * (history[version] - x)
+        history.append(w)
+    return history[-1]
+
+
 def safa(world: Any, lag):
     """Wu et al. 2021: lag-tolerant distribution (eq. 3), the three steps of aggregation (eqs. 6 to 8), all clients' data alike."""
     clients, line = range(world.ues), world.line
@@ -73,4 +98,4 @@ def safa(world: Any, lag):
     return history[-1], undrafted
 
 
-TWINS_OF_ROUNDS = {"TiFL": tifl, "FedAT": fedat, "SAFA": safa}
+TWINS_OF_ROUNDS = {"TiFL": tifl, "FedAT": fedat, "FedCompass": fedcompass, "SAFA": safa}

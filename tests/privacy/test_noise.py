@@ -21,7 +21,19 @@ from perfeds2.spec.privacy import with_noise
 TASK = synthetic(4, labels_per_ue=2, seed=0)
 ROUNDS, QUORUM, CLIP, SIGMA, BETA = 40, 2, 0.5, 3.0, 0.1
 TIMELINE = simulate(Cell.draw(4, seed=0), Protocol(QUORUM, 3), payload_bits=1e4, samples=24, rounds=ROUNDS)
-REFUSED = {"SCAFFOLD", "FedDyn", "CA2FL", "SAFA", "FedAT", "FedAsync", "AsyncFedED", "SEAFL", "FedASMU", "REFL"}
+REFUSED = {
+    "SCAFFOLD",
+    "FedDyn",
+    "CA2FL",
+    "SAFA",
+    "FedAT",
+    "FedAsync",
+    "AsyncFedED",
+    "SEAFL",
+    "FedASMU",
+    "REFL",
+    "FedCompass",
+}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from perfeds2.learning.methods.fedavgm import FedAvgM
 from perfeds2.learning.methods.fedbabu import FedBABU
 from perfeds2.learning.methods.fedbn import FedBN
 from perfeds2.learning.methods.fedbuff import FedBuff
+from perfeds2.learning.methods.fedcompass import FedCompass
 from perfeds2.learning.methods.feddyn import FedDyn
 from perfeds2.learning.methods.fednova import FedNova
 from perfeds2.learning.methods.fedopt import FedAdagrad, FedAdam, FedYogi
@@ -77,6 +78,7 @@ METHODS: dict[str, type] = {
     "SAFA": SAFA,
     "TiFL": TiFL,
     "FedAT": FedAT,
+    "FedCompass": FedCompass,
 }
 
 ROBUST: dict[str, type] = {

@@ -36,10 +36,15 @@ class FedNova:
     ) -> tuple[Params, None]:
         steps = jax.tree.leaves(batches)[0].shape[0]
         taken = jnp.maximum(jnp.round(self.fewest * steps), 1)
+        return jax.tree.map(lambda g: steps / taken * g, first_steps(taken, loss, start, batches, beta)), kept
 
-        def until_taken(w: Params, now: tuple[Batches, Array]) -> Params:
-            own, number = now
-            return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), plain(loss)(w, own))
 
-        _, total = descend(until_taken, start, (batches, jnp.arange(steps)), beta)
-        return jax.tree.map(lambda g: steps / taken * g, total), kept
+def first_steps(taken: Array, loss: Loss, start: Params, batches: Batches, beta: Number) -> Params:
+    """Return the sum of the gradients of the first ``taken`` local steps."""
+
+    def until_taken(w: Params, now: tuple[Batches, Array]) -> Params:
+        own, number = now
+        return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), plain(loss)(w, own))
+
+    numbers = jnp.arange(jax.tree.leaves(batches)[0].shape[0])
+    return descend(until_taken, start, (batches, numbers), beta)[1]
