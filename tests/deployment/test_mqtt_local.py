@@ -186,7 +186,7 @@ def by_hand(folder, port):
 def test_the_default_federation_learns(tmp_path):
     out = tmp_path / "run"
     done = subprocess.run(
-        [*PERFEDS2, "local", "--devices", "6", "--quorum", "2", "--out", str(out)],
+        [*PERFEDS2, "local", "--devices", "4", "--quorum", "2", "--out", str(out)],
         capture_output=True,
         text=True,
         check=False,

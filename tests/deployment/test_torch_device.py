@@ -3,10 +3,14 @@
 import ast
 import importlib.util
 import json
+import queue
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +50,7 @@ def test_the_example_imports_neither_jax_nor_perfeds2_and_fits_on_three_screens(
     assert len(text.splitlines()) <= 153
 
 
-def load_example():
+def load_example() -> Any:
     spec = importlib.util.spec_from_file_location("torch_device", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
@@ -74,8 +78,8 @@ def test_its_meta_gradient_is_ours():
     x, y = random.normal(size=(3, 8, 5)).astype(np.float32), random.integers(0, 3, (3, 8))
     batches = iter([tuple(as_tensors({"x": x[k], "y": y[k]}).values()) for k in range(3)])
     theirs = example.perfed(as_tensors(params), lambda: next(batches), 0.4)
-    loss = partial(mean_loss, model)
-    same(theirs, PerFed(alpha=0.4)(lambda w, xy: loss(w, *xy), params, params, (jnp.asarray(x), jnp.asarray(y))))
+    loss, ours = partial(mean_loss, model), jax.jit(PerFed(alpha=0.4), static_argnums=0)
+    same(theirs, ours(lambda w, xy: loss(w, *xy), params, params, (jnp.asarray(x), jnp.asarray(y))))
 
 
 @needs_torch
@@ -87,20 +91,75 @@ def test_its_local_steps_are_ours(algorithm):
     example, model = load_example(), MLP((5, 4, 3))
     params, x, y = model.init(jax.random.key(1)), np.ones((1, 5), np.float32), np.array([2])
     data = {"train": tuple(as_tensors({"x": x, "y": y}).values())}
-    objective = PerFed(alpha=0.3) if algorithm == "PerFedS2" else FedAvg()
+    objective = jax.jit(PerFed(alpha=0.3) if algorithm == "PerFedS2" else FedAvg(), static_argnums=0)
     sample = (jnp.asarray(x)[None].repeat(3, 0), jnp.asarray(y)[None].repeat(3, 0))
-    loss = partial(mean_loss, model)
-    first = objective(lambda w, xy: loss(w, *xy), params, params, sample)
+
+    def loss(w, xy):
+        return mean_loss(model, w, *xy)
+
+    first = objective(loss, params, params, sample)
     moved = {name: values - 0.2 * first[name] for name, values in params.items()}
-    second = objective(lambda w, xy: loss(w, *xy), moved, moved, sample)
+    second = objective(loss, moved, moved, sample)
     theirs = example.train(as_tensors(params), data, settings)
     same(theirs, {name: first[name] + second[name] for name in first})
 
 
+training = threading.Lock()
+
+
+class Inbox(queue.SimpleQueue):
+    """Of a device in a thread, which ends when it is given None."""
+
+    def get(self, *_):
+        found = super().get()
+        if found is None:
+            raise SystemExit
+        return found
+
+
+@contextmanager
+def device(number, where, *, is_command):
+    """A device as users start it, or in a thread of this process, which has loaded PyTorch."""
+    server, credentials, data = where
+    if is_command:
+        flags = ("--number", str(number), "--server", server, "--credentials", credentials, "--data", data)
+        process = subprocess.Popen([sys.executable, EXAMPLE, *flags])
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+        return
+    example, me, inbox = load_example(), f"device-{number}", Inbox()
+    train = example.train
+
+    def one_at_a_time(*given):
+        with training:  # threads would share PyTorch's levels of forward differentiation
+            return train(*given)
+
+    example.train = one_at_a_time
+    client = example.connect(me, server, credentials, inbox)
+
+    def work():
+        with suppress(SystemExit):
+            example.work(client, me, inbox, example.read_data(data))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        inbox.put(None)
+        thread.join(60)
+        client.loop_stop()
+        client.disconnect()
+
+
 @needs_torch
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["FedAvgS2", "PerFedS2"])
-def test_a_federation_of_such_devices_learns(tmp_path, algorithm):
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize(("algorithm", "commands"), [("FedAvgS2", 0), ("PerFedS2", 1)])
+def test_a_federation_of_such_devices_learns(tmp_path, algorithm, commands):
     """Over TLS, with certificates, against our own server."""
     from sklearn.datasets import load_digits
 
@@ -110,20 +169,14 @@ def test_a_federation_of_such_devices_learns(tmp_path, algorithm):
     open_folder(run, setup.spec)
     setup.write(run)
     credentials = make_credentials(tmp_path / "credentials", 3, ["127.0.0.1"])
-    started = []
-    with running_broker(credentials, ("127.0.0.1", 0), tmp_path / "broker") as broker:
-        try:
-            for number in range(3):
-                mine = np.arange(len(labels)) % 3 == number
-                data = tmp_path / f"{number}.npz"
-                np.savez(data, x=pixels[mine].astype(np.float32) / 16, y=labels[mine])
-                where = ("--server", f"127.0.0.1:{broker.port}", "--credentials", credentials.folder, "--data", data)
-                started.append(subprocess.Popen([sys.executable, EXAMPLE, "--number", str(number), *where]))
-            serve_run(run, Site("127.0.0.1", broker.port, credentials))
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
+    with running_broker(credentials, ("127.0.0.1", 0), tmp_path / "broker") as broker, ExitStack() as devices:
+        for number in range(3):
+            mine = np.arange(len(labels)) % 3 == number
+            data = tmp_path / f"{number}.npz"
+            np.savez(data, x=pixels[mine].astype(np.float32) / 16, y=labels[mine])
+            where = (f"127.0.0.1:{broker.port}", credentials.folder, data)
+            devices.enter_context(device(number, where, is_command=number < commands))
+        serve_run(run, Site("127.0.0.1", broker.port, credentials))
     summary = json.loads((run / "summary.json").read_text())
     assert [device["refused"] for device in summary["devices"]] == [0, 0, 0]
     assert summary["algorithms"][0]["rounds"]["mean"] == 60

@@ -1,5 +1,6 @@
 """Are compiled loops kept where they should be, and nowhere else?"""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,25 +11,57 @@ from command_line import optimised
 pytestmark = pytest.mark.slow
 
 CODE = """
-import sys, jax, jax.numpy as jnp
-from perfeds2.learning.compiled import keep_compiled
 print(keep_compiled())
-from perfeds2.learning.models.mlp import MLP
 f = jax.jit(lambda k: MLP((8, 8)).init(k))
 print(float(f(jax.random.key(0))["dense1.weight"].sum()))
 """
+SERVER = f"""
+import json, os, sys, warnings
+import jax
+from perfeds2.learning.compiled import keep_compiled
+from perfeds2.learning.models.mlp import MLP
+warnings.filterwarnings("ignore", message="os.fork")
+for line in sys.stdin:
+    if child := os.fork():
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(f"ended {{status}}", flush=True)
+        continue
+    os.environ.update(json.loads(line))
+    exec({CODE!r})
+    sys.stdout.flush()
+    os._exit(0)
+"""
 
 
-def run(folder, **more):
-    environment = (
-        optimised() | {"PERFEDS2_COMPILE_CACHE": str(folder)} | more
-    )  # what takes no time to compile is not kept
-    done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
+@pytest.fixture(scope="module")
+def server():
+    """A process that has imported everything and compiled nothing; it forks for each command."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", SERVER], env=optimised(), text=True, **pipes) as process:
+        yield process
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.close()
+        assert process.stderr.read() == ""
 
 
-def test_what_is_compiled_is_kept_and_does_no_harm_when_broken(tmp_path):
+@pytest.fixture
+def run(server):
+    """What a command says that keeps compiled programs in a folder."""
+
+    def ask(folder):
+        server.stdin.write(json.dumps({"PERFEDS2_COMPILE_CACHE": str(folder)}) + "\n")
+        server.stdin.flush()
+        said = [server.stdout.readline().strip()]
+        while not said[-1].startswith("ended"):
+            said.append(server.stdout.readline().strip())
+        assert said.pop() == "ended 0"
+        return said
+
+    return ask
+
+
+def test_what_is_compiled_is_kept_and_does_no_harm_when_broken(run, tmp_path):
     folder = tmp_path / "xla"
     used, expected = run(folder)
     entries = [path for path in folder.rglob("*") if path.is_file()]
@@ -45,17 +78,23 @@ def test_what_is_compiled_is_kept_and_does_no_harm_when_broken(tmp_path):
     assert run(folder) == [used, expected]
 
 
-def test_nothing_is_kept_where_nothing_can_be_or_shall_be(tmp_path):
+def test_nothing_is_kept_where_nothing_can_be_or_shall_be(run, tmp_path):
     (tmp_path / "file").write_text("")
     off, expected = run("off")
     assert off == "None"
     assert run(tmp_path / "file" / "folder") == ["None", expected]
-    assert run(tmp_path / "ours", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs")) == ["None", expected]
-    assert not (tmp_path / "ours").exists()
 
 
-def test_the_library_alone_keeps_nothing():
-    code = "import jax, perfeds2; perfeds2.compare; print(jax.config.jax_compilation_cache_dir)"
-    environment = {k: v for k, v in os.environ.items() if k != "PERFEDS2_COMPILE_CACHE"}
+def test_the_library_alone_keeps_nothing_and_a_folder_of_jaxs_own_is_left_to_jax(tmp_path):
+    code = """
+import jax, perfeds2
+from perfeds2.learning.compiled import keep_compiled
+perfeds2.compare
+print(jax.config.jax_compilation_cache_dir)
+jax.config.update("jax_compilation_cache_dir", "theirs")  # as JAX_COMPILATION_CACHE_DIR does
+print(keep_compiled(), jax.config.jax_compilation_cache_dir)
+"""
+    environment = os.environ | {"PERFEDS2_COMPILE_CACHE": str(tmp_path / "ours")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() == "None", done.stderr
+    assert done.stdout.splitlines() == ["None", "None theirs"], done.stderr
+    assert not (tmp_path / "ours").exists()

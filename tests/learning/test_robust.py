@@ -1,6 +1,7 @@
 """Do robust merges compute what their papers say, and do hostile UEs upload what their attack says?"""
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +115,6 @@ def test_one_huge_upload_of_five_moves_a_robust_merge_no_further_than_an_honest_
 # ---- attacks
 
 TASK = digits(6, 2, 0)
-PARAMS = first_weights(TASK.model, np.int32(0))
 LEARNER = Learner(FedAvg(), batch=8, local_steps=2)
 SHARE = 1 / 3
 HOSTILE = hostile_ues(SHARE, 6, 0)
@@ -126,15 +126,25 @@ def attack(name, share=SHARE):
     return ATTACKS[f"{name}:SHARE"](share)
 
 
+def flat(arrays):
+    return np.concatenate([np.ravel(arrays[name]) for name in sorted(arrays)])
+
+
+@cache
+def params():
+    return first_weights(TASK.model, np.int32(0))
+
+
 def upload(ue, how=None, task=TASK, clip=None):
     learner = replace(LEARNER, attack=how, clip=clip)
-    sent, _ = JOB(Program.of(task.model, learner), Known.of(task, learner, 0), PARAMS, jnp.int32(ue), jnp.int32(0))
-    return np.concatenate([np.ravel(sent[name]) for name in sorted(sent)])
+    given = (Program.of(task.model, learner), Known.of(task, learner, 0), params())
+    return flat(JOB(*given, jnp.int32(ue), jnp.int32(0))[0])
 
 
-HONEST = upload(BAD)
-WEIGHTS = np.concatenate([np.ravel(PARAMS[name]) for name in sorted(PARAMS)])
-LENGTH = FACTOR * np.linalg.norm(HONEST)
+@pytest.fixture(scope="module")
+def honest():
+    """What the hostile UE would upload otherwise."""
+    return upload(BAD)
 
 
 def test_a_model_of_one_array_has_a_mean():
@@ -156,20 +166,20 @@ def test_honest_ues_upload_what_they_would_without_an_attack(name):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("sign-flip", -FACTOR * HONEST),
-        ("scale", FACTOR * HONEST),
-        ("shrink", HONEST / FACTOR),
-        ("proportional", LENGTH * WEIGHTS / np.linalg.norm(WEIGHTS)),
+        ("sign-flip", lambda own, _: -FACTOR * own),
+        ("scale", lambda own, _: FACTOR * own),
+        ("shrink", lambda own, _: own / FACTOR),
+        ("proportional", lambda own, w: FACTOR * np.linalg.norm(own) * w / np.linalg.norm(w)),
     ],
 )
-def test_hostile_ues_upload_what_the_attack_says(name, expected):
-    np.testing.assert_allclose(upload(BAD, attack(name)), expected, rtol=1e-3, atol=1e-5)
+def test_hostile_ues_upload_what_the_attack_says(name, expected, honest):
+    np.testing.assert_allclose(upload(BAD, attack(name)), expected(honest, flat(params())), rtol=1e-3, atol=1e-5)
 
 
-def test_noise_is_as_long_as_the_other_attacks_and_has_no_direction():
-    noise = upload(BAD, attack("noise"))
-    assert np.linalg.norm(noise) == pytest.approx(LENGTH, rel=1e-4)
-    assert abs(noise @ HONEST) < 0.1 * LENGTH * np.linalg.norm(HONEST)
+def test_noise_is_as_long_as_the_other_attacks_and_has_no_direction(honest):
+    noise, length = upload(BAD, attack("noise")), np.linalg.norm(honest)
+    assert np.linalg.norm(noise) == pytest.approx(FACTOR * length, rel=1e-4)
+    assert abs(noise @ honest) < 0.1 * FACTOR * length**2
 
 
 @pytest.mark.parametrize("name", ["sign-flip", "scale", "noise", "proportional"])
@@ -177,7 +187,7 @@ def test_with_a_norm_bound_an_attack_is_exactly_as_long(name):
     assert np.linalg.norm(upload(BAD, attack(name), clip=0.25)) == pytest.approx(0.25, rel=1e-4)
 
 
-def test_flipping_labels_trains_on_the_mirrored_labels():
+def test_flipping_labels_trains_on_the_mirrored_labels(honest):
     data = TASK.data
     assert isinstance(data, Shards)
     labels = np.asarray(data.y)
@@ -188,7 +198,7 @@ def test_flipping_labels_trains_on_the_mirrored_labels():
     mirrored[start : start + count] = own.max() + own.min() - own
     other = replace(TASK, data=replace(data, y=jnp.asarray(mirrored)))
     np.testing.assert_allclose(upload(BAD, attack("label-flip")), upload(BAD, task=other), rtol=1e-4, atol=1e-6)
-    assert not np.allclose(upload(BAD, attack("label-flip")), HONEST, atol=1e-3)
+    assert not np.allclose(upload(BAD, attack("label-flip")), honest, atol=1e-3)
 
 
 def test_trainings_under_different_attacks_run_in_one_batch_as_they_do_alone():

@@ -113,7 +113,7 @@ ALL = {
     nets.OverAxes: jax.ShapeDtypeStruct((24,), FLOATS),
     nets.Shapes: jax.ShapeDtypeStruct((24,), FLOATS),
     nets.Images: jax.ShapeDtypeStruct((128,), FLOATS),
-    nets.TakenApart: jax.ShapeDtypeStruct((128,), FLOATS),
+    nets.LeNetRelu: PIXELS,
     nets.Normed: PIXELS,
     nets.Sequences: THREE,
 }

@@ -215,13 +215,6 @@ class Images(nn.Module):
         return torch.cat([each.flatten(1) for each in seen], dim=1)
 
 
-class TakenApart(Images):
-    """The same, and something that writes into what it is given: PyTorch then takes more of it apart."""
-
-    def forward(self, x):
-        return F.relu_(super().forward(x))
-
-
 class Sequences(nn.Module):
     """What is done to sequences: recurrences of all kinds, attention of all kinds, tied weights."""
 
@@ -241,17 +234,12 @@ class Sequences(nn.Module):
     def forward(self, x):
         x = x.long()
         y = self.letters(x) + self.large(x)
-        seen = [part for layer in self.recurrent for part in [layer(y)[0]]]
+        both = [layer(y) for layer in self.recurrent]
         start = self.start.expand(-1, -1, x.shape[0], -1)
         out, (hidden, cell) = self.recurrent[1](y, (start[0].contiguous(), start[1].contiguous()))
         q = torch.stack([y, y.flip(1)], 1)
-        seen += [
-            out,
-            hidden[0],
-            cell[0],
-            self.recurrent[0](y)[1][1].transpose(0, 1),
-            self.recurrent[2](y)[1].transpose(0, 1),
-        ]
+        seen = [out, hidden[0], cell[0], both[0][1][1].transpose(0, 1), both[2][1].transpose(0, 1)]
+        seen += [each[0] for each in both]
         seen += [
             F.scaled_dot_product_attention(q, q, q, is_causal=True),
             F.scaled_dot_product_attention(q, q, q, scale=0.3),

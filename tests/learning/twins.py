@@ -6,8 +6,8 @@ They share no function with ``perfeds2.learning.merges`` and ``perfeds2.learning
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -51,11 +51,12 @@ class World:
     batch: int
     steps: int  # K, of one job
     step: float  # η_l
-    first: Any = field(init=False)  # w_0
 
-    def __post_init__(self):
+    @cached_property
+    def first(self) -> np.ndarray:
+        """w_0"""
         params = self.task.model.init(jax.random.fold_in(jax.random.key(self.seed), 0))
-        object.__setattr__(self, "first", np.asarray(ravel_pytree(params)[0], np.float64))
+        return np.asarray(ravel_pytree(params)[0], np.float64)
 
     def gradient(self, w, batch):
         return np.asarray(slope_at(self.task.model, jnp.asarray(w, jnp.float32), *batch), np.float64)

@@ -110,13 +110,7 @@ def test_ray_on_this_machine_gives_the_same_bytes(by_processes, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_cluster_of_two_nodes_gives_the_same_bytes(by_processes, cluster, tmp_path):
-    assert finish(start_sweep(tmp_path / "out", cluster.address), tmp_path / "out") == by_processes
-
-
-@pytest.mark.slow
-def test_a_node_killed_half_way_changes_no_byte(by_processes, cluster, tmp_path):
-    """The last test of the cluster, which then has one node."""
+def test_a_cluster_of_two_nodes_gives_the_same_bytes_also_if_one_is_killed_half_way(by_processes, cluster, tmp_path):
     out = tmp_path / "out"
     sweep = start_sweep(out, cluster.address, ("-c", TELL_FAILURES))
     try:
