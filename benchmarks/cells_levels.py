@@ -1,0 +1,165 @@
+"""Does it help to close rounds early at the edge, at the cloud, or at both, and when?
+
+    python -m benchmarks.cells_levels --out levels
+    python -m benchmarks.cells_levels --out levels --task mnist --data-dir data --seeds 20 --horizon-s 120
+
+Four cells below a cloud. An edge closes a round on all of its UEs (sync) or on a third of them (semi); the cloud merges
+all edges or the first half to arrive. An edge sends its model after it has merged two uploads per UE, whatever its
+quorum. Flat federations merge every upload at the cloud, on all UEs or a third of them. The backhaul is free or about as slow as
+an edge round, and cells have equal bands or bands in the ratio 8 : 4 : 2 : 1. Each number is the time to a target accuracy of
+the cloud's model after a personal step, relative to sync at both levels with the same seed: the geometric mean with a
+95 % interval. Every finished seed is added to levels.json, and running the same command again trains only what is
+missing. The tables are written to levels.md.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.hierfavg import RADIUS_M, TASKS, Curve, Kept, markdown, seeds_at_once, train_all
+from perfeds2.allocation.bandwidth import Uplink
+from perfeds2.files import write_text
+from perfeds2.learning.objectives import PerFed
+from perfeds2.learning.replay import Learner
+from perfeds2.learning.train import evaluation_points
+from perfeds2.learning.train_many import Lane
+from perfeds2.network.cell import Cell
+from perfeds2.network.cells import Cells, Sites, make_cells
+from perfeds2.runs.statistics import mean_and_interval
+from perfeds2.timeline.cells import simulate_cells
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.simulate import simulate
+
+UES, EDGES = 24, 4
+EACH = UES // EDGES
+LEVELS = {  # of edge and cloud, or of a flat federation: whether rounds close early
+    "sync, sync": (False, False),
+    "semi, sync": (True, False),
+    "sync, semi": (False, True),
+    "semi, semi": (True, True),
+    "flat, sync": (False,),
+    "flat, semi": (True,),
+}
+FIRST = next(iter(LEVELS))
+UPLOADS = 2  # of each UE between two exchanges with the cloud, on average
+
+
+def network(seed: int, equal: bool, backhaul_s: float) -> Cells:
+    """Return the cells; their bands add up to the same whole."""
+    sites, drawn = Sites.grid(EDGES, RADIUS_M), Cell.draw(UES, seed, radius_m=RADIUS_M)
+    ratio = np.ones(EDGES) if equal else 2.0 ** np.arange(EDGES)[::-1]
+    sites = replace(sites, bandwidth_hz=EDGES * drawn.bandwidth_hz * ratio / ratio.sum())
+    return make_cells(drawn, sites, RADIUS_M, backhaul_s=backhaul_s)
+
+
+def shared_by_cell(cells: Cells) -> Callable[[Uplink], np.ndarray]:
+    """Return the policy that shares each cell's band equally among its UEs."""
+
+    def policy(uplink: Uplink) -> np.ndarray:
+        band_hz, sends = np.zeros(uplink.bits.size), uplink.bits > 0
+        for cell, own in zip(cells.cells, cells.ues, strict=True):
+            band_hz[own] = sends[own] * cell.bandwidth_hz / max(sends[own].sum(), 1)
+        return band_hz
+
+    return policy
+
+
+def played(cells: Cells, levels: tuple[bool, ...], bits: float, samples: int, horizon_s: float) -> Timeline:
+    """Return the timeline of one combination."""
+    if len(levels) == 1:
+        protocol = Protocol(UES // 3, 5) if levels[0] else Protocol(UES)
+        # Each upload and each model crosses the backhaul, which is added to the time a job takes.
+        whole = replace(cells.whole, downlink_s=cells.whole.downlink_s + 2 * float(cells.backhaul_s[0]))
+        policy = shared_by_cell(cells)
+        return simulate(whole, protocol, payload_bits=bits, samples=samples, horizon_s=horizon_s, bandwidth=policy)
+    edge, cloud = levels
+    quorum = EACH // 3 if edge else EACH
+    return simulate_cells(
+        cells,
+        Protocol(quorum, 5 if edge else None),
+        Protocol(EDGES // 2, 3, "wait") if cloud else Protocol(EDGES),
+        payload_bits=bits,
+        samples=samples,
+        edge_rounds=UPLOADS * EACH // quorum,
+        horizon_s=horizon_s,
+    )
+
+
+def train_level(given: argparse.Namespace, name: str, equal: bool, backhaul_s: float, seeds: list[int]) -> list[Curve]:
+    """Train some seeds of one combination."""
+    learner, lanes = Learner(PerFed(0.03), beta=0.07, batch=40), []
+    for seed in seeds:
+        task = TASKS[given.task](UES, given.labels_per_ue, seed, given.data_dir)
+        cells = network(seed, equal, backhaul_s)
+        timeline = played(cells, LEVELS[name], task.payload_bits, learner.samples, given.horizon_s)
+        points = evaluation_points(timeline, horizon_s=given.horizon_s, every_s=given.horizon_s / given.looks)
+        lanes.append(Lane(task, timeline, learner, points, seed))
+    return train_all(lanes)
+
+
+def time_to(curve: Curve, target: float) -> float:
+    """Return when the personal accuracy first reaches the target; infinite if it does not."""
+    return next((row["time_s"] for row in curve if row["test_accuracy_personal"] >= target), np.inf)
+
+
+def compared(times_s: np.ndarray, to_s: np.ndarray) -> list[str]:
+    """Return the median time, and the ratio of the times seed by seed."""
+    both = np.isfinite(times_s) & np.isfinite(to_s)
+    reached = f"{np.count_nonzero(np.isfinite(times_s))}/{times_s.size}"
+    if not both.any():
+        return [reached, "", ""]
+    mean, low, high = mean_and_interval(np.log(times_s[both] / to_s[both]))
+    interval = "" if low is None or high is None else f" ({np.exp(low):.2f} to {np.exp(high):.2f})"
+    return [reached, f"{np.median(times_s):.0f} s", f"{np.exp(mean):.2f}{interval}"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=list(TASKS), default="digits")
+    parser.add_argument("--data-dir", type=Path, help="Folder with the folder mnist; by default $PERFEDS2_DATA.")
+    parser.add_argument("--labels-per-ue", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--horizon-s", type=float, default=60.0)
+    parser.add_argument("--looks", type=int, default=100, help="Evaluations of a training.")
+    parser.add_argument("--slow-s", type=float, default=0.2, help="Delay of the slow backhaul.")
+    parser.add_argument("--target", type=float, default=0.8)
+    parser.add_argument("--out", type=Path, default=Path("levels"))
+    given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    kept, tables = Kept(given.out / "levels.json"), []
+    for equal in (True, False):
+        for backhaul_s in (0.0, given.slow_s):
+            times, lines = {}, []
+            for name in LEVELS:
+                key = f"{given.task}, {name}, {'equal' if equal else 'unequal'}, {backhaul_s} s, {given.horizon_s} s"
+                curves = kept.curves(
+                    key,
+                    given.seeds,
+                    lambda seeds, name=name, equal=equal, slow_s=backhaul_s: train_level(
+                        given, name, equal, slow_s, seeds
+                    ),
+                    seeds_at_once(),
+                )
+                times[name] = np.array([time_to(curve, given.target) for curve in curves])
+                last = 100 * np.mean([curve[-1]["test_accuracy_personal"] for curve in curves])
+                lines.append([name, *compared(times[name], times[FIRST]), f"{last:.1f} %"])
+            cells = "equal" if equal else "unequal"
+            head = [
+                f"edge, cloud ({cells} cells, backhaul {backhaul_s:g} s)",
+                "reached",
+                "median",
+                "ratio",
+                "at the end",
+            ]
+            tables.append(markdown(head, lines))
+    text = f"{given.task}, {given.seeds} seeds, time to {given.target:.0%}.\n\n" + "\n".join(tables)
+    write_text(given.out / "levels.md", text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
