@@ -22,7 +22,7 @@ def names(kind: Kind) -> list[str]:
     if kind is ALGORITHM:
         return [algorithm_name(each, mode) for mode in MODES for each in names(OBJECTIVE)] + names(METHOD)
     module, _, table = kind.place.partition(":")
-    found = importlib.util.find_spec(module)
+    found = importlib.util.find_spec(module) if module else None
     try:
         return list(_keys(ast.parse(Path(str(found and found.origin)).read_bytes()), table))
     except (OSError, SyntaxError):

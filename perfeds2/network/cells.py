@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,9 @@ from jaxtyping import Float, Int
 from perfeds2.network.cell import MIN_DISTANCE_M, Cell, Ues
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.fleet_file import POSITIVE, read_bytes, read_number, read_rows
+from perfeds2.network.handover import Attached, Handover
 from perfeds2.network.link import PerUe
+from perfeds2.network.mobility import Walk
 from perfeds2.network.radios import Where
 
 PerCell = Float[np.ndarray, " E"]
@@ -102,9 +104,12 @@ class Cells:
         to_gain = 10 ** (noise_db / 10) / 1000 * first.signal_of_amplitude(1.0)
         distance_m, angle, cpu_hz, power_w, gain = np.empty((5, self.population))
         for cell, own in zip(self.cells, self.ues, strict=True):
-            distance_m[own], cpu_hz[own], power_w[own] = cell.distance_m, cell.cpu_hz, cell.sent_power_w
-            angle[own] = np.arctan2(cell.where.y_m, cell.where.x_m)
-            gain[own] = cell.mean_signal_hz * to_gain / power_w[own]
+            here = cell.here(0.0)
+            at = np.arange(own.size) if here is None else np.flatnonzero(here)
+            own, sent_w = own[at], np.broadcast_to(cell.sent_power_w, cell.ues)
+            distance_m[own], cpu_hz[own], power_w[own] = cell.distance_m[at], cell.cpu_hz[at], sent_w[at]
+            angle[own] = np.arctan2(cell.where.y_m, cell.where.x_m)[at]
+            gain[own] = cell.mean_signal_hz[at] * to_gain / power_w[own]
         return replace(
             first,
             distance_m=distance_m,
@@ -113,6 +118,7 @@ class Cells:
             power_w=power_w,
             bandwidth_hz=float(sum(cell.bandwidth_hz for cell in self.cells)),
             radio=None if first.radio is None else replace(first.radio, power_control=None),
+            moves=None,
             fleet=_measured(gain),
         )
 
@@ -129,7 +135,8 @@ def make_cells(
 ) -> Cells:
     """Drop the UEs of a drawn cell around base stations and attach each to the strongest with a free place.
 
-    UE i is dropped uniformly into the hexagon around base station i mod E. Every cell takes n / E UEs.
+    UE i is dropped uniformly into the hexagon around base station i mod E. Every cell takes n / E UEs. If UEs move, they
+    do so over all cells, attach to the strongest at first and are handed over later.
 
     Args:
         drawn: All UEs with their processors, and the settings of every cell. The positions are not used.
@@ -149,29 +156,42 @@ def make_cells(
     n, count = drawn.ues, sites.count
     if n % count:
         raise ValueError(f"the number of UEs, {n}, must be a multiple of the number of cells, {count}.")
+    if drawn.moves is not None and interference == "full":
+        raise ValueError("the interference of UEs that move is not constant; give a rise in dB instead of full.")
     if reuse == 3 and sites.colour is None:
         raise ValueError("reuse 3 needs the hexagonal grid; give each base station its own bandwidth_hz instead.")
     x_m, y_m = _drop(drawn.seed, n, sites, radius_m)
     others = [int(np.random.default_rng([drawn.seed, CELL_SEED, e]).integers(2**63)) for e in range(1, count)]
     seeds = [drawn.seed, *others]  # the first cell keeps the fading of a single one
 
-    def gain(site: int, ues: Ues) -> PerUe:
+    def gain(site: int, ues: Ues, places: tuple[PerUe, PerUe] = (x_m, y_m)) -> PerUe:
         """Return the gains of UEs to a base station, averaged over fading."""
-        x, y = x_m[ues] - sites.x_m[site], y_m[ues] - sites.y_m[site]
+        x, y = places[0][ues] - sites.x_m[site], places[1][ues] - sites.y_m[site]
         if drawn.radio is not None:
             return drawn.radio.gain(Where(x, y, seeds[site], ues))
         near_m = np.maximum(np.hypot(x, y), MIN_DISTANCE_M)
         return drawn.signal_of_amplitude(1.0) * near_m**-drawn.path_loss_exponent
 
-    heard = nearest(sites, x_m, y_m, min(HEARING, count))
-    strength = np.empty(heard.shape)
-    for site in range(count):
-        pairs = np.nonzero(heard == site)
-        strength[pairs] = gain(site, pairs[0])
-    order = np.argsort(-strength, axis=1, kind="stable")
-    attached = _attach(np.take_along_axis(heard, order, axis=1), sites, x_m, y_m)
+    moves, everyone = drawn.moves, np.arange(n)
+    if moves is None:
+        attached = _attach(gain, sites, x_m, y_m)
+        members = [np.flatnonzero(attached == site) for site in range(count)]
+        fleets = [None if drawn.radio is None else _measured(gain(site, own)) for site, own in enumerate(members)]
+        seen = [None] * count
+    else:
+        centre = float(sites.x_m.mean()), float(sites.y_m.mean())
+        reach_m = radius_m + float(np.hypot(sites.x_m - centre[0], sites.y_m - centre[1]).max())
+        walk = moves.walk(replace(moves, radius_m=reach_m), x_m - centre[0], y_m - centre[1], drawn.seed)
+        plane = Shifted(walk, -centre[0], -centre[1])
+        handover = Handover(
+            lambda time_s: 10 * np.log10([gain(site, everyone, plane.at(time_s)) for site in range(count)]).T
+        )
+        members, unknown = [everyone] * count, np.full(n, np.nan)
+        fleets = [Fleet(unknown, unknown, presence=Attached(handover, site)) for site in range(count)]
+        views = (Shifted(plane, float(x), float(y)) for x, y in zip(sites.x_m, sites.y_m, strict=True))
+        seen = [replace(moves, walk=lambda *_, view=view: view) for view in views]
     band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
-    cells, members = [], [np.flatnonzero(attached == site) for site in range(count)]
+    cells = []
     for site, own in enumerate(members):
         x, y = x_m[own] - sites.x_m[site], y_m[own] - sites.y_m[site]
         downlink, dbm = drawn.downlink, sites.bs_power_dbm[site]
@@ -186,7 +206,8 @@ def make_cells(
             bandwidth_hz=float(band_hz[site]),
             seed=seeds[site],
             downlink=downlink,
-            fleet=None if drawn.radio is None else _measured(gain(site, own)),
+            moves=seen[site],
+            fleet=fleets[site],
         )
         cells.append(cell)
     rise_db = np.full(count, 0.0 if interference is None or interference == "full" else interference)
@@ -229,8 +250,14 @@ def _drop(seed: int, ues: int, sites: Sites, radius_m: float) -> tuple[PerUe, Pe
     return sites.x_m[home] + radius_m * x, sites.y_m[home] + radius_m * y
 
 
-def _attach(heard: Int[np.ndarray, "n h"], sites: Sites, x_m: PerUe, y_m: PerUe) -> Int[np.ndarray, " n"]:
+def _attach(gain: Callable[[int, Ues], PerUe], sites: Sites, x_m: PerUe, y_m: PerUe) -> Int[np.ndarray, " n"]:
     """Return each UE's base station: the strongest, in order of UEs, that has a free place."""
+    heard = nearest(sites, x_m, y_m, min(HEARING, sites.count))
+    strength = np.empty(heard.shape)
+    for site in range(sites.count):
+        pairs = np.nonzero(heard == site)
+        strength[pairs] = gain(site, pairs[0])
+    heard = np.take_along_axis(heard, np.argsort(-strength, axis=1, kind="stable"), axis=1)
     free = [x_m.size // sites.count] * sites.count
     attached, full = np.empty(x_m.size, np.int64), []
     for ue, choices in enumerate(heard.tolist()):
@@ -246,6 +273,19 @@ def _attach(heard: Int[np.ndarray, "n h"], sites: Sites, x_m: PerUe, y_m: PerUe)
         attached[ue] = site
         free[site] -= 1
     return attached
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """The paths of UEs, seen from another place."""
+
+    walk: Walk
+    x_m: float
+    y_m: float
+
+    def at(self, time_s: float) -> tuple[PerUe, PerUe]:
+        x_m, y_m = self.walk.at(time_s)
+        return x_m - self.x_m, y_m - self.y_m
 
 
 def _measured(gain: PerUe) -> Fleet:

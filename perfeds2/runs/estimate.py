@@ -46,12 +46,13 @@ def seconds_needed(trainings: Sequence[Training], *, trains: bool = True) -> tup
     bench, clock_s, train_s = Workbench(), 0.0, 0.0
     for one in some:
         spec, run, stage = one.spec, one.spec.run, bench.stage(one)
-        short = spec.model_copy(update={"run": run.model_copy(update={"rounds": ROUNDS, "horizon_s": None})})
+        few = max(ROUNDS, spec.edges * (spec.cells.edge_rounds or 1))  # every edge plays so many at least
+        short = spec.model_copy(update={"run": run.model_copy(update={"rounds": few, "horizon_s": None})})
         (algorithm,) = make_algorithms(spec, stage)
         began_s = time.perf_counter()
         (played,) = make_timelines(short, replace(stage, timelines={}), [algorithm], guess=True)
-        pace_s = (time.perf_counter() - began_s) / ROUNDS
-        rounds = run.rounds or (run.horizon_s or 0.0) / max(played.end_s / ROUNDS, 1e-12)
+        pace_s = (time.perf_counter() - began_s) / few
+        rounds = run.rounds or (run.horizon_s or 0.0) / max(played.end_s / few, 1e-12)
         clock_s += rounds * pace_s
         if trains:
             sample_s = 6.0 * parameters(model_of(spec)) / FLOPS  # forward and backward pass

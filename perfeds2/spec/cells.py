@@ -59,9 +59,10 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
             raise InputError(f"--{flag} describes a single cell; leave it out, or leave out --cells {sites}.")
     flat = settings.merge_at == "cloud"
     if spec.radio.mobility not in (None, "none"):
-        raise InputError(
-            f"--mobility {spec.radio.mobility} is for a single cell; leave it out, or leave out --cells {sites}."
-        )
+        if flat or spec.radio.downlink in ("unicast", "multicast"):
+            raise InputError("UEs that move between cells need --merge-at edge and no --downlink.")
+        if spec.cell.on_leave == "keep":
+            raise InputError("--on-leave keep: a job does not follow its UE to another cell; use lose.")
     if flat and spec.radio.downlink in ("unicast", "multicast"):
         raise InputError(f"--merge-at cloud has no radio downlink; leave out --downlink {spec.radio.downlink}.")
     with input_errors(f"--cells {sites}"):
@@ -260,7 +261,8 @@ def refuse_without_effect(spec: Spec) -> None:
         unused = dict.fromkeys(("path_loss_exponent", "fading_scale"), f"with --radio {radio}")
     if fleet is None or not fleet.traces:
         unused["trace_end"] = "without a --cell FILE.csv whose devices have traces (uplink_trace)"
-    if fleet is None or not fleet.has_hours:
+    roams = spec.edges > 1 and spec.radio.mobility not in (None, "none")
+    if not roams and (fleet is None or not fleet.has_hours):
         unused["on_leave"] = "without a --cell FILE.csv whose devices have hours (available)"
     given, fields = dict(spec.cell) | dict(spec.radio), CellSpec.model_fields | RadioSpec.model_fields
     for key, where in unused.items():

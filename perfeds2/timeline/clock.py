@@ -108,10 +108,10 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
         _clear_idle(conditions, work, clock.server)
         clock = _clock(clock, border_s, clock.server, work, clock.planned, spent_j)
         signal_hz = cell.signal_at(clock.server.round, border_s)
-        if presence is None or present is None or border_s < change_s:
+        before, present = present, present if presence is None or border_s < change_s else presence.here(border_s)
+        if before is None or present is None or np.array_equal(before, present):
             air = _send(conditions, clock, present, air.uplink, air.bandwidth_hz, signal_hz)
             continue
-        before, present = present, presence.here(border_s)
         clock, left = _change_presence(conditions, clock, before, present, planned)
         interrupted.append(left)
         air = _share_out(conditions, clock, present, planned, signal_hz)

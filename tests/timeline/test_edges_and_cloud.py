@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cells_twin import EdgeInputs, play_cells
+from cells_twin import EdgeInputs, Moving, play_cells
 from random_runs import STALE, assert_same, only, uneven_share
 from twin_inputs import Radio, RoundRules
 
@@ -14,6 +14,7 @@ from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, Sites, make_cells
 from perfeds2.network.link import Downlink
+from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -148,6 +149,11 @@ def test_edges_and_cloud_agree_with_processes(seed):
     timeline = simulate_cells(
         cells, protocol, cloud, **LOAD, model_bits=1e5, edge_rounds=edge_rounds, horizon_s=until_s, bandwidth=policy
     )
+    edges, rounds = twin_of(cells, protocol, cloud, edge_rounds, until_s, policy)
+    assert_agrees(timeline, cells, edges, rounds)
+
+
+def twin_of(cells: Cells, protocol: Protocol, cloud: Protocol, edge_rounds: int, until_s: float, policy, moving=None):
     inputs = []
     for cell, transfer_s in zip(cells.cells, cells.transfer_s(1e5).tolist(), strict=True):
         signal_hz = cell.signal_hz if cell.coherence_s is None else cell.signal_in
@@ -155,8 +161,36 @@ def test_edges_and_cloud_agree_with_processes(seed):
         inputs.append(EdgeInputs(radio, cell.compute_s(100.0).tolist(), transfer_s))
     rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)
     cloud_rules = RoundRules(cloud.quorum, cloud.max_staleness, "wait")
-    edges, rounds = play_cells(inputs, rules, cloud_rules, 1e5, edge_rounds, until_s)
+    return play_cells(inputs, rules, cloud_rules, 1e5, edge_rounds, until_s, moving)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed):
+    """Small cells and fast UEs: in 4 s there are dozens of handovers, and jobs are lost."""
+    random = np.random.default_rng([seed, 33])
+    count, ues = int(random.integers(2, 5)), int(random.integers(2, 4))
+    moves = Moves([Waypoints, GaussMarkov][seed % 2], 40.0, 1.0)
+    drawn = Cell.draw(count * ues, seed, cpu_hz=(2e7, 2e9), coherence_s=0.16 / 3.3, moves=moves)
+    backhaul_s = float(random.uniform(0, 0.3)) * (seed % 4 > 0)
+    cells = make_cells(drawn, Sites.grid(count, 20.0), 20.0, backhaul_s=backhaul_s)
+    protocol = Protocol(1, [None, 2, 4][seed % 3], STALE[seed % 2])
+    cloud = Protocol(int(random.integers(1, count + 1)), None if seed % 5 < 2 else count - 1, "wait")
+    until_s, edge_rounds = 4.0, int(random.integers(1, 4))
+    timeline = simulate_cells(
+        cells, protocol, cloud, **LOAD, model_bits=1e5, edge_rounds=edge_rounds, horizon_s=until_s
+    )
+
+    def level_db(time_s: float) -> list[list[float]]:
+        seen = [np.maximum(cell.at(time_s).where.distance_m, 1.0) for cell in cells.cells]
+        return (-38 * np.log10(np.transpose(seen))).tolist()
+
+    first = [max(range(count), key=own.__getitem__) for own in level_db(0.0)]
+    edges, rounds = twin_of(cells, protocol, cloud, edge_rounds, until_s, equal_share, Moving(level_db, first))
     assert_agrees(timeline, cells, edges, rounds)
+    assert timeline.log is not None
+    there = np.array([[cell.here(time_s) for cell in cells.cells] for time_s in np.arange(0, until_s, 0.01)], float)
+    np.testing.assert_array_equal(np.sum(there, axis=1), 1)  # every UE is in one cell
+    assert np.abs(np.diff(there, axis=0)).sum() >= 2 * 5  # and goes to others
 
 
 def assert_agrees(timeline: Timeline, cells: Cells, edges, rounds) -> None:

@@ -1,0 +1,76 @@
+"""Hand moving UEs over from cell to cell by event A3, as a pure function of (seed, UE, time).
+
+Every 160 ms a UE measures all base stations, without fast fading. It goes to a base station that was 3 dB stronger than
+its own at two measurements in a row, the strongest if there are several.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+MEASURE_S, BETTER_DB = 0.16, 3.0
+AHEAD = 256  # measurements computed at a time
+
+Measured = Float[np.ndarray, "n E"]  # levels in dB
+
+
+class Handover:
+    """The base station of each UE at any time."""
+
+    def __init__(self, level_db: Callable[[float], Measured]) -> None:
+        self._level_db = level_db
+        level = level_db(0.0)
+        self._serving = level.argmax(axis=1)
+        self._better = np.zeros(level.shape, bool)  # than the serving one, at the last measurement
+        self._blocks: list[Int[np.ndarray, "m n"]] = []
+
+    def block(self, number: int) -> Int[np.ndarray, "m n"]:
+        """Return the serving base stations after each measurement of a block."""
+        while len(self._blocks) <= number:
+            first = AHEAD * len(self._blocks)
+            self._blocks.append(np.stack([self._measure(first + each) for each in range(AHEAD)]))
+        return self._blocks[number]
+
+    def _measure(self, number: int) -> Int[np.ndarray, " n"]:
+        level = self._level_db(number * MEASURE_S)
+        own = np.take_along_axis(level, self._serving[:, None], axis=1)
+        better = level > own + BETTER_DB
+        lasting = np.where(better & self._better, level, -np.inf)
+        goes = np.isfinite(lasting).any(axis=1)
+        self._serving = np.where(goes, lasting.argmax(axis=1), self._serving)
+        self._better = better
+        self._better[goes] = False
+        return self._serving
+
+
+class Attached:
+    """When each UE is in a cell, for the clock of this cell. A UE that leaves loses its job."""
+
+    keeps = False
+
+    def __init__(self, handover: Handover, site: int) -> None:
+        self._handover, self._site = handover, site
+        self._inside = lru_cache(8)(lambda number: handover.block(number) == site)
+
+    def here(self, time_s: float) -> Bool[np.ndarray, " n"]:
+        """Return which UEs are in the cell at a time."""
+        return self._inside(_measurement(time_s) // AHEAD)[_measurement(time_s) % AHEAD]
+
+    def changes_s(self, time_s: float) -> float:
+        """Return when a UE next comes or goes, or when it is to be asked again."""
+        number = _measurement(time_s)
+        inside, at = self._inside(number // AHEAD), number % AHEAD
+        changed = (inside[at + 1 :] != inside[at]).any(axis=1)
+        return (number + 1 + (int(changed.argmax()) if changed.any() else changed.size)) * MEASURE_S
+
+
+def _measurement(time_s: float) -> int:
+    """Return the last measurement by a time; rounding must not put a measurement after its own time."""
+    number = int(time_s / MEASURE_S)
+    while (number + 1) * MEASURE_S <= time_s:
+        number += 1
+    while number * MEASURE_S > time_s:
+        number -= 1
+    return number
