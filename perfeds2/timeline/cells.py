@@ -14,7 +14,7 @@ from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.network.cells import Cells
 from perfeds2.timeline.clock import open_later, start_clock
 from perfeds2.timeline.cloud import joined
-from perfeds2.timeline.fast.play import Tell
+from perfeds2.timeline.fast.play import Tell, knows
 from perfeds2.timeline.protocol import IDLE, Protocol, close_round, hand_out, open_server
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder
@@ -116,7 +116,7 @@ class _Edge:
     """A cell with the clock and the record of its own rounds."""
 
     def __init__(self, conditions: Conditions) -> None:
-        self.conditions, self.clock = conditions, start_clock(conditions)
+        self.conditions, self.clock, self._fast = conditions, start_clock(conditions), knows(conditions)
         self._record, self._sent_s = Recorder(before_rounds(conditions, self.clock)), 0.0
         self._waits_s = {0: 0.0}  # of UEs for a model from the cloud, by version
 
@@ -124,9 +124,9 @@ class _Edge:
         """Play some rounds; return when the last one closed, infinite if that is after the horizon."""
         last = self.clock.server.round + rounds
         if self.conditions.cell.downlink is not None:  # ``open`` sends the model of the last round once more
-            self.clock = advance(self.conditions, self.clock, self._record, last - 1, horizon_s)
+            self.clock = advance(self.conditions, self.clock, self._record, last - 1, horizon_s, fast=self._fast)
             self._sent_s = self.clock.sent_s
-        self.clock = advance(self.conditions, self.clock, self._record, last, horizon_s)
+        self.clock = advance(self.conditions, self.clock, self._record, last, horizon_s, fast=self._fast)
         return self.clock.time_s if self.clock.server.round == last else math.inf
 
     def open(self, time_s: float) -> None:

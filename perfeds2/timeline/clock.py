@@ -301,7 +301,7 @@ def open_later(conditions: Conditions, clock: Clock, opened_s: float, sent_s: fl
 
     ``sent_s`` is when the base station had sent all earlier models. Changes the arrays of work in place.
     """
-    server = replace(clock.server, opened_s=opened_s)
+    server = Server(clock.server.round, clock.server.versions, clock.server.merged_in, opened_s)
     handed = np.flatnonzero(server.versions == server.round)
     return _begin_jobs(conditions, replace(clock, server=server, sent_s=sent_s), handed)
 

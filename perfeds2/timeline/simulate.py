@@ -128,7 +128,8 @@ def play(
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock is at round {clock.server.round}, but the past has {past.rounds} rounds.")
     record = Recorder(past)
-    clock = advance(conditions, clock, record, None if rounds is None else past.rounds + rounds, horizon_s, watch, tell)
+    last, fast = None if rounds is None else past.rounds + rounds, watch is None and knows(conditions)
+    clock = advance(conditions, clock, record, last, horizon_s, watch, tell, fast=fast)
     return clock, recorded(conditions, clock, record)
 
 
@@ -146,13 +147,17 @@ def advance(
     horizon_s: float | None,
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
+    *,
+    fast: bool,
 ) -> Clock:
-    """Play and record rounds before round ``last`` that close by ``horizon_s``; return the clock where it stopped."""
+    """Play and record rounds before round ``last`` that close by ``horizon_s``; return the clock where it stopped.
+
+    ``fast`` allows the compiled loops, which must know the conditions.
+    """
     end_s = math.inf if horizon_s is None else horizon_s
-    fast = play_fast if watch is None and knows(conditions) else None
     while True:
-        if fast is not None:
-            clock = fast(conditions, clock, record, last, horizon_s, tell) or clock
+        if fast:
+            clock = play_fast(conditions, clock, record, last, horizon_s, tell) or clock
         if last is not None and clock.server.round >= last:
             return clock
         ticked = tick(conditions, clock, end_s)

@@ -12,7 +12,7 @@ other UE could have arrived. A wrong guess costs time but never changes the resu
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,7 @@ from perfeds2.allocation import bandwidth as policies
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import LN2, rate_bps
 from perfeds2.timeline.fast import loading
-from perfeds2.timeline.protocol import Protocol, most_at_work, open_server
+from perfeds2.timeline.protocol import Protocol, Server, most_at_work, open_server
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder, nothing_yet
 from perfeds2.timeline.state import Clock, Conditions
@@ -135,21 +135,23 @@ def play_fast(
     if crowd is not None:
         rules = rules._replace(others=n - ues.size, others_hz=crowd.strongest_hz, others_s=crowd.least_s)
     work = (clock.compute_s.copy(), clock.bits.copy(), clock.arrived_s.copy())
-    of_server = (server.versions[ues], server.merged_in[ues])
-    followed = kernel.names.Followed(ues, conditions.compute_s[ues], *work, *of_server)
+    own = slice(None) if crowd is None else ues
+    of_server = (server.versions[own].copy(), server.merged_in[own].copy())
+    followed = kernel.names.Followed(ues, conditions.compute_s[own], *work, *of_server)
     played = _play(kernel, conditions, rules, followed, server.round, clock.time_s, server.opened_s, record, last, tell)
     if played is None:
         return None
     round_, time_s = played
     if round_ == server.round:
         return clock
-    versions, merged_in = server.versions.copy(), server.merged_in.copy()
-    if bound is not None and crowd is not None:
-        versions[:] = round_ - round_ % (bound + 1)  # UEs that are never merged all restart together
-    versions[ues], merged_in[ues] = followed.versions, followed.merged_in
-    later = replace(server, round=round_, versions=versions, merged_in=merged_in, opened_s=time_s)
-    arrays = {"compute_s": followed.compute_s, "bits": followed.bits, "arrived_s": followed.arrived_s}
-    return replace(clock, time_s=time_s, server=later, **arrays)
+    versions, merged_in = followed.versions, followed.merged_in
+    if crowd is not None:
+        versions, merged_in = server.versions.copy(), server.merged_in.copy()
+        if bound is not None:
+            versions[:] = round_ - round_ % (bound + 1)  # UEs that are never merged all restart together
+        versions[ues], merged_in[ues] = followed.versions, followed.merged_in
+    later = Server(round_, versions, merged_in, time_s)
+    return Clock(time_s, later, followed.compute_s, followed.bits, followed.arrived_s)
 
 
 def _seconds_left(clock: Clock, last: int | None, horizon_s: float | None, ues: int) -> float:
