@@ -92,6 +92,15 @@ class Cells:
         """n, the number of UEs of all cells."""
         return 1 + max(int(own.max()) for own in self.ues)
 
+    @property
+    def ue_places(self) -> tuple[PerUe, PerUe, Int[np.ndarray, " n"]]:
+        """Return where every UE is at the start, in metres, and its cell."""
+        x_m, y_m, cell_of = np.empty(self.population), np.empty(self.population), np.empty(self.population, np.int64)
+        for number, (cell, own) in enumerate(zip(self.cells, self.ues, strict=True)):
+            x_m[own], y_m[own] = self.x_m[number] + cell.where.x_m, self.y_m[number] + cell.where.y_m
+            cell_of[own] = number
+        return x_m, y_m, cell_of
+
     def transfer_s(self, bits: float) -> PerCell:
         """Return the seconds that this many bits take between each base station and the cloud."""
         return self.backhaul_s + bits / self.backhaul_bps

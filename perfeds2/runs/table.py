@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 from perfeds2 import __version__
 from perfeds2.files import Json, write_atomically
 from perfeds2.learning.metrics import METRICS
@@ -31,6 +33,7 @@ TO_TARGET = {  # column of the result, by what reaching the target cost
     "joules_to_target": "joules",
     "bits_to_target": "merged_bits",
 }
+MOST_UES_ON_MAP = 1_000
 SEEDS_OF_RADIO = 5  # whose cells are examined, at most
 
 
@@ -71,6 +74,7 @@ def summarise(
         "metric": metric_of(spec) if trained else None,
         "notes": notes_of(spec, of_seeds, rows),
         "radio": _radio_part(spec) if radio else None,
+        "cells": _cells_part(spec) if radio else None,
         "algorithms": [row | behind for row, behind in zip(algorithms, behind_best(algorithms), strict=True)],
     }
 
@@ -84,6 +88,20 @@ def _radio_part(spec: Spec) -> Json | None:
     if quality is None:  # no UE uses the simulated radio
         return None
     return {"name": name, **asdict(quality), "warning": beyond_modulation(name, quality)}
+
+
+def _cells_part(spec: Spec) -> Json | None:
+    """Return a map of many cells: base stations, and the places and cells of some UEs of the first seed."""
+    from perfeds2.spec.cells import make_network
+
+    cells = make_network(spec, spec.run.seeds[0])
+    if cells is None:
+        return None
+    ues = np.unique(np.linspace(0, cells.population - 1, MOST_UES_ON_MAP).round().astype(int))
+    x_m, y_m, cell_of = (column[ues] for column in cells.ue_places)
+    stations = {"x_m": cells.x_m.round(1).tolist(), "y_m": cells.y_m.round(1).tolist()}
+    places = {"ue_x_m": x_m.round(1).tolist(), "ue_y_m": y_m.round(1).tolist(), "ue_cell": cell_of.tolist()}
+    return stations | {"ue": ues.tolist(), **places}
 
 
 def radio_name(spec: Spec) -> str:

@@ -51,6 +51,9 @@ class Choice:
     local_steps: int
     bits: int  # per number of an upload
     rest_rounds: int = 1  # B: a UE is merged at most once in B rounds
+    edge_rounds: int = 1  # rounds of a cell per model sent to the cloud, with many cells
+    cloud_quorum: int = 1  # models of cells that close a cloud round
+    frequency_reuse: int = 1  # 3: neighbouring cells use different thirds of the band
 
     def with_(self, **changed: Any) -> "Choice":
         return replace(self, **changed)
@@ -69,14 +72,21 @@ class Choice:
         closes = "first arrivals" if self.schedule == "first" else self.schedule
         steps = f"{self.local_steps} local step{'s' if self.local_steps > 1 else ''}"
         resting = f", {self.rest_rounds} rest rounds" if self.rest_rounds > 1 else ""
-        return f"{closes}, band {self.bandwidth}, stale {self.stale}, {steps}, {self.bits} bits{resting}"
+        below = "".join(f", {name} {value}" for name, value in self._of_cells.items())
+        return f"{closes}, band {self.bandwidth}, stale {self.stale}, {steps}, {self.bits} bits{resting}{below}"
+
+    @property
+    def _of_cells(self) -> dict[str, str]:
+        """Return what differs from a single cell, by name."""
+        found = {"edge rounds": self.edge_rounds, "cloud quorum": self.cloud_quorum, "reuse": self.frequency_reuse}
+        return {name: str(value) for name, value in found.items()} if max(found.values()) > 1 else {}
 
     @property
     def settings(self) -> dict[str, str]:
         """Return everything that is searched by name, in the order of the columns of tables."""
         names = {"A": str(self.quorum), "S": self.bound, "schedule": self.schedule, "band": self.bandwidth}
         names |= {"stale": self.stale, "local steps": str(self.local_steps), "bits": str(self.bits)}
-        return names | {"rest rounds": str(self.rest_rounds)}
+        return names | {"rest rounds": str(self.rest_rounds)} | self._of_cells
 
     @property
     def without_a_and_s(self) -> "Choice":

@@ -32,7 +32,7 @@ from perfeds2.studies.plan_data import (
     or_inf,
     too_many_fail,
 )
-from perfeds2.studies.plan_space import Space, around, map_of, neighbours, variants
+from perfeds2.studies.plan_space import OF_CELLS, Space, around, map_of, neighbours, variants
 from perfeds2.studies.plan_trials import Played, Trials
 from perfeds2.studies.search import FACTOR, Rung, successive_halving
 
@@ -437,14 +437,14 @@ def begin(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choice, P
     spec = space.spec
     best, best_s, asked_s = _reference(space, trials, request)
     rung = Rung(spec.run.seeds[:1], 1.2 * best_s)
-    for axis in ("bits", "local_steps", "rest_rounds"):
+    for axis in ("bits", "local_steps", "rest_rounds", *OF_CELLS):
         tried = [best.with_(**{axis: value}) for value in space.axes[axis]]
         trials.train(tried, rung)
         for each in tried:
             for trial in trials.known(each, rung.seeds, rung.horizon_s):
                 if trial.reached_s is not None and trial.reached_s < best_s:
                     best, best_s = each, trial.reached_s
-    listed = {axis: space.axes[axis] for axis in ("stale", "bits", "local_steps", "rest_rounds")}
+    listed = {axis: space.axes[axis] for axis in ("stale", "bits", "local_steps", "rest_rounds", *OF_CELLS)}
     best = best.with_(**{axis: values[0] for axis, values in listed.items() if vars(best)[axis] not in values})
     if request.horizon_s is not None:
         horizon_s, why = request.horizon_s, "as given"
@@ -464,7 +464,8 @@ def _reference(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choi
     It is the spec's own choice, or else a conservative one: at least a quarter of the UEs, no staleness bound.
     """
     spec, asked = space.spec, space.asked
-    gentle = asked.with_(quorum=max(asked.quorum, round(spec.cell.ues / 4), 1), max_staleness=None, schedule="first")
+    quarter = max(round(spec.cell.ues / spec.edges / 4), 1)
+    gentle = asked.with_(quorum=max(asked.quorum, quarter), max_staleness=None, schedule="first")
     gentle = gentle.with_(bandwidth="equal_share") if ("bandwidth", "equal_share") in space.named else gentle
     horizon_s, best = request.horizon_s or spec.run.horizon_s or HORIZON_S, 0.0
     for doubling in range(REFERENCE_DOUBLINGS + 1 if request.horizon_s is None else 1):

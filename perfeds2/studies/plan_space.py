@@ -22,6 +22,7 @@ from perfeds2.studies.plan_data import Choice, or_inf
 PLACES = {field.name: place_of(field.name) for field in fields(Choice)}  # section and key of each axis
 NAMED = {"schedule": SCHEDULE, "bandwidth": POLICY}
 STEPPED = ("quorum", "max_staleness", "local_steps")  # numeric axes, on which a choice has neighbours
+OF_CELLS = ("edge_rounds", "cloud_quorum", "frequency_reuse")  # axes of many cells
 FOR_PLANS = ("equal_finish", "planned_share")  # policies that need to know the UEs of a round in advance
 
 
@@ -47,6 +48,9 @@ class Space:
             self.spec.learning_of(name).local_steps,
             self.spec.radio.bits or 32,
             protocol.rest_rounds or 1,
+            self.spec.cells.edge_rounds or 1,
+            self.spec.cells.cloud_quorum or self.spec.edges,
+            self.spec.cells.frequency_reuse or 1,
         )
 
     def spec_of(self, choice: Choice, seeds: Sequence[int], horizon_s: float, looks: int) -> Spec:
@@ -86,6 +90,8 @@ class Space:
         if axis == "bits" and value == 32 and self.spec.radio.bits is None:
             return None  # as in a spec that does not set it
         if axis == "rest_rounds" and value == 1 and self.spec.protocol.rest_rounds is None:
+            return None
+        if axis in OF_CELLS and value == 1 and dict(self.spec.cells)[axis] is None:
             return None
         return "unbounded" if axis == "max_staleness" and value is None else value
 
@@ -134,7 +140,7 @@ def _usual(spec: Spec, asked: Choice) -> dict[str, AxisValues]:
     About eight A from 1 to n, three S, first arrivals and planned rounds, and a few of each other setting. UEs rest only
     with noise, which in turn allows no fewer bits.
     """
-    n, bound = spec.cell.ues, asked.max_staleness
+    n, bound, edges = spec.cell.ues // spec.edges, asked.max_staleness, spec.edges
     spaced = {int(a) for a in np.geomspace(1, n, 7).round()}
     apart = {a for a in spaced if a in (1, n) or not 0.8 < a / asked.quorum < 1.25}
     private = has_noise(spec.privacy)
@@ -142,13 +148,23 @@ def _usual(spec: Spec, asked: Choice) -> dict[str, AxisValues]:
     return {
         "quorum": tuple(sorted(apart | {asked.quorum})),
         "max_staleness": tuple(sorted(bounds, key=or_inf)),
-        "schedule": (spec.protocol.schedule, "first", "deficit"),
+        "schedule": (spec.protocol.schedule, "first", "deficit") if edges == 1 else (spec.protocol.schedule,),
         "bandwidth": (spec.protocol.bandwidth, "equal_share", "equal_finish"),
         "stale": tuple(dict.fromkeys((asked.stale, "restart", "wait", "ignore"))),
         "local_steps": tuple(sorted({1, 2, 4, asked.local_steps})),
         "bits": tuple(sorted({asked.bits} if private else {32, 8, 4, asked.bits})),
         "rest_rounds": tuple(sorted({1, 2, 4, asked.rest_rounds} if private else {asked.rest_rounds})),
+        "edge_rounds": tuple(sorted({asked.edge_rounds} if edges == 1 else {1, 2, 5, asked.edge_rounds})),
+        "cloud_quorum": tuple(sorted({asked.cloud_quorum, *_cloud_quorums(spec)})),
+        "frequency_reuse": tuple(sorted({asked.frequency_reuse} if edges == 1 else {1, 3})),
     }
+
+
+def _cloud_quorums(spec: Spec) -> set[int]:
+    """Return half of the edges and all, as far as the cloud's staleness bound permits."""
+    bound = spec.cells.cloud_staleness
+    least = 1 if bound in (None, "unbounded") else -(-spec.edges // (bound + 1))
+    return {max(-(-spec.edges // 2), least), spec.edges}
 
 
 def _checked(spec: Spec, axis: str, name: str, values: AxisValues) -> AxisValues:
@@ -159,9 +175,11 @@ def _checked(spec: Spec, axis: str, name: str, values: AxisValues) -> AxisValues
     read: dict[Any, None] = {}
     for value in values:
         given = "unbounded" if value is None else value
-        found = dict(dict(resolve({"cell": {"ues": spec.cell.ues}, section: {key: given}}))[section])[key]
+        around: Values = {"cell": {"ues": spec.cell.ues}, "cells": {"sites": spec.cells.sites}}
+        put(around, section, key, given)
+        found = dict(dict(resolve(around))[section])[key]
         read[None if found == "unbounded" else found] = None
-    return tuple(sorted(read, key=or_inf) if axis in (*STEPPED, "bits", "rest_rounds") else read)
+    return tuple(sorted(read, key=or_inf) if axis in (*STEPPED, *OF_CELLS, "bits", "rest_rounds") else read)
 
 
 def map_of(space: Space, base: Choice) -> list[Choice]:
@@ -182,7 +200,7 @@ def map_of(space: Space, base: Choice) -> list[Choice]:
 def _rest(space: Space, choice: Choice) -> int:
     """Return the longest rest that is searched, possible and no longer than the choice's."""
     can_rest = choice.schedule == "first" and choice.stale != "ignore"
-    longest = space.spec.cell.ues // choice.quorum if can_rest else 1
+    longest = space.spec.cell.ues // space.spec.edges // choice.quorum if can_rest else 1
     fitting = [each for each in space.axes["rest_rounds"] if each <= min(choice.rest_rounds, longest)]
     return max(fitting, default=choice.rest_rounds)
 
@@ -194,10 +212,10 @@ def fits(schedule: str, bandwidth: str) -> bool:
 
 
 def variants(space: Space, choice: Choice) -> list[Choice]:
-    """Return the choices with the same A, S and schedule that differ in either local steps, bits, stale rule or rest."""
+    """Return the choices with the same A, S and schedule that differ in one other setting."""
     return [
         choice.with_(**{axis: value})
-        for axis in ("local_steps", "bits", "stale", "rest_rounds")
+        for axis in ("local_steps", "bits", "stale", "rest_rounds", *OF_CELLS)
         for value in space.axes[axis]
         if value != vars(choice)[axis]
     ]
@@ -218,7 +236,7 @@ def neighbours(space: Space, choice: Choice) -> list[tuple[str, Choice]]:
     A step leads to the next value that is searched if that is near: at most twice or half as large. Otherwise it is
     1.5 times A or twice S, whether that is searched or not. An unbounded S is near the largest S that matters.
     """
-    n = space.spec.cell.ues
+    n = space.spec.cell.ues // space.spec.edges
     largest = max([n, *(each for each in space.axes["max_staleness"] if each is not None)])
 
     def near(one: int | None, other: int | None) -> bool:

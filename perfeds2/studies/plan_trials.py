@@ -142,7 +142,8 @@ def _until(spec: Spec, learner: Learner, timeline: Timeline, choice: Choice, hor
     timeline = timeline.prefix(rounds)
     own = "" if choice.schedule in ("first", "deficit") else choice.schedule  # it may ask for feedback
     digest = hashlib.sha256(f"{choice.local_steps} {choice.bits} {timeline.ues.shape}{own}".encode())
-    for column in (timeline.ues, timeline.staleness, timeline.time_s):
+    cloud = () if timeline.cloud is None else vars(timeline.cloud).values()
+    for column in (timeline.ues, timeline.staleness, timeline.time_s, *cloud):
         digest.update(np.ascontiguousarray(column).tobytes())
     try:
         privacy = privacy_facts(spec, with_noise(spec.privacy, learner, timeline), timeline)

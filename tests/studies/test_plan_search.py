@@ -498,3 +498,43 @@ def test_a_derived_horizon_doubles_twice_and_a_given_one_has_longer_scouts_inste
     found = [(each.horizon_s, each.confirm_s, scouting) for each, scouting in horizons(target, PlanRequest())]
     assert found == [(10, 30, 1 / 3), (20, 60, 1 / 3), (40, 120, 1 / 3)]
     assert list(horizons(target, PlanRequest(horizon_s=10.0))) == [(target, 1 / 3), (target, 0.5)]
+
+
+# ---- many cells
+
+
+def of_cells(**settings: Any) -> Space:
+    return space_of(12, {"quorum": [1, 2]}, cells=4, quorum=2, **settings)
+
+
+def test_with_many_cells_the_rounds_of_edges_the_cloud_and_the_reuse_are_searched():
+    space = of_cells()
+    assert space.axes["edge_rounds"] == (1, 2, 5)
+    assert space.axes["cloud_quorum"] == (2, 4)
+    assert space.axes["frequency_reuse"] == (1, 3)
+
+    def law(choice: Choice, _: int) -> tuple[float, float]:
+        wrong = (choice.edge_rounds != 2) + (choice.cloud_quorum != 2) + (choice.frequency_reuse != 3)
+        return 1.0 + wrong, 1.0
+
+    best = made(law, space)[0].best
+    assert best is not None
+    assert (best.choice.edge_rounds, best.choice.cloud_quorum, best.choice.frequency_reuse) == (2, 2, 3)
+    assert "edge rounds 2, cloud quorum 2, reuse 3" in str(best.choice)
+
+
+def test_the_clouds_staleness_bound_limits_its_quorum():
+    """Of 4 edges, a quorum of 2 with S = 0 could leave one behind for ever."""
+    assert of_cells(cloud_staleness=0).axes["cloud_quorum"] == (4,)
+
+
+def test_the_spec_of_a_choice_has_its_settings_of_cells():
+    space = of_cells()
+    spec = space.spec_of(space.asked.with_(edge_rounds=5, cloud_quorum=2, frequency_reuse=3), [0], 10.0, 5)
+    assert (spec.cells.edge_rounds, spec.cells.cloud_quorum, spec.cells.frequency_reuse) == (5, 2, 3)
+
+
+def test_a_single_cell_is_planned_without_edges_and_cloud():
+    space = space_of()
+    assert all(space.axes[axis] == (1,) for axis in ("edge_rounds", "cloud_quorum", "frequency_reuse"))
+    assert "cloud" not in str(space.asked)
