@@ -80,39 +80,48 @@ function stateAt(cell, ue, tick) {
   return { state: STATES[phase + 1], share, job };
 }
 
-/** Return how many rounds had closed by a tick. */
-const roundAt = (cell, tick) => countUntil(cell.rounds, tick);
+/** Return how many rounds a base station's server had closed by a tick. */
+const roundAt = (cell, tick, station) => countUntil(cell.rounds[station], tick);
 
 // ---- the map of one moment
 
 const FREE = .14; // share of the radius around the base station that stays empty
 
-function drawMap(canvas, cell, places, tick, ticks, theme) {
+function drawMap(canvas, cell, { places_m: places, stations_m: stations, cell_of: stationOf, ticks }, tick, theme) {
   const { pen, width, height } = penOn(canvas);
   const ues = places.length, size = ues <= 12 ? 9 : ues <= 30 ? 7.5 : 5.5;
-  const far = Math.max(...places.map(([x, y]) => Math.hypot(x, y)), 1);
-  const centre = [width / 2, height / 2], scale = (Math.min(width, height) / 2 - size - 6) / far;
-  const wide = Math.min(width / height, 1.6);  // use the width of the drawing
-  const at = ([x, y]) => { // the base station is in the middle
-    const distance = Math.hypot(x, y), out = scale * (FREE * far + (1 - FREE) * distance) / Math.max(distance, .01);
-    return [centre[0] + x * out * wide, centre[1] - y * out];
+  const far = Math.max(...places.map(([x, y], ue) => Math.hypot(x - stations[stationOf[ue]][0], y - stations[stationOf[ue]][1])), 1);
+  const [middleX, spanX] = middleAndSpan(stations, 0), [middleY, spanY] = middleAndSpan(stations, 1);
+  const scale = (Math.min(width * far / (spanX / 2 + far), height * far / (spanY / 2 + far)) / 2 - size - 6) / far;
+  const wide = stations.length > 1 ? 1 : Math.min(width / height, 1.6);  // use the width of the drawing
+  const centres = stations.map(([x, y]) => [width / 2 + (x - middleX) * scale, height / 2 - (y - middleY) * scale]);
+  const at = ([x, y], station) => {
+    const dx = x - stations[station][0], dy = y - stations[station][1], distance = Math.hypot(dx, dy);
+    const out = scale * (FREE * far + (1 - FREE) * distance) / Math.max(distance, .01);
+    return [centres[station][0] + dx * out * wide, centres[station][1] - dy * out];
   };
   pen.strokeStyle = theme.grid; pen.lineWidth = 1;
-  for (const share of [.5, 1]) {
+  for (const centre of centres) for (const share of [.5, 1]) {
     pen.beginPath(); pen.ellipse(...centre, far * share * scale * wide, far * share * scale, 0, 0, 2 * Math.PI); pen.stroke();
   }
-  const now = Math.min(tick, cell.until), round = roundAt(cell, now), flash = ticks / 40;
-  const seen = places.map((place, ue) => ({ ...stateAt(cell, ue, now), xy: at(place) }));
-  for (const { state, share, xy } of seen) if (state === "sending") drawUpload(pen, xy, centre, share, theme);
-  drawStation(pen, centre, theme);
+  const now = Math.min(tick, cell.until), rounds = stations.map((_, station) => roundAt(cell, now, station)), flash = ticks / 40;
+  const seen = places.map((place, ue) => ({ ...stateAt(cell, ue, now), xy: at(place, stationOf[ue]) }));
+  seen.forEach(({ state, share, xy }, ue) => { if (state === "sending") drawUpload(pen, xy, centres[stationOf[ue]], share, theme); });
+  for (const centre of centres) drawStation(pen, centre, theme);
   seen.forEach(({ state, job, xy }, ue) => {
-    drawUe(pen, xy, size, state, job === undefined ? null : round - cell.jobs.version[job], theme);
+    drawUe(pen, xy, size, state, job === undefined ? null : rounds[stationOf[ue]] - cell.jobs.version[job], theme);
     const own = cell.byUe[ue], { end, outcome } = cell.jobs;
     const ended = own[countUntil(own, now, (each) => end[each]) - 1];
     if (ended !== undefined && outcome[ended] !== 2 && now - end[ended] < flash) {
       drawOutcome(pen, xy, size, outcome[ended], (now - end[ended]) / flash, theme);
     }
   });
+}
+
+/** Return the middle of the points along an axis, and how far they are apart. */
+function middleAndSpan(points, axis) {
+  const values = points.map((point) => point[axis]), low = Math.min(...values), high = Math.max(...values);
+  return [(low + high) / 2, high - low];
 }
 
 function drawStation(pen, [x, y], theme) {
@@ -205,9 +214,10 @@ function drawAllAlong(pen, width, height, cell, ues, ticks, windowS, theme) {
 }
 
 function drawRounds(pen, cell, x, bottom, theme) {
-  if (cell.rounds.length > 80) return;
+  const rounds = cell.rounds.flat();
+  if (rounds.length > 80) return;
   pen.strokeStyle = theme.grid; pen.lineWidth = 1;
-  for (const closed of cell.rounds) { pen.beginPath(); pen.moveTo(x(closed), 2); pen.lineTo(x(closed), bottom); pen.stroke(); }
+  for (const closed of rounds) { pen.beginPath(); pen.moveTo(x(closed), 2); pen.lineTo(x(closed), bottom); pen.stroke(); }
 }
 
 /** Draw a diamond where an update is merged, and a cross where a job is discarded. */

@@ -66,6 +66,7 @@ QUORUM = "Only the semi-synchronous cell uses it. The synchronous one waits for 
 STALE = "restart: begin again with the newest model. wait: keep the round open. ignore: discard the update."
 LAYOUT = "disc: evenly over the area. uniform: evenly in distance. equal: all at half the radius."
 RADIOS = "paper: Table I, better than any real radio. umi, uma, rma: 3GPP street, rooftop and rural."
+CELLS = "Each cell closes its own rounds and exchanges its model with the cloud after each. UEs are divided equally."
 SEED = "Another number gives other positions, processors and fading, the same in all three cells."
 OBJECTIVE = "PerFed: the personalised gradient of three batches. FedAvg: the plain gradient."
 KNOBS = (
@@ -73,6 +74,7 @@ KNOBS = (
     Knob("max_staleness", "S: oldest update, in rounds", ROUNDS, STALENESS, 5, "Bound of the semi-synchronous cell."),
     Knob("stale", "Beyond the bound", ROUNDS, _words("stale"), "restart", STALE, choice=True),
     Knob("ues", "UEs", CELL, tuple(range(2, MOST_UES + 1)), 20),
+    Knob("cells", "Cells below a cloud", CELL, (1, 2, 3), 1, CELLS),
     Knob("radius_m", "Radius of the cell", CELL, RADII, 200, unit="m"),
     Knob("layout", "UE positions", CELL, _words("layout"), "disc", LAYOUT, choice=True),
     Knob("slowest_hz", "Slowest processor", CELL, HERTZ, 2e8, unit="Hz"),
@@ -86,6 +88,9 @@ KNOBS = (
     Knob("train_s", "Simulated seconds to train", TRAINING, (2, 5, 10, 20, 30), 10, unit="s"),
 )
 OURS = ("slowest_hz", "fastest_hz", "objective", "window_s", "train_s", "seed")  # not settings by themselves
+
+
+OF_NONE = {"radio": "paper", "cells": 1}  # what a setting means that is not given
 
 
 def knobs_at(flags: Keywords) -> tuple[tuple[Knob, ...], dict[str, object]]:
@@ -117,7 +122,7 @@ def _value_in(spec: Spec, name: str) -> Value:
 
 
 def read_state(given: object, knobs: Sequence[Knob] = KNOBS) -> dict[str, Value]:
-    """Validate a request's knobs. Missing knobs have their start value; A is at most the number of UEs.
+    """Validate a request's knobs. Missing knobs have their start value; A is at most the number of UEs of a cell.
 
     Raises:
         InputError: A knob or its value does not exist.
@@ -131,7 +136,9 @@ def read_state(given: object, knobs: Sequence[Knob] = KNOBS) -> dict[str, Value]
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value not in known[name].values:
             raise InputError(f"{name} cannot be {value!r:.40}; expected one of the values that the page offers.")
     state = {name: given.get(name, knob.start) for name, knob in known.items()}
-    return state | {"quorum": min(int(state["quorum"]), int(state["ues"]))}
+    cells, layout = int(state["cells"]), state["layout"] if state["cells"] == 1 else "disc"
+    ues = cells * max(int(state["ues"]) // cells, 1)
+    return state | {"ues": ues, "quorum": min(int(state["quorum"]), ues // cells), "layout": layout}
 
 
 def start_of(knobs: Sequence[Knob]) -> dict[str, Value]:
@@ -155,8 +162,8 @@ def settings_at(state: State, horizon_s: float, fixed: Keywords | None = None) -
 
 def usual(keyword: str) -> object:
     """Return the default of a setting."""
-    if keyword == "radio":
-        return "paper"
+    if keyword in OF_NONE:
+        return OF_NONE[keyword]
     each = setting_of(keyword)
     return SECTIONS[each.section].model_fields[each.key].default
 

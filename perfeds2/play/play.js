@@ -181,11 +181,12 @@ const number = (value) => (value === null ? "–" : shortNumber(value));
 function warningOf(cell) {
   if (cell.sentence) return `No rounds: ${cell.sentence}`;
   if (cell.numbers.rounds === 0) return `No round closes in ${answer.window_s} s; show more seconds.`;
-  return cell.complete === false ? `Only its first ${cell.rounds.length} rounds.` : "";
+  return cell.complete === false ? `Only its first ${cell.rounds.flat().length} rounds.` : "";
 }
 
 function describe(cell, view, ues) {
-  const what = { SYN: `waits for all ${ues}`, S2: `waits for ${cell.quorum} of ${ues}`, ASY: "waits for one" }[cell.mode];
+  const own = ues / answer.stations_m.length, each = answer.stations_m.length > 1 ? "each " : "";
+  const what = `${each}waits for ${{ SYN: `all ${own}`, S2: `${cell.quorum} of ${own}`, ASY: "one" }[cell.mode]}`;
   view.title.replaceChildren(TITLES[cell.mode], " ", makeElement("small", { textContent: what }));
   view.warn.textContent = warningOf(cell);
   view.numbers.replaceChildren();
@@ -234,12 +235,13 @@ function drawAll() {
 
 function drawCell(cell) {
   const view = views[cell.mode], ues = answer.places_m.length, now = Math.min(tick, cell.until);
-  drawMap(view.map, cell, answer.places_m, tick, answer.ticks, theme);
+  drawMap(view.map, cell, answer, tick, theme);
   drawActivity(view.activity, cell, ues, tick, answer.ticks, answer.window_s, theme);
   const { arrival, end } = cell.jobs;
   let arrived = 0;
   for (let job = 0; job < end.length; job++) if (arrival[job] <= now && now < end[job]) arrived++;
-  view.moment.textContent = `Round ${roundAt(cell, now) + 1}: ${arrived} of ${cell.quorum} updates are in`;
+  const open = cell.rounds.map((_, station) => roundAt(cell, now, station) + 1);
+  view.moment.textContent = open.length > 1 ? `Rounds ${open.join(", ")}: ${arrived} updates are in` : `Round ${open[0]}: ${arrived} of ${cell.quorum} updates are in`;
 }
 
 function pointed(view, event) {
@@ -251,7 +253,7 @@ function readOut(mode, event) {
   const place = pointed(views[mode], event), cell = answer && answer.cells.find((each) => each.mode === mode);
   if (!place || !cell.jobs || place.tick > cell.until) return;
   const { state: doing, job } = stateAt(cell, place.ue, place.tick), seconds = place.tick / answer.ticks * answer.window_s;
-  const age = doing === "idle" ? 0 : roundAt(cell, place.tick) - cell.jobs.version[job];
+  const age = doing === "idle" ? 0 : roundAt(cell, place.tick, answer.cell_of[place.ue]) - cell.jobs.version[job];
   const model = doing === "idle" ? "" : `, with model ${cell.jobs.version[job]}, ${age === 1 ? "a round" : `${age} rounds`} old`;
   byId("readout").textContent = `${TITLES[mode]}, UE ${place.ue} at ${seconds.toPrecision(3)} s: ${doing === "idle" ? "nothing to do" : doing}${model}.`;
 }

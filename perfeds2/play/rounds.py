@@ -15,6 +15,7 @@ from perfeds2.runs.trainer import facts_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import spec_from
+from perfeds2.timeline.cloud import edge_versions
 from perfeds2.timeline.record import Timeline
 
 TICKS = 20_000  # resolution of the window that is shown
@@ -41,9 +42,18 @@ def play_cells(state: State, fixed: Keywords | None = None, *, whole: bool = Tru
             cells.append(_titles(algorithm) | {"sentence": f"{error}"})
             continue
         cells.append(_cell(spec, stage, algorithm, timeline, window_s, complete=timeline.rounds < most))
-    where = stage.cell.where
-    places = np.stack([where.x_m, where.y_m], axis=1).round(2).tolist()
-    return {"window_s": window_s, "ticks": TICKS, "places_m": places, "cells": [without_nan(cell) for cell in cells]}
+    return {"window_s": window_s, "ticks": TICKS, "cells": [without_nan(cell) for cell in cells]} | _map(stage)
+
+
+def _map(stage: Stage) -> Answer:
+    """Return the places of UEs and base stations in metres, and the base station of each UE."""
+    if stage.cells is None:
+        where, stations, cell_of = stage.cell.where, [[0.0, 0.0]], [0] * stage.cell.ues
+        x_m, y_m = where.x_m, where.y_m
+    else:
+        x_m, y_m, own = stage.cells.ue_places
+        cell_of, stations = own.tolist(), np.stack([stage.cells.x_m, stage.cells.y_m], axis=1).round(2).tolist()
+    return {"places_m": np.stack([x_m, y_m], axis=1).round(2).tolist(), "stations_m": stations, "cell_of": cell_of}
 
 
 def _played(spec: Spec, stage: Stage, algorithm: Algorithm, *, rounds: int, horizon_s: float | None) -> Timeline:
@@ -76,20 +86,28 @@ def _cell(
         "complete": complete,
         "until": int(_ticks(np.array([shown.end_s]), window_s)[0]),
         "numbers": {name: facts[name] for name in (*OF_TIMELINE, "joules", "joules_per_merge")},
-        "rounds": _ticks(timeline.time_s, window_s).tolist(),
+        "rounds": [_ticks(closed_s, window_s).tolist() for closed_s in _closed_s(timeline)],
         "jobs": _jobs(shown, window_s),
     }
+
+
+def _closed_s(timeline: Timeline) -> list[np.ndarray]:
+    """Return when each server's rounds closed."""
+    if timeline.cloud is None:
+        return [timeline.time_s]
+    return [timeline.time_s[timeline.cloud.cell == edge] for edge in range(timeline.cloud.edges)]
 
 
 def _jobs(timeline: Timeline, window_s: float) -> Answer:
     """Return every job that began within the window, as columns. Times are in ticks, clipped to the window."""
     jobs = timeline.jobs()
+    rounds, _ = edge_versions(timeline)  # counted by the server that closed them
     round_ = np.full(jobs.ue.size, -1)
-    round_[: timeline.ues.size] = np.repeat(np.arange(timeline.rounds), timeline.quorum)  # merged jobs come first
+    round_[: timeline.ues.size] = np.repeat(rounds, timeline.quorum)  # merged jobs come first
     seen = jobs.start_s < window_s
     columns = {
         "ue": jobs.ue,
-        "version": jobs.version,
+        "version": np.append(0, rounds + 1)[jobs.version],
         "start": _ticks(jobs.start_s, window_s),
         "sending": _ticks(jobs.sending_s, window_s),
         "arrival": _ticks(jobs.arrival_s, window_s),

@@ -1,5 +1,7 @@
 """Is what the page draws what the clock did?"""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -42,7 +44,7 @@ def test_the_jobs_say_of_every_moment_what_the_timeline_says(moved):
     answer, longer = play_cells(state), timelines(state, 1.0)
     tick_s = state["window_s"] / TICKS
     for cell, timeline in zip(answer["cells"], longer, strict=True):
-        assert cell["rounds"] == [round(t / tick_s) for t in timeline.time_s if t <= state["window_s"]]
+        assert cell["rounds"][0] == [round(t / tick_s) for t in timeline.time_s if t <= state["window_s"]]
         looked = 0
         for _ in range(60):
             ue, tick = int(draw.integers(state["ues"])), int(draw.integers(min(cell["until"], TICKS)))
@@ -104,7 +106,7 @@ def test_the_first_answer_is_the_beginning_of_the_whole_one(moved, monkeypatch):
     first, whole = play_cells(state, whole=False), play_cells(state)
     assert not all(cell["complete"] for cell in first["cells"])
     for early, late in zip(first["cells"], whole["cells"], strict=True):
-        assert early["rounds"] == late["rounds"][: len(early["rounds"])]
+        assert early["rounds"][0] == late["rounds"][0][: len(early["rounds"][0])]
         over = {
             (early["jobs"]["ue"][j], early["jobs"]["start"][j], early["jobs"]["end"][j])
             for j, outcome in enumerate(early["jobs"]["outcome"])
@@ -112,4 +114,28 @@ def test_the_first_answer_is_the_beginning_of_the_whole_one(moved, monkeypatch):
         }
         known = set(zip(*(late["jobs"][name] for name in ("ue", "start", "end")), strict=True))
         assert over <= known
-        assert len(late["rounds"]) <= 150
+        assert len(late["rounds"][0]) <= 150
+
+
+def test_each_of_several_cells_counts_its_own_rounds_and_models():
+    state = read_state({"cells": 3, "ues": 20, "quorum": 9, "window_s": 2})
+    assert (state["ues"], state["quorum"]) == (18, 6)
+    answer = play_cells(state)
+    assert len(answer["stations_m"]) == 3
+    assert np.bincount(answer["cell_of"]).tolist() == [6, 6, 6]
+    for cell in answer["cells"]:
+        assert len(cell["rounds"]) == 3
+        jobs = cell["jobs"]
+        for ue, version, round_, start in zip(
+            *(jobs[name] for name in ("ue", "version", "round", "start")), strict=True
+        ):
+            closed = cell["rounds"][answer["cell_of"][ue]]
+            assert round_ < 0 or version <= round_  # it is merged by a round of its own cell
+            assert start == (0 if version == 0 else closed[version - 1])
+
+
+def test_ues_of_several_cells_are_drawn_around_their_base_station():
+    answer = play_cells(read_state({"cells": 2, "ues": 8, "window_s": 0.5}))
+    for place, own in zip(answer["places_m"], answer["cell_of"], strict=True):
+        away = [math.dist(place, station) for station in answer["stations_m"]]
+        assert away[own] == min(away)
