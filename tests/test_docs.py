@@ -184,6 +184,8 @@ def parse(words):
             return  # by its name only
         given = command.make_context(command.name, words, parent=context).params
         if isinstance(command, SettingsCommand) and "spec" in given:
+            if command.name == "arena":
+                del given["cells"]  # names several single cells
             file, assignments, flags = take_settings(given)
             check(resolve(nested_values(file, flags, assignments, {})), trains=False)
 

@@ -6,7 +6,7 @@ members, any t of whom can reveal it. If a member is missing, the others reveal 
 never its own mask: so an upload that comes too late stays hidden.
 
 In planned rounds, each upload also carries the seed of its member's own mask, locked with a token of every other member.
-The tokens are in their uploads: all uploads together open all seeds, and nobody has to be asked.
+The tokens are in their uploads: all uploads together open all seeds, without a further message.
 
 Members are numbered from 0 in the order of the list that all of them got, and the list is part of every key.
 """

@@ -1,4 +1,4 @@
-"""Does a cloud merge the models of its edges once each, whoever dies and whatever an edge sends? In one process."""
+"""Does a cloud merge the models of its edges once each, whichever process dies and whatever an edge sends? In one process."""
 
 from dataclasses import replace
 from typing import Any
