@@ -92,14 +92,21 @@ class Cells:
         """n, the number of UEs of all cells."""
         return 1 + max(int(own.max()) for own in self.ues)
 
-    @property
-    def ue_places(self) -> tuple[PerUe, PerUe, Int[np.ndarray, " n"]]:
-        """Return where every UE is at the start, in metres, and its cell."""
+    def places(self, time_s: float = 0.0) -> tuple[PerUe, PerUe, Int[np.ndarray, " n"]]:
+        """Return where every UE is at a time, in metres, and its cell."""
         x_m, y_m, cell_of = np.empty(self.population), np.empty(self.population), np.empty(self.population, np.int64)
         for number, (cell, own) in enumerate(zip(self.cells, self.ues, strict=True)):
-            x_m[own], y_m[own] = self.x_m[number] + cell.where.x_m, self.y_m[number] + cell.where.y_m
-            cell_of[own] = number
+            where, here = cell.at(time_s).where, cell.here(time_s)
+            at = slice(None) if here is None else here
+            x_m[own[at]], y_m[own[at]] = self.x_m[number] + where.x_m[at], self.y_m[number] + where.y_m[at]
+            cell_of[own[at]] = number
         return x_m, y_m, cell_of
+
+    def handovers(self, until_s: float) -> int | None:
+        """Return how often UEs change their cell until a time; None if they stand still."""
+        fleet = self.cells[0].fleet
+        presence = None if fleet is None else fleet.presence
+        return presence.handover.count(until_s) if isinstance(presence, Attached) else None
 
     def transfer_s(self, bits: float) -> PerCell:
         """Return the seconds that this many bits take between each base station and the cloud."""

@@ -33,6 +33,12 @@ class Handover:
             self._blocks.append(np.stack([self._measure(first + each) for each in range(AHEAD)]))
         return self._blocks[number]
 
+    def count(self, until_s: float) -> int:
+        """Return how often UEs change their base station until a time."""
+        last = _measurement(until_s)
+        blocks = [self.block(number) for number in range(last // AHEAD + 1)]
+        return int(np.count_nonzero(np.diff(np.concatenate(blocks)[: last + 1], axis=0)))
+
     def _measure(self, number: int) -> Int[np.ndarray, " n"]:
         level = self._level_db(number * MEASURE_S)
         own = np.take_along_axis(level, self._serving[:, None], axis=1)
@@ -51,7 +57,7 @@ class Attached:
     keeps = False
 
     def __init__(self, handover: Handover, site: int) -> None:
-        self._handover, self._site = handover, site
+        self.handover = handover
         self._inside = lru_cache(8)(lambda number: handover.block(number) == site)
 
     def here(self, time_s: float) -> Bool[np.ndarray, " n"]:

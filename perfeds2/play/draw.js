@@ -87,10 +87,13 @@ const roundAt = (cell, tick, station) => countUntil(cell.rounds[station], tick);
 
 const FREE = .14; // share of the radius around the base station that stays empty
 
-function drawMap(canvas, cell, { places_m: places, stations_m: stations, cell_of: stationOf, ticks }, tick, theme) {
+function drawMap(canvas, cell, { places_m: frames, stations_m: stations, cell_of: stationsOf, ticks }, tick, theme) {
+  const now = Math.min(tick, cell.until), frame = frameAt(frames, now, ticks);
+  const places = frames[frame], stationOf = stationsOf[frame];
   const { pen, width, height } = penOn(canvas);
   const ues = places.length, size = ues <= 12 ? 9 : ues <= 30 ? 7.5 : 5.5;
-  const far = Math.max(...places.map(([x, y], ue) => Math.hypot(x - stations[stationOf[ue]][0], y - stations[stationOf[ue]][1])), 1);
+  const reach = (each) => frames[each].map(([x, y], ue) => Math.hypot(x - stations[stationsOf[each][ue]][0], y - stations[stationsOf[each][ue]][1]));
+  const far = Math.max(...frames.flatMap((_, each) => reach(each)), 1);
   const [middleX, spanX] = middleAndSpan(stations, 0), [middleY, spanY] = middleAndSpan(stations, 1);
   const scale = (Math.min(width * far / (spanX / 2 + far), height * far / (spanY / 2 + far)) / 2 - size - 6) / far;
   const wide = stations.length > 1 ? 1 : Math.min(width / height, 1.6);  // use the width of the drawing
@@ -104,7 +107,7 @@ function drawMap(canvas, cell, { places_m: places, stations_m: stations, cell_of
   for (const centre of centres) for (const share of [.5, 1]) {
     pen.beginPath(); pen.ellipse(...centre, far * share * scale * wide, far * share * scale, 0, 0, 2 * Math.PI); pen.stroke();
   }
-  const now = Math.min(tick, cell.until), rounds = stations.map((_, station) => roundAt(cell, now, station)), flash = ticks / 40;
+  const rounds = stations.map((_, station) => roundAt(cell, now, station)), flash = ticks / 40;
   const seen = places.map((place, ue) => ({ ...stateAt(cell, ue, now), xy: at(place, stationOf[ue]) }));
   seen.forEach(({ state, share, xy }, ue) => { if (state === "sending") drawUpload(pen, xy, centres[stationOf[ue]], share, theme); });
   for (const centre of centres) drawStation(pen, centre, theme);
@@ -117,6 +120,9 @@ function drawMap(canvas, cell, { places_m: places, stations_m: stations, cell_of
     }
   });
 }
+
+/** Return the number of the frame that shows where UEs are at a tick. */
+const frameAt = (frames, tick, ticks) => Math.min(Math.floor(tick / ticks * frames.length), frames.length - 1);
 
 /** Return the middle of the points along an axis, and how far they are apart. */
 function middleAndSpan(points, axis) {

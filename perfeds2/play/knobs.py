@@ -67,6 +67,7 @@ STALE = "restart: begin again with the newest model. wait: keep the round open. 
 LAYOUT = "disc: evenly over the area. uniform: evenly in distance. equal: all at half the radius."
 RADIOS = "paper: Table I, better than any real radio. umi, uma, rma: 3GPP street, rooftop and rural."
 CELLS = "Each cell closes its own rounds and exchanges its model with the cloud after each. UEs are divided equally."
+SPEED = "Moving UEs walk to random places. In several cells they change to the base station that is 3 dB stronger."
 SEED = "Another number gives other positions, processors and fading, the same in all three cells."
 OBJECTIVE = "PerFed: the personalised gradient of three batches. FedAvg: the plain gradient."
 KNOBS = (
@@ -77,6 +78,7 @@ KNOBS = (
     Knob("cells", "Cells below a cloud", CELL, (1, 2, 3), 1, CELLS),
     Knob("radius_m", "Radius of the cell", CELL, RADII, 200, unit="m"),
     Knob("layout", "UE positions", CELL, _words("layout"), "disc", LAYOUT, choice=True),
+    Knob("walk_mps", "Speed of UEs", CELL, (0, 1.4, 10, 30), 0, SPEED, unit="m/s"),
     Knob("slowest_hz", "Slowest processor", CELL, HERTZ, 2e8, unit="Hz"),
     Knob("fastest_hz", "Fastest processor", CELL, HERTZ, 2e9, unit="Hz"),
     Knob("bandwidth_hz", "Bandwidth", RADIO, BANDS, 1e6, "The uplink that all UEs share.", unit="Hz"),
@@ -87,7 +89,16 @@ KNOBS = (
     Knob("window_s", "Seconds shown", SHOWN, WINDOWS, 1, unit="s"),
     Knob("train_s", "Simulated seconds to train", TRAINING, (2, 5, 10, 20, 30), 10, unit="s"),
 )
-OURS = ("slowest_hz", "fastest_hz", "objective", "window_s", "train_s", "seed")  # not settings by themselves
+COHERENCE_S = 0.16  # of moving UEs; longer than a real one, so that the page answers at once
+OURS = (
+    "walk_mps",
+    "slowest_hz",
+    "fastest_hz",
+    "objective",
+    "window_s",
+    "train_s",
+    "seed",
+)  # not settings by themselves
 
 
 OF_NONE = {"radio": "paper", "cells": 1}  # what a setting means that is not given
@@ -156,8 +167,17 @@ def settings_at(state: State, horizon_s: float, fixed: Keywords | None = None) -
     said |= {"ues": state["ues"], "quorum": state["quorum"]}
     if (cpu_hz := (state["slowest_hz"], state["fastest_hz"])) != usual("cpu_hz"):
         said["cpu_hz"] = list(cpu_hz)
-    algorithms = [algorithm_name(str(state["objective"]), mode) for mode in MODES]
+    if state["walk_mps"]:
+        said |= {"mobility": "waypoint", "speed_mps": state["walk_mps"], "coherence_s": COHERENCE_S}
+    algorithms = [
+        algorithm_name(str(state["objective"]), mode) for mode in MODES if mode != "SYN" or not hands_over(state)
+    ]
     return dict(fixed or {}) | said | {"algorithms": algorithms, "seed": state["seed"], "horizon_s": horizon_s}
+
+
+def hands_over(state: State) -> bool:
+    """Return whether UEs change their cell, so that no round can wait for all UEs of one."""
+    return bool(state["walk_mps"]) and state["cells"] > 1
 
 
 def usual(keyword: str) -> object:

@@ -164,7 +164,7 @@ function makeCells() {
 }
 
 function show(latest) {
-  const ues = latest.places_m.length;
+  const ues = latest.places_m[0].length;
   for (const cell of latest.cells) if (cell.jobs) cell.byUe = jobsByUe(cell, ues);
   answer = latest;
   tick = Math.min(tick, answer.ticks);
@@ -234,7 +234,7 @@ function drawAll() {
 }
 
 function drawCell(cell) {
-  const view = views[cell.mode], ues = answer.places_m.length, now = Math.min(tick, cell.until);
+  const view = views[cell.mode], ues = answer.places_m[0].length, now = Math.min(tick, cell.until);
   drawMap(view.map, cell, answer, tick, theme);
   drawActivity(view.activity, cell, ues, tick, answer.ticks, answer.window_s, theme);
   const { arrival, end } = cell.jobs;
@@ -246,14 +246,14 @@ function drawCell(cell) {
 
 function pointed(view, event) {
   const box = view.activity.getBoundingClientRect();
-  return answer && placeInActivity(event.clientX - box.left, event.clientY - box.top, box.width, answer.places_m.length, answer.ticks);
+  return answer && placeInActivity(event.clientX - box.left, event.clientY - box.top, box.width, answer.places_m[0].length, answer.ticks);
 }
 
 function readOut(mode, event) {
   const place = pointed(views[mode], event), cell = answer && answer.cells.find((each) => each.mode === mode);
   if (!place || !cell.jobs || place.tick > cell.until) return;
   const { state: doing, job } = stateAt(cell, place.ue, place.tick), seconds = place.tick / answer.ticks * answer.window_s;
-  const age = doing === "idle" ? 0 : roundAt(cell, place.tick, answer.cell_of[place.ue]) - cell.jobs.version[job];
+  const age = doing === "idle" ? 0 : roundAt(cell, place.tick, answer.cell_of[frameAt(answer.cell_of, place.tick, answer.ticks)][place.ue]) - cell.jobs.version[job];
   const model = doing === "idle" ? "" : `, with model ${cell.jobs.version[job]}, ${age === 1 ? "a round" : `${age} rounds`} old`;
   byId("readout").textContent = `${TITLES[mode]}, UE ${place.ue} at ${seconds.toPrecision(3)} s: ${doing === "idle" ? "nothing to do" : doing}${model}.`;
 }

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfeds2.play.knobs import Answer, Keywords, State, settings_at
+from perfeds2.play.knobs import Answer, Keywords, State, hands_over, settings_at
 from perfeds2.runs.table import OF_TIMELINE
 from perfeds2.runs.trainer import facts_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
@@ -20,6 +20,7 @@ from perfeds2.timeline.record import Timeline
 
 TICKS = 20_000  # resolution of the window that is shown
 FIRST, MOST = 16, 3_000  # rounds per cell in a first answer, and in a whole one
+FRAMES = 60  # of moving UEs
 GAP = 0.02  # share of the window; if it is left after the last round, the next round is simulated too
 
 
@@ -35,6 +36,8 @@ def play_cells(state: State, fixed: Keywords | None = None, *, whole: bool = Tru
     spec = spec_from(**settings_at(state, window_s, fixed))
     stage = Stage.of(spec, spec.run.seeds[0])
     most, cells = MOST if whole else FIRST, list[Answer]()
+    if hands_over(state):
+        cells.append({"mode": "SYN", "sentence": "a round waits for all UEs of a cell, and UEs move to others"})
     for algorithm in make_algorithms(spec, stage):
         try:
             timeline = _played(spec, stage, algorithm, rounds=most, horizon_s=window_s)
@@ -42,18 +45,29 @@ def play_cells(state: State, fixed: Keywords | None = None, *, whole: bool = Tru
             cells.append(_titles(algorithm) | {"sentence": f"{error}"})
             continue
         cells.append(_cell(spec, stage, algorithm, timeline, window_s, complete=timeline.rounds < most))
-    return {"window_s": window_s, "ticks": TICKS, "cells": [without_nan(cell) for cell in cells]} | _map(stage)
+    return {"window_s": window_s, "ticks": TICKS, "cells": [without_nan(cell) for cell in cells]} | _map(
+        stage, window_s
+    )
 
 
-def _map(stage: Stage) -> Answer:
-    """Return the places of UEs and base stations in metres, and the base station of each UE."""
-    if stage.cells is None:
-        where, stations, cell_of = stage.cell.where, [[0.0, 0.0]], [0] * stage.cell.ues
-        x_m, y_m = where.x_m, where.y_m
-    else:
-        x_m, y_m, own = stage.cells.ue_places
-        cell_of, stations = own.tolist(), np.stack([stage.cells.x_m, stage.cells.y_m], axis=1).round(2).tolist()
-    return {"places_m": np.stack([x_m, y_m], axis=1).round(2).tolist(), "stations_m": stations, "cell_of": cell_of}
+def _map(stage: Stage, window_s: float) -> Answer:
+    """Return the places of base stations and UEs in metres, and the base station of each UE.
+
+    If UEs move, there is a frame of places and base stations for each of ``FRAMES`` equal parts of the window.
+    """
+    cell, cells = stage.cell, stage.cells
+    moves = (cell if cells is None else cells.cells[0]).moves is not None
+    frames: list[tuple[list[list[float]], list[int]]] = []
+    for time_s in np.arange(FRAMES if moves else 1) * window_s / FRAMES:
+        if cells is None:
+            where = cell.at(time_s).where
+            x_m, y_m, own = where.x_m, where.y_m, np.zeros(cell.ues, int)
+        else:
+            x_m, y_m, own = cells.places(time_s)
+        frames.append((np.stack([x_m, y_m], axis=1).round(2).tolist(), own.tolist()))
+    stations = [[0.0, 0.0]] if cells is None else np.stack([cells.x_m, cells.y_m], axis=1).round(2).tolist()
+    places, cell_of = map(list, zip(*frames, strict=True))
+    return {"stations_m": stations, "places_m": places, "cell_of": cell_of}
 
 
 def _played(spec: Spec, stage: Stage, algorithm: Algorithm, *, rounds: int, horizon_s: float | None) -> Timeline:

@@ -56,7 +56,8 @@ def _map_hint(run: RunResults, cells: Json) -> str:
     said = f"{counted(len(cells['x_m']), 'cell')} of seed {run.seeds[0]}."
     if len(cells["ue"]) < run.ues:
         said += f" {len(cells['ue']):,} of {run.ues:,} UEs are drawn."
-    return said
+    handovers = cells["handovers"]
+    return said if handovers is None else f"{said} UEs changed their cell {handovers:,} times."
 
 
 def load_table(timeline: Timeline, cloud: Cloud) -> Table:

@@ -98,10 +98,11 @@ def _cells_part(spec: Spec) -> Json | None:
     if cells is None:
         return None
     ues = np.unique(np.linspace(0, cells.population - 1, MOST_UES_ON_MAP).round().astype(int))
-    x_m, y_m, cell_of = (column[ues] for column in cells.ue_places)
+    x_m, y_m, cell_of = (column[ues] for column in cells.places())
     stations = {"x_m": cells.x_m.round(1).tolist(), "y_m": cells.y_m.round(1).tolist()}
     places = {"ue_x_m": x_m.round(1).tolist(), "ue_y_m": y_m.round(1).tolist(), "ue_cell": cell_of.tolist()}
-    return stations | {"ue": ues.tolist(), **places}
+    handovers = None if spec.run.horizon_s is None else cells.handovers(spec.run.horizon_s)
+    return stations | {"ue": ues.tolist(), **places, "handovers": handovers}
 
 
 def radio_name(spec: Spec) -> str:

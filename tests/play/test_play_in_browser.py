@@ -147,7 +147,7 @@ def test_a_move_changes_what_is_seen_and_the_commands_and_is_found_again(browser
     assert "waits for 15 of 20" in browser.find_element(By.ID, "title-S2").text
     assert "--quorum 15" in browser.find_element(By.ID, "shown_by").text
     move(browser, "ues", 4)  # A cannot stay above it
-    assert run(browser, "[state.quorum, answer.cells[1].quorum, answer.places_m.length]") == [4, 4, 4]
+    assert run(browser, "[state.quorum, answer.cells[1].quorum, answer.places_m[0].length]") == [4, 4, 4]
     move(browser, "bandwidth", "max_throughput")
     assert "--bandwidth max_throughput" in browser.find_element(By.ID, "trained_by").text
     shown = run(browser, "JSON.stringify(state)")

@@ -86,7 +86,7 @@ def test_all_three_meet_the_same_ues_and_the_first_round_begins_alike():
         for cell in answer["cells"]
     ]
     assert begun[0] == begun[1] == begun[2]
-    assert len(answer["places_m"]) == 20
+    assert len(answer["places_m"][0]) == 20
 
 
 def test_what_has_no_round_yet_is_drawn_all_the_same():
@@ -122,20 +122,29 @@ def test_each_of_several_cells_counts_its_own_rounds_and_models():
     assert (state["ues"], state["quorum"]) == (18, 6)
     answer = play_cells(state)
     assert len(answer["stations_m"]) == 3
-    assert np.bincount(answer["cell_of"]).tolist() == [6, 6, 6]
+    assert np.bincount(answer["cell_of"][0]).tolist() == [6, 6, 6]
     for cell in answer["cells"]:
         assert len(cell["rounds"]) == 3
         jobs = cell["jobs"]
         for ue, version, round_, start in zip(
             *(jobs[name] for name in ("ue", "version", "round", "start")), strict=True
         ):
-            closed = cell["rounds"][answer["cell_of"][ue]]
+            closed = cell["rounds"][answer["cell_of"][0][ue]]
             assert round_ < 0 or version <= round_  # it is merged by a round of its own cell
             assert start == (0 if version == 0 else closed[version - 1])
 
 
 def test_ues_of_several_cells_are_drawn_around_their_base_station():
     answer = play_cells(read_state({"cells": 2, "ues": 8, "window_s": 0.5}))
-    for place, own in zip(answer["places_m"], answer["cell_of"], strict=True):
+    for place, own in zip(answer["places_m"][0], answer["cell_of"][0], strict=True):
         away = [math.dist(place, station) for station in answer["stations_m"]]
         assert away[own] == min(away)
+
+
+def test_moving_ues_change_their_base_station_on_the_way():
+    answer = play_cells(read_state({"cells": 3, "ues": 9, "quorum": 1, "walk_mps": 30, "window_s": 5, "radius_m": 50}))
+    assert len(answer["places_m"]) == len(answer["cell_of"]) == rounds.FRAMES
+    first, last = answer["places_m"][0], answer["places_m"][-1]
+    assert all(math.dist(*both) > 1 for both in zip(first, last, strict=True))
+    assert len({tuple(frame) for frame in answer["cell_of"]}) > 1
+    assert ["sentence" in cell for cell in answer["cells"]] == [True, False, False]

@@ -22,6 +22,7 @@ PLACES = {
     "ue_x_m": [10.0, 390.0, -20.0],
     "ue_y_m": [5.0, 0.0, 0.0],
     "ue_cell": [0, 1, 0],
+    "handovers": 7,
 }
 
 
@@ -40,7 +41,7 @@ def test_the_page_of_many_cells_has_a_map_the_load_and_the_staleness(make_run):
     page = write_report(folder).read_text()
     assert timeline.cloud is not None
     for said in (
-        "2 cells of seed 0. 3 of 12 UEs are drawn.",
+        "2 cells of seed 0. 3 of 12 UEs are drawn. UEs changed their cell 7 times.",
         f"The cloud closed {timeline.cloud.time_s.size} rounds",
         f"carried {timeline.cloud.total_bits:,.4g} bit",
         "End-to-end staleness",
