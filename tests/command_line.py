@@ -32,12 +32,13 @@ def commands() -> Any:
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """Without beartype: typer hands over its own kind of context."""
+    """Without beartype: typer hands over its own kind of context. May be nested."""
+    before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     try:
         yield
     finally:
-        config.update("jaxtyping_disable", False)
+        config.update("jaxtyping_disable", before)
 
 
 def perfeds2(*arguments: object) -> tuple[int, str]:
