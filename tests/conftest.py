@@ -2,7 +2,7 @@
 
 Compiled programs are kept in pytest's cache, not in the user's; compiling them again would take half of the time. Tests and
 the commands they start compile with little optimisation and the compiler's simpler code generator, which takes less time.
-Commands from docs/tutorial and notebooks are optimised as a reader's are.
+Commands from docs/tutorial and notebooks train so much that they are optimised a little.
 """
 
 import ctypes
@@ -17,11 +17,14 @@ import hypothesis
 import jax
 import pytest
 import typecheck
+import unrendered
 from jaxtyping import install_import_hook
+from matplotlib.figure import Figure
 
 QUICK_COMPILING = (
     "--xla_cpu_use_fusion_emitters=false",
     "--xla_cpu_parallel_codegen_split_count=1",
+    "--xla_backend_optimization_level=1",  # where a test asks for optimised programs; otherwise it is 0
 )  # halves the compile time
 COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
 os.environ["XLA_FLAGS"] = " ".join(
@@ -56,6 +59,8 @@ MOST_BYTES = 1.5e9  # memory above which a process drops compiled programs after
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 
+Figure.savefig = unrendered.save_unrendered  # type: ignore[method-assign]  # tests that look at pixels ask for ``rendered``
+
 typecheck.check_first_calls()
 hook = install_import_hook("perfeds2", "typecheck.checked")
 
@@ -72,6 +77,11 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_setup() -> None:
     typecheck.calls.clear()
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    unrendered.render(monkeypatch)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -20,6 +20,7 @@ NAMES = [
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("rendered")
 def test_every_figure_comes_as_a_small_pdf_and_png_one_column_wide(compared: Path, tmp_path: Path):
     written = write_paper_figures(compared, tmp_path / "figures")
     assert [path.name for path in written] == [
@@ -35,6 +36,7 @@ def test_every_figure_comes_as_a_small_pdf_and_png_one_column_wide(compared: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("rendered")
 def test_the_same_folder_gives_the_same_bytes(make_run, tmp_path: Path):
     folder = make_run(algorithms=[("PerFedS2", "PerFed", "S2")], seeds=[0], command="simulate")
     first, second = (write_paper_figures(folder, tmp_path / name) for name in "ab")
@@ -52,6 +54,7 @@ def test_a_simulation_has_the_figures_of_its_timeline(make_run):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("rendered")
 def test_drawing_leaves_matplotlibs_settings_alone(make_run):
     before = dict(mpl.rcParams)
     write_paper_figures(make_run(algorithms=[("$x^{$ _\\", "PerFed", "S2")], seeds=[0], command="simulate"))

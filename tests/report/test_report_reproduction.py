@@ -99,6 +99,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("rendered")
 @pytest.mark.parametrize("name", ["exp_1", "exp_3", "exp_8"])
 def test_a_figure_is_a_small_pdf_and_png_over_both_columns(reproduced: Path, tmp_path: Path, name: str):
     (figure,) = load_figures([name])
@@ -114,6 +115,7 @@ def test_a_figure_is_a_small_pdf_and_png_over_both_columns(reproduced: Path, tmp
     assert dict(mpl.rcParams) == before
 
 
+@pytest.mark.usefixtures("rendered")
 @pytest.mark.parametrize("panels", [1, 2])
 def test_the_legend_fits_over_the_axes(reproduced: Path, tmp_path: Path, panels: int):
     (figure,) = load_figures(["exp_1"])
@@ -186,6 +188,7 @@ def test_a_curve_ends_where_a_seed_diverges_and_the_figure_is_still_drawn(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("rendered")
 def test_panels_that_were_not_run_are_left_out(tmp_path: Path):
     (figure,) = load_figures(["exp_1"])
     table = numbers_of(figure, seeds=1)

@@ -113,6 +113,7 @@ def test_the_page_opens_with_the_choice_in_one_line_and_its_settings_beside_the_
     )
 
 
+@pytest.mark.usefixtures("rendered")
 def test_a_plan_of_few_choices_without_a_recommendation_is_drawn(plan: Plan, tmp_path: Path):
     few = replace(plan, candidates=plan.candidates[:2], choice=None, asked=0)
     assert len(maps_of(few)) == 1
