@@ -18,6 +18,7 @@ import numpy as np
 
 from perfeds2.learning import replay, train, train_many
 from perfeds2.learning.devices import stack
+from perfeds2.learning.evaluate import evaluate as evaluate_compiled
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs import trainer, workers
 
@@ -26,16 +27,32 @@ PAUSE_S = "IN_NUMPY_PAUSE_S"  # at every evaluation, for tests that kill: variab
 _start = replay.start
 
 
-def train_in_numpy(put: Callable[[Any, str, Any], None]) -> None:
-    """Replace what a training computes in this process and in workers that it starts, by the given ``setattr``."""
+def train_in_numpy(put: Callable[[Any, str, Any], None], *, traced: bool = False) -> None:
+    """Replace what a training computes in this process and in workers that it starts, by the given ``setattr``.
+
+    With ``traced``, the rounds and evaluations of a training on its own are traced as well, but not compiled: a mistake in an
+    objective, a merge, a model or a loss of one's own still raises.
+    """
     for where in (train, train_many, trainer):
         put(where, "start", start)
     for where in (train, trainer):
-        put(where, "evaluate", evaluate)
-    put(train, "advance", advance)
+        put(where, "evaluate", also_trace(evaluate_compiled, evaluate) if traced else evaluate)
+    rounds = also_trace(replay.advance, advance_at_once) if traced else advance
+    put(train, "advance", rounds)
     put(train_many, "_rounds_together", advance_together)
     put(train_many, "_evaluate_together", evaluate_together)
     put(workers, "subprocess", SimpleNamespace(PIPE=subprocess.PIPE, Popen=start_worker))
+    if traced:
+        put(replay, "start", start)
+        put(replay, "advance", rounds)
+
+
+def also_trace(real: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*given: Any) -> Any:
+        jax.eval_shape(lambda: jax.tree.leaves(real(*given)))
+        return stand_in(*given)
+
+    return called
 
 
 def start_worker(command: Sequence[str], **settings: Any) -> subprocess.Popen[str]:
@@ -58,7 +75,7 @@ def start(task: Any, script: Any, learner: Any, seed: int) -> Any:
     return as_state(structures, [np.full(leaf.shape, seed, leaf.dtype) for leaf in jax.eval_shape(leaves)])
 
 
-def advance(_: None, state: Any, begin: int, end: int) -> Any:
+def advance(_: Any, state: Any, begin: int, end: int) -> Any:
     leaves, structure = jax.tree.flatten(state)
     leaves = [np.asarray(leaf) for leaf in leaves]
     for version in range(begin, end):
@@ -72,6 +89,10 @@ def advance_together(state: Any, script: Any, known: Any, begin: Any, end: Any, 
     lanes = [jax.tree.map(lambda leaf, number=number: leaf[number], state) for number in range(len(begin))]
     moved = [advance(None, lane, int(first), int(last)) for lane, first, last in zip(lanes, begin, end, strict=True)]
     return stack(moved)
+
+
+def advance_at_once(_: Any, state: Any, begin: int, end: int) -> Any:
+    return advance(_, state, max(begin, end - 1), end)
 
 
 def as_state(structures: list[Any], leaves: list[np.ndarray]) -> Any:

@@ -9,6 +9,7 @@ import pytest
 from click import Group, UsageError
 from command_line import commands as commands_of_ours
 from command_line import perfeds2, train_here, unchecked
+from in_numpy import train_in_numpy
 
 from perfeds2.commands.common import SettingsCommand, nested_values, take_settings
 from perfeds2.spec.build import check
@@ -57,9 +58,10 @@ def extra(request):
     "path", [path for path in DOCS if python_blocks(path) and path != STUDY], ids=lambda path: path.name
 )
 def test_the_examples_of_a_document_run(path, capsys, tmp_path, monkeypatch):
-    """One after the other, in one namespace, as a reader would."""
+    """One after the other, in one namespace, as a reader would. What they train is traced, not compiled."""
     monkeypatch.chdir(tmp_path)
     train_here(monkeypatch)
+    train_in_numpy(monkeypatch.setattr, traced=True)
     write_files(path, tmp_path)
     namespace = {}
     for block in python_blocks(path):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import train_here
+from in_numpy import train_in_numpy
 
 import perfeds2
 
@@ -80,6 +81,7 @@ def test_a_public_class_says_what_it_is(name):
 def test_the_example_of_a_public_name_runs(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     train_here(monkeypatch)
+    train_in_numpy(monkeypatch.setattr, traced=True)
     function = getattr(perfeds2, name)
     test = doctest.DocTestParser().get_doctest(inspect.getdoc(function) or "", {}, name, None, 0)
     assert test.examples

@@ -34,6 +34,7 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, PerFed
 from perfeds2.learning.replay import Learner, replay
+from perfeds2.runs.pool import HERE
 
 pytestmark = pytest.mark.slow
 
@@ -180,6 +181,7 @@ def test_where_the_time_goes_and_what_a_core_is_worth(monkeypatch):
     parts = {f"waiting/{name}" for name in ("whole", *PARTS, "evaluations")}
     assert_measured(list(waiting_group(1, 0, silent, TINY)), parts)
     monkeypatch.setattr("benchmarks.speed.jobs.count_cores", lambda: 2)
+    monkeypatch.setattr("benchmarks.speed.jobs.PROCESSES", HERE)  # tests/runs/test_jobs.py starts processes
     results = {result.name: result for result in jobs_group(1, 0, silent, each=1, settings=TINY)}
     assert_measured(list(results.values()), {"jobs/one", "jobs/2", "jobs/bytes"})
     assert results["jobs/bytes"].value == 0

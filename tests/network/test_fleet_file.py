@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from command_line import perfeds2, told
+from command_line import perfeds2, told, train_here
+from in_numpy import train_in_numpy
 
 from perfeds2.errors import InputError
 from perfeds2.network.availability import Availability, Hours
@@ -97,7 +98,9 @@ def test_rates_and_computing_times_in_another_unit_are_suspected(tmp_path):
     ],
     ids=lambda given: given[0],
 )
-def test_a_suspicious_fleet_is_mentioned_once(tmp_path, given):
+def test_a_suspicious_fleet_is_mentioned_once(tmp_path, monkeypatch, given):
+    train_here(monkeypatch)
+    train_in_numpy(monkeypatch.setattr)
     (tmp_path / "fleet.csv").write_text("rate_bps\n2\n20\n")
     command, *flags = given
     more = () if command == "plan" else ("--horizon-s", 100_000)

@@ -12,6 +12,7 @@ import time
 
 import pytest
 from command_line import told
+from in_numpy import train_in_numpy
 
 from perfeds2.errors import InputError
 from perfeds2.play import training
@@ -120,6 +121,7 @@ def metrics(path):
 
 @pytest.mark.slow
 def test_a_canned_page_is_one_small_file_with_its_training(tmp_path, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
     status, shown, said = told("play", "--export", "talk.html", "--ues", "12", "--quorum", "4")
     assert status == 0, said

@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from command_line import told
+from command_line import told, train_here
+from in_numpy import train_in_numpy
 
 from perfeds2 import Cell, Protocol, simulate, spec_from
 from perfeds2 import plan as plan_from_python
@@ -21,6 +22,13 @@ from perfeds2.studies.plan_space import make_space, map_of, variants
 from perfeds2.studies.plan_trials import Trials
 
 PRIVATE = ("--task", "synthetic", "--ues", "6", "--algorithms", "FedAvgS2", "--rounds", "12", "--clip", "1")
+
+
+@pytest.fixture(autouse=True)
+def in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Privacy loss does not depend on what is learned."""
+    train_here(monkeypatch)
+    train_in_numpy(monkeypatch.setattr)
 
 
 @pytest.mark.parametrize("bands", [1, 3])

@@ -13,6 +13,7 @@ import jax
 import pytest
 from arena_by_formula import THREE, fixed, plan_of, played, run
 from command_line import told, train_here
+from in_numpy import train_in_numpy
 from scipy.stats import ttest_rel
 
 from perfeds2.errors import InputError
@@ -464,6 +465,7 @@ WHOLE = [
 def test_the_command_as_a_user_types_it_with_a_merge_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train_here(monkeypatch)
+    train_in_numpy(monkeypatch.setattr, traced=True)
     Path("mine.py").write_text(MINE)
     status, shown, said = told(*WHOLE, "--out", "whole")
     assert status == 0, said

@@ -3,11 +3,13 @@
 import csv
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import perfeds2
+from in_numpy import train_in_numpy
 
 from perfeds2.errors import InputError
 from perfeds2.paper import figures as tables
@@ -34,6 +36,14 @@ BOTH = [ALGORITHMS, QUORUMS]
 TASKS = ("digits", "synthetic")
 COLUMNS = ["figure", "panel", "task", "line", "algorithm", "seed", "round", "time_s"]
 METRICS = ["train_loss", "train_loss_personal", "test_accuracy", "test_accuracy_personal"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_numpy() -> Iterator[None]:
+    """Which trainings are run and what is written does not depend on what is learned."""
+    with pytest.MonkeyPatch.context() as patch:
+        train_in_numpy(patch.setattr)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from command_line import told, train_here
+from in_numpy import train_in_numpy
 from trained_by_formula import trained_by, training
 
 from perfeds2.commands.tune import _of_figure
@@ -365,7 +366,6 @@ SEARCHES: list[dict[str, Any]] = [
 def test_whatever_was_searched_is_drawn_and_told(tmp_path, capsys, search):
     found = run_search(search_of(TWO, search), tmp_path, on=played(near(0.2)))
     assert [path.name for path in write_tuning(found)] == ["report.html", "tune.pdf", "tune.png"]
-    assert all((tmp_path / name).stat().st_size > 1000 for name in ("tune.pdf", "tune.png"))
     print_tuning(found)
     shown = capsys.readouterr().out
     assert "PerFedS2" in shown
@@ -377,6 +377,7 @@ def test_whatever_was_searched_is_drawn_and_told(tmp_path, capsys, search):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("rendered")
 def test_a_tuning_drawn_again_has_the_same_bytes_and_a_table_for_a_paper(tmp_path):
     found = run_search(search_of(TWO, SEARCHES[2]), tmp_path, on=played(near(0.2)))
     write_tuning(found)
@@ -492,8 +493,9 @@ def test_an_algorithm_that_brings_its_settings_cannot_be_tuned():
 
 
 @pytest.mark.slow
-def test_what_is_in_no_file_is_tuned_in_this_process(tmp_path):
+def test_what_is_in_no_file_is_tuned_in_this_process(tmp_path, monkeypatch):
     """A worker process could not find it. Its tuned numbers are told, and only Python can use them."""
+    train_in_numpy(monkeypatch.setattr, traced=True)
 
     @dataclass(frozen=True)
     class Nowhere(Half):
@@ -568,6 +570,7 @@ def test_data_that_cannot_be_divided_are_refused():
 def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train_here(monkeypatch)
+    train_in_numpy(monkeypatch.setattr)
     begin = [
         "tune",
         "--task",
