@@ -115,9 +115,9 @@ def draw_activity(axes: "Axes", chart: Chart) -> "Axes":
     return axes
 
 
-def draw_curves(axes: "Axes", table: "pd.DataFrame", x: str, y: str, lines: str = "algorithm") -> "Axes":
-    """Draw the mean of column ``y`` over column ``x``, one line for each value of column ``lines``."""
-    for name, own in table.groupby(lines, sort=False):
+def draw_curves(axes: "Axes", table: "pd.DataFrame", x: str, y: str) -> "Axes":
+    """Draw the mean of column ``y`` over column ``x``, one line for each algorithm."""
+    for name, own in table.groupby("algorithm", sort=False):
         means: Any = own.groupby(x)[y].mean()
         dash = next((dash for end, dash in DASHES.items() if str(name).endswith(end)), "-")
         axes.plot(

@@ -10,20 +10,18 @@ from pathlib import Path
 VARIABLE = "PERFEDS2_COMPILE_CACHE"
 
 
-def keep_compiled(folder: Path | str | None = None) -> Path | None:
+def keep_compiled() -> Path | None:
     """Keep compiled programs in a cache folder that later runs and other processes reuse.
 
     The results of a run do not depend on the cache. Commands call this; the library never does, because it changes
     JAX's settings for the whole process. Processes may share the folder: an entry that is broken or still being
     written is compiled again.
 
-    Args:
-        folder: The cache folder; by default $PERFEDS2_COMPILE_CACHE ("off" disables the cache), else the user's cache.
-
     Returns:
-        The folder, or None if there is no cache: it is off, JAX already has one, or the folder is not writable.
+        The folder: $PERFEDS2_COMPILE_CACHE ("off" disables the cache), else one in the user's cache. None if there is no
+        cache: it is off, JAX already has one, or the folder is not writable.
     """
-    chosen = folder or os.environ.get(VARIABLE) or None
+    chosen = os.environ.get(VARIABLE) or None
     if str(chosen).lower() == "off":
         return None
     import jax

@@ -148,17 +148,16 @@ def time_to_target(rows: Sequence[Mapping[str, Any]], target: float, what: str =
     return next((row.get(what) for row in rows if row["test_accuracy_personal"] >= target), None)
 
 
-def mean_over_time(
-    rows: Sequence[Mapping[str, Any]], metric: str = "test_accuracy_personal", *, last: bool = False
-) -> float:
-    """Return the mean of a metric over simulated time, or its last value if ``last``.
+def mean_over_time(rows: Sequence[Mapping[str, Any]], *, last: bool = False) -> float:
+    """Return the mean of the personalised accuracy over simulated time, or its last value if ``last``.
 
-    Once diverged (NaN), a metric counts as 0, or as its worst value so far if that is negative.
+    Once diverged (NaN), it counts as 0, or as its worst value so far if that is negative.
     """
-    worst = min([0.0, *(row[metric] for row in rows if math.isfinite(row[metric]))])  # metrics may be negative
-    values = [row[metric] if math.isfinite(row[metric]) else worst for row in rows]
+    found = [float(row["test_accuracy_personal"]) for row in rows]
+    worst = min([0.0, *filter(math.isfinite, found)])  # a metric that replaces it may be negative
+    values = [value if math.isfinite(value) else worst for value in found]
     if last:
-        return float(values[-1])
+        return values[-1]
     return over_time(np.array([row["time_s"] for row in rows], float), np.array(values, float))
 
 

@@ -182,7 +182,6 @@ def test_a_model_stands_until_the_next_look():
     """0.1 for 1 s, 0.5 for 3 s; what it has at the end has had no time to stand."""
     rows = looks((0, 0.1), (1, 0.5), (4, 0.9))
     assert mean_over_time(rows) == pytest.approx((0.1 + 3 * 0.5) / 4)
-    assert mean_over_time(rows, "test_accuracy") == pytest.approx((0.1 + 3 * 0.5) / 8)
     assert mean_over_time(looks((2, 0.1), (3, 0.5), (6, 0.9))) == pytest.approx((0.1 + 3 * 0.5) / 4)
     assert mean_over_time(looks((5, 0.25))) == 0.25
     assert mean_over_time(looks((5, 0.25), (5, 0.5))) == 0.5
