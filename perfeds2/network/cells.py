@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from perfeds2.network.fleet import Fleet
 from perfeds2.network.fleet_file import POSITIVE, read_bytes, read_number, read_rows
 from perfeds2.network.handover import Attached, Handover
 from perfeds2.network.link import PerUe
-from perfeds2.network.mobility import Walk
+from perfeds2.network.mobility import Moves, Walk
 from perfeds2.network.radios import Where
 
 PerCell = Float[np.ndarray, " E"]
@@ -176,40 +176,16 @@ def make_cells(
         raise ValueError("the interference of UEs that move is not constant; give a rise in dB instead of full.")
     if reuse == 3 and sites.colour is None:
         raise ValueError("reuse 3 needs the hexagonal grid; give each base station its own bandwidth_hz instead.")
-    x_m, y_m = _drop(drawn.seed, n, sites, radius_m)
-    others = [int(np.random.default_rng([drawn.seed, CELL_SEED, e]).integers(2**63)) for e in range(1, count)]
-    seeds = [drawn.seed, *others]  # the first cell keeps the fading of a single one
-
-    def gain(site: int, ues: Ues, places: tuple[PerUe, PerUe] = (x_m, y_m)) -> PerUe:
-        """Return the gains of UEs to a base station, averaged over fading."""
-        x, y = places[0][ues] - sites.x_m[site], places[1][ues] - sites.y_m[site]
-        if drawn.radio is not None:
-            return drawn.radio.gain(Where(x, y, seeds[site], ues))
-        near_m = np.maximum(np.hypot(x, y), MIN_DISTANCE_M)
-        return drawn.signal_of_amplitude(1.0) * near_m**-drawn.path_loss_exponent
-
-    moves, everyone = drawn.moves, np.arange(n)
-    if moves is None:
-        attached = _attach(gain, sites, x_m, y_m)
-        members = [np.flatnonzero(attached == site) for site in range(count)]
-        fleets = [None if drawn.radio is None else _measured(gain(site, own)) for site, own in enumerate(members)]
-        seen = [None] * count
+    links = _Links.drop(drawn, sites, radius_m)
+    if drawn.moves is None:
+        members, fleets, moves = *_stay(links), [None] * count
     else:
-        centre = float(sites.x_m.mean()), float(sites.y_m.mean())
-        reach_m = radius_m + float(np.hypot(sites.x_m - centre[0], sites.y_m - centre[1]).max())
-        walk = moves.walk(replace(moves, radius_m=reach_m), x_m - centre[0], y_m - centre[1], drawn.seed)
-        plane = Shifted(walk, -centre[0], -centre[1])
-        handover = Handover(
-            lambda time_s: 10 * np.log10([gain(site, everyone, plane.at(time_s)) for site in range(count)]).T
-        )
-        members, unknown = [everyone] * count, np.full(n, np.nan)
-        fleets = [Fleet(unknown, unknown, presence=Attached(handover, site)) for site in range(count)]
-        views = (Shifted(plane, float(x), float(y)) for x, y in zip(sites.x_m, sites.y_m, strict=True))
-        seen = [replace(moves, walk=lambda *_, view=view: view) for view in views]
+        members = [np.arange(n)] * count
+        fleets, moves = _roam(links, drawn.moves, radius_m)
     band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
     cells = []
     for site, own in enumerate(members):
-        x, y = x_m[own] - sites.x_m[site], y_m[own] - sites.y_m[site]
+        x, y = links.x_m[own] - sites.x_m[site], links.y_m[own] - sites.y_m[site]
         downlink, dbm = drawn.downlink, sites.bs_power_dbm[site]
         if downlink is not None and not np.isnan(dbm):
             downlink = replace(downlink, power_w=10 ** (dbm / 10) / 1000)
@@ -220,63 +196,66 @@ def make_cells(
             cpu_hz=drawn.cpu_hz[own],
             power_w=drawn.power_w if np.isscalar(drawn.power_w) else np.asarray(drawn.power_w)[own],
             bandwidth_hz=float(band_hz[site]),
-            seed=seeds[site],
+            seed=links.seeds[site],
             downlink=downlink,
-            moves=seen[site],
+            moves=moves[site],
             fleet=fleets[site],
         )
         cells.append(cell)
-    rise_db = np.full(count, 0.0 if interference is None or interference == "full" else interference)
-    if interference == "full":
-        noise_db = drawn.noise_dbm_per_hz + (0.0 if drawn.radio is None else drawn.radio.noise_figure_db)
-        sent_w = [np.broadcast_to(cell.sent_power_w, own.shape) for cell, own in zip(cells, members, strict=True)]
-        colour = np.zeros(count) if sites.colour is None or reuse == 1 else sites.colour
-        near = nearest(sites, sites.x_m, sites.y_m, min(2 * reuse * INTERFERING, count))
-        for site in range(count):
-            same = [each for each in near[site] if each != site and colour[each] == colour[site]][:INTERFERING]
-            # A co-channel UE sends its whole power in its part of the band, and some UE does in every part.
-            density = sum(float(sent_w[each] @ gain(site, members[each])) / band_hz[each] for each in same)
-            rise_db[site] = 10 * math.log10(1 + density / (10 ** (noise_db / 10) / 1000))
-    noisy = [
-        replace(cell, noise_dbm_per_hz=cell.noise_dbm_per_hz + float(rise))
-        for cell, rise in zip(cells, rise_db, strict=True)
-    ]
+    if interference is not None:
+        rises_db = _full_db(links, cells, members, reuse) if interference == "full" else [interference] * count
+        for site, rise_db in enumerate(rises_db):
+            cells[site] = replace(cells[site], noise_dbm_per_hz=drawn.noise_dbm_per_hz + rise_db)
     backhaul = (
         np.where(np.isnan(own), each, own)
         for own, each in ((sites.backhaul_bps, backhaul_bps), (sites.backhaul_s, backhaul_s))
     )
-    return Cells(noisy, members, sites.x_m, sites.y_m, *backhaul)
+    return Cells(cells, members, sites.x_m, sites.y_m, *backhaul)
 
 
-def nearest(sites: Sites, x_m: PerUe, y_m: PerUe, count: int) -> Int[np.ndarray, "n h"]:
-    """Return the nearest base stations of each position, nearest first."""
-    from scipy.spatial import KDTree  # slow to import
+@dataclass(frozen=True)
+class _Links:
+    """The links from every UE to every base station."""
 
-    _, found = KDTree(np.stack([sites.x_m, sites.y_m], 1)).query(np.stack([x_m, y_m], 1), count)
-    return np.asarray(found).reshape(x_m.size, count)
+    drawn: Cell
+    sites: Sites
+    seeds: Sequence[int]  # of the base stations
+    x_m: PerUe  # positions of the UEs at first
+    y_m: PerUe
+
+    @classmethod
+    def drop(cls, drawn: Cell, sites: Sites, radius_m: float) -> "_Links":
+        """Drop UEs uniformly into hexagons: each into one of the three rhombi that tile its hexagon."""
+        part, along, across = np.random.default_rng([drawn.seed, PLACE]).random((drawn.ues, 3)).T
+        turn = 2 * np.pi / 3 * np.floor(3 * part)
+        x = along * np.cos(turn) + across * np.cos(turn + 2 * np.pi / 3)
+        y = along * np.sin(turn) + across * np.sin(turn + 2 * np.pi / 3)
+        home = np.arange(drawn.ues) % sites.count
+        streams = (np.random.default_rng([drawn.seed, CELL_SEED, site]) for site in range(1, sites.count))
+        seeds = [drawn.seed, *(int(each.integers(2**63)) for each in streams)]  # the first fades as a single cell
+        return cls(drawn, sites, seeds, sites.x_m[home] + radius_m * x, sites.y_m[home] + radius_m * y)
+
+    def gain(self, site: int, ues: Ues, places: tuple[PerUe, PerUe] | None = None) -> PerUe:
+        """Return the gains of UEs to a base station, averaged over fading, where they are at first or elsewhere."""
+        x_m, y_m = (self.x_m, self.y_m) if places is None else places
+        x, y, drawn = x_m[ues] - self.sites.x_m[site], y_m[ues] - self.sites.y_m[site], self.drawn
+        if drawn.radio is not None:
+            return drawn.radio.gain(Where(x, y, self.seeds[site], ues))
+        near_m = np.maximum(np.hypot(x, y), MIN_DISTANCE_M)
+        return drawn.signal_of_amplitude(1.0) * near_m**-drawn.path_loss_exponent
 
 
-def _drop(seed: int, ues: int, sites: Sites, radius_m: float) -> tuple[PerUe, PerUe]:
-    """Return a uniform position in a hexagon for each UE: in one of the three rhombi that tile it."""
-    part, along, across = np.random.default_rng([seed, PLACE]).random((ues, 3)).T
-    turn = 2 * np.pi / 3 * np.floor(3 * part)
-    x = along * np.cos(turn) + across * np.cos(turn + 2 * np.pi / 3)
-    y = along * np.sin(turn) + across * np.sin(turn + 2 * np.pi / 3)
-    home = np.arange(ues) % sites.count
-    return sites.x_m[home] + radius_m * x, sites.y_m[home] + radius_m * y
-
-
-def _attach(gain: Callable[[int, Ues], PerUe], sites: Sites, x_m: PerUe, y_m: PerUe) -> Int[np.ndarray, " n"]:
-    """Return each UE's base station: the strongest, in order of UEs, that has a free place."""
-    heard = nearest(sites, x_m, y_m, min(HEARING, sites.count))
-    strength = np.empty(heard.shape)
-    for site in range(sites.count):
-        pairs = np.nonzero(heard == site)
-        strength[pairs] = gain(site, pairs[0])
-    heard = np.take_along_axis(heard, np.argsort(-strength, axis=1, kind="stable"), axis=1)
+def _stay(links: _Links) -> tuple[list[Ues], list[Fleet | None]]:
+    """Return the UEs of each base station: each takes the strongest, in order of UEs, that has a free place."""
+    sites, x_m, y_m = links.sites, links.x_m, links.y_m
+    heard = _nearest(sites, x_m, y_m, min(HEARING, sites.count))
+    strength = np.empty(heard.size)
+    for site, pairs in enumerate(_by_site(heard.ravel(), sites.count)):
+        strength[pairs] = links.gain(site, pairs // heard.shape[1])
+    order = np.argsort(-strength.reshape(heard.shape), axis=1, kind="stable")
     free = [x_m.size // sites.count] * sites.count
     attached, full = np.empty(x_m.size, np.int64), []
-    for ue, choices in enumerate(heard.tolist()):
+    for ue, choices in enumerate(np.take_along_axis(heard, order, axis=1).tolist()):
         site = next((site for site in choices if free[site]), None)
         if site is None:
             full.append(ue)
@@ -288,7 +267,55 @@ def _attach(gain: Callable[[int, Ues], PerUe], sites: Sites, x_m: PerUe, y_m: Pe
         site = int(open_[np.hypot(sites.x_m[open_] - x_m[ue], sites.y_m[open_] - y_m[ue]).argmin()])
         attached[ue] = site
         free[site] -= 1
-    return attached
+    members = _by_site(attached, sites.count)
+    if links.drawn.radio is None:
+        return members, [None] * sites.count
+    return members, [_measured(links.gain(site, own)) for site, own in enumerate(members)]
+
+
+def _nearest(sites: Sites, x_m: PerUe, y_m: PerUe, count: int) -> Int[np.ndarray, "n h"]:
+    """Return the nearest base stations of each position, nearest first."""
+    from scipy.spatial import KDTree  # slow to import
+
+    _, found = KDTree(np.stack([sites.x_m, sites.y_m], 1)).query(np.stack([x_m, y_m], 1), count)
+    return np.asarray(found).reshape(x_m.size, count)
+
+
+def _by_site(sites: Int[np.ndarray, " m"], count: int) -> list[Int[np.ndarray, " _"]]:
+    """Return the places of each base station in an array of their numbers, in ascending order."""
+    return np.split(np.argsort(sites, kind="stable"), np.bincount(sites, minlength=count).cumsum()[:-1])
+
+
+def _roam(links: _Links, moves: Moves, radius_m: float) -> tuple[list[Fleet], list[Moves]]:
+    """Return which UEs are in each cell over time, and how its base station sees them move over all cells."""
+    sites, everyone, unknown = links.sites, np.arange(links.x_m.size), np.full(links.x_m.size, np.nan)
+    x_m, y_m = float(sites.x_m.mean()), float(sites.y_m.mean())
+    reach_m = radius_m + float(np.hypot(sites.x_m - x_m, sites.y_m - y_m).max())
+    walk = moves.walk(replace(moves, radius_m=reach_m), links.x_m - x_m, links.y_m - y_m, links.drawn.seed)
+    plane, numbers = Shifted(walk, -x_m, -y_m), range(sites.count)
+
+    def level_db(time_s: float) -> Float[np.ndarray, "n E"]:
+        return 10 * np.log10([links.gain(site, everyone, plane.at(time_s)) for site in numbers]).T
+
+    handover = Handover(level_db)
+    fleets = [Fleet(unknown, unknown, presence=Attached(handover, site)) for site in numbers]
+    views = [Shifted(plane, float(sites.x_m[site]), float(sites.y_m[site])) for site in numbers]
+    return fleets, [replace(moves, walk=lambda *_, view=view: view) for view in views]
+
+
+def _full_db(links: _Links, cells: Sequence[Cell], members: Sequence[Ues], reuse: int) -> list[float]:
+    """Return by how much co-channel UEs raise the noise of each cell if all of them always send, in dB."""
+    drawn, sites, rises_db = links.drawn, links.sites, []
+    noise_db = drawn.noise_dbm_per_hz + (0.0 if drawn.radio is None else drawn.radio.noise_figure_db)
+    colour = np.zeros(sites.count) if sites.colour is None or reuse == 1 else sites.colour
+    near = _nearest(sites, sites.x_m, sites.y_m, min(2 * reuse * INTERFERING, sites.count))
+    for site in range(sites.count):
+        same = [each for each in near[site] if each != site and colour[each] == colour[site]][:INTERFERING]
+        # A UE sends its whole power in its part of the band, and some UE of the cell does in every part.
+        sent_w = (cells[each].sent_power_w * links.gain(site, members[each]) for each in same)
+        density = sum(float(watts.sum()) / cells[each].bandwidth_hz for each, watts in zip(same, sent_w, strict=True))
+        rises_db.append(10 * math.log10(1 + density / (10 ** (noise_db / 10) / 1000)))
+    return rises_db
 
 
 @dataclass(frozen=True)
