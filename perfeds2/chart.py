@@ -84,6 +84,7 @@ class Chart:
     height_px: int = 330
     group: str = ""  # charts in one group share a legend on a page
     legend: bool = False  # whether the chart has its own legend on a page
+    is_map: bool = False  # whether both axes have the same scale
 
     @property
     def series(self) -> list[Series]:
@@ -136,6 +137,8 @@ def draw(axes: "Axes", chart: Chart) -> "Axes":
         axes.axhline(chart.level[0], color=NEUTRAL, linewidth=0.7, linestyle=(0, (1, 2)))
     _set_axis(axes, "x", chart.x)
     _set_axis(axes, "y", chart.y)
+    if chart.is_map:
+        axes.set_aspect("equal")
     return axes
 
 

@@ -42,14 +42,12 @@ def map_chart(cells: Json) -> Chart:
     ues = [f"UE {ue}, cell {cell}" for ue, cell in zip(cells["ue"], cells["ue_cell"], strict=True)]
     stations = [f"Base station {number}" for number in range(len(cells["x_m"]))]
     dot, station = LineStyle(STATE_COLOURS["computing"], (), "o"), LineStyle("", (), "^")
-    every = np.array([[*cells["x_m"], *cells["ue_x_m"]], [*cells["y_m"], *cells["ue_y_m"]]], float)
-    centre, reach = (every.max(axis=1) + every.min(axis=1)) / 2, 0.55 * max(float(np.ptp(every, axis=1).max()), 1.0)
-    x, y = (ChartAxis("m", limits=(float(at - reach), float(at + reach))) for at in centre)
     items = [
         Series("UE", cells["ue_x_m"], cells["ue_y_m"], dot, "marks", hover=ues, size_px=5),
         Series("base station", cells["x_m"], cells["y_m"], station, "marks", hover=stations, size_px=11),
     ]
-    return Chart("cells", "Base stations and UEs at the start", items, x, y, height_px=460, legend=True)
+    title, metres = "Base stations and UEs at the start", ChartAxis("m")
+    return Chart("cells", title, items, metres, metres, height_px=460, legend=True, is_map=True)
 
 
 def _map_hint(run: RunResults, cells: Json) -> str:

@@ -21,6 +21,7 @@ def plot(chart: Chart) -> Plot:
     """Describe a chart for plotly.js."""
     unified = {each.kind for each in chart.series} == {"steps"}
     layout: Plot = {"xaxis": _axis(chart.x), "yaxis": _axis(chart.y), "barmode": "overlay", "bargap": 0.15}
+    layout["yaxis"] |= {"scaleanchor": "x"} if chart.is_map else {}
     layout |= {"hovermode": "x unified" if unified else "closest", "showlegend": chart.legend, "legend": LEGEND}
     layout["margin"] = {"l": 56 if chart.y.label else 48, "r": 12, "t": 40 if chart.legend else 12, "b": 44}
     if chart.level is not None:
