@@ -59,7 +59,10 @@ def _map_hint(run: RunResults, cells: Json) -> str:
 
 
 def load_table(timeline: Timeline, cloud: Cloud) -> Table:
-    """Return a table of each cell's UEs, rounds and merged updates; with many cells, of those with most rounds."""
+    """Return a table of each cell's UEs, rounds and merged updates; with many cells, of those with most rounds.
+
+    If UEs move, the number of UEs of a cell changes and is not shown.
+    """
     rounds = np.bincount(cloud.cell, minlength=cloud.edges)
     in_cloud = np.bincount(cloud.cells.ravel(), minlength=cloud.edges)
     in_edge = edge_staleness(timeline).mean(axis=1)
@@ -68,7 +71,7 @@ def load_table(timeline: Timeline, cloud: Cloud) -> Table:
     rows = [
         [
             str(cell),
-            f"{cloud.sizes[cell]:,}",
+            f"{cloud.sizes[cell]:,}" if cloud.sizes.sum() == timeline.population else "–",
             f"{rounds[cell]:,}",
             f"{timeline.end_s / rounds[cell]:,.3g}" if rounds[cell] else "–",
             f"{rounds[cell] * timeline.quorum:,}",
