@@ -1,6 +1,7 @@
 """With secure aggregation a federation merges the same updates, its server sees none, and no death stops a round."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,6 +87,17 @@ def test_the_simulator_comes_to_the_same_weights(secure, sums, schedule):
     made.run()
     check(made)
     assert sums == [5, 5, 5]
+
+
+@ROUNDS
+def test_correlated_noise_on_sums_under_masks_is_replayed(secure, sums, schedule):
+    made = secure(schedule=schedule, rounds=5, **{"dp-noise": 0.5, "dp-bands": 3})
+    made.run()
+    check(made)
+    assert sums == [5] * 5
+    made.federation.learner = replace(made.federation.learner, bands=2)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        check(made)
 
 
 def test_a_planned_round_in_which_all_survive_has_no_further_messages(secure, monkeypatch):
