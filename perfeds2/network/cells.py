@@ -174,6 +174,8 @@ def make_cells(
         raise ValueError(f"the number of UEs, {n}, must be a multiple of the number of cells, {count}.")
     if drawn.moves is not None and interference == "full":
         raise ValueError("the interference of UEs that move is not constant; give a rise in dB instead of full.")
+    if drawn.moves is not None and drawn.radio is not None and drawn.radio.power_control is not None:
+        raise ValueError("power control needs a constant number of UEs in a cell; leave it out if UEs move.")
     if reuse == 3 and sites.colour is None:
         raise ValueError("reuse 3 needs the hexagonal grid; give each base station its own bandwidth_hz instead.")
     links = _Links.drop(drawn, sites, radius_m)

@@ -303,7 +303,9 @@ def open_later(conditions: Conditions, clock: Clock, opened_s: float, sent_s: fl
     """
     server = Server(clock.server.round, clock.server.versions, clock.server.merged_in, opened_s)
     handed = np.flatnonzero(server.versions == server.round)
-    return _begin_jobs(conditions, replace(clock, server=server, sent_s=sent_s), handed)
+    work = clock.compute_s, clock.bits, clock.arrived_s
+    later = Clock(clock.time_s, server, *work, clock.planned, clock.spent_j, clock.model_s, sent_s, clock.jobs)
+    return _begin_jobs(conditions, later, handed)
 
 
 def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Ues]:

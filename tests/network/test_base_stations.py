@@ -9,6 +9,7 @@ import pytest
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, Sites, make_cells
 from perfeds2.network.link import Downlink
+from perfeds2.network.mobility import Moves, Waypoints
 from perfeds2.network.radios import RADIOS, Radio
 
 UMI = cast("Radio", RADIOS["umi"])
@@ -153,5 +154,9 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path, text, told):
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="must be a multiple of the number of cells, 7"):
         make_cells(Cell.draw(20), GRID, 200.0)
+    controlled = replace(UMI, power_control=(-80.0, 0.8))
+    moves = Moves(Waypoints, 3.0, 1.0)
+    with pytest.raises(ValueError, match="power control needs a constant number"):
+        make_cells(Cell.draw(7, radio=controlled, coherence_s=0.1, moves=moves), GRID, 200.0)
     with pytest.raises(ValueError, match="reuse 3 needs the hexagonal grid"):
         make_cells(Cell.draw(7), replace(GRID, colour=None), 200.0, reuse=3)
