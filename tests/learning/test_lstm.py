@@ -122,7 +122,7 @@ def test_the_meta_gradient_is_a_plain_scans(monkeypatch):
     """Of two UEs with weights of their own side by side, to 1e-10."""
     model, x, y = LSTM(letters=6, embedding=2, hidden=3, layers=2), letters(2, 3, 4, 7, of=6), letters(2, 3, 4, of=6)
     with jax.enable_x64(True):
-        params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 2))
+        params = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(0), 2))
         params = jax.tree.map(lambda w: w.astype(jnp.float64), params)
         ours = jax.jit(jax.vmap(meta_gradient(model)))(params, x, y)
         monkeypatch.setattr(module, "recur", plain_scan)

@@ -1,6 +1,7 @@
 """Schedules that look at losses: the timeline is played in chunks while it trains."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar
 
 import jax
@@ -128,6 +129,22 @@ def test_what_a_schedule_sees_is_at_most_a_chunk_old():
         assert np.array_equal(np.isfinite(moment.feedback), known)
 
 
+@cache
+def computed_by_hand():
+    """Of every UE's first job: the losses of its samples, and the length of its gradient."""
+    weights = TASK.model.init(jax.random.fold_in(jax.random.key(5), 0))
+    key = Known.of(TASK, Learner(FedAvg(), batch=8), 5).key
+
+    @jax.jit
+    def of(ue):
+        own = jax.random.fold_in(jax.random.fold_in(key, ue), 0)
+        x, y = jax.tree.map(lambda rows: rows[0, 0], TASK.data.batches(own, ue, (1, 1, 8)))
+        slope = jax.grad(lambda w: mean_loss(TASK.model, w, x, y))(weights)
+        return loss_of(TASK.model)(TASK.model(weights, x), y), sum((leaf**2).sum() for leaf in jax.tree.leaves(slope))
+
+    return [(np.asarray(each, float), float(square) ** 0.5) for each, square in (of(jnp.int32(ue)) for ue in range(6))]
+
+
 @pytest.mark.parametrize(
     ("kind", "merge"),
     [("loss", MEAN), ("loss", FedBuff()), ("rms_loss", MEAN), ("gradient_norm", MEAN), ("update_norm", MEAN)],
@@ -136,14 +153,7 @@ def test_a_report_is_what_a_ue_would_compute_itself(kind, merge):
     learner = Learner(FedAvg(), batch=8, feedback=kind, merge=merge)
     play = ChunkedPlay(conditions_of(CELL, Protocol(6), **LOAD), 1)
     *_, (_, _, end) = train_in_chunks(TASK, play, learner, seed=5)
-    weights = TASK.model.init(jax.random.fold_in(jax.random.key(5), 0))
-    key = Known.of(TASK, learner, 5).key
-    for ue in range(6):
-        own = jax.random.fold_in(jax.random.fold_in(key, ue), 0)
-        x, y = jax.tree.map(lambda rows: rows[0, 0], TASK.data.batches(own, jnp.asarray(ue), (1, 1, 8)))
-        each = np.asarray(loss_of(TASK.model)(TASK.model(weights, x), y), float)
-        slope = jax.grad(lambda w, x=x, y=y: mean_loss(TASK.model, w, x, y))(weights)
-        length = np.sqrt(sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(slope)))
+    for ue, (each, length) in enumerate(computed_by_hand()):
         expected = {"loss": each.mean(), "rms_loss": np.sqrt((each**2).mean())}.get(kind, length)
         assert end.state.reported is not None
         np.testing.assert_allclose(end.state.reported[ue], expected, rtol=1e-5)

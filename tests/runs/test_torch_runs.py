@@ -22,7 +22,7 @@ SMALL = (
     "--rounds",
     "3",
     "--algorithms",
-    "PerFedS2,FedAvgS2",
+    "PerFedS2",
     "--seeds",
     "0,1",
 )
