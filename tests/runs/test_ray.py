@@ -138,6 +138,7 @@ def ray_that(monkeypatch, *outcomes):
         return lambda function: SimpleNamespace(remote=function)
 
     fake = SimpleNamespace(
+        __spec__="installed",
         is_initialized=lambda: False,
         init=init,
         remote=remote,
