@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_numpy import train_in_numpy
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -97,6 +98,7 @@ class KilledError(Exception):
 
 @pytest.mark.slow
 def test_a_run_stopped_at_any_evaluation_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", 0.0)
     settings = {**SMALL, "seeds": (0,), "algorithms": ("FedAvgS2", "PerFed-ASY")}
     compare(**settings, out=tmp_path / "whole")
