@@ -38,7 +38,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each command would 
 sys.dont_write_bytecode = False
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(COMPILED))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # many small ones are compiled in each process
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine must not fail a test
