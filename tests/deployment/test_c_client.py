@@ -55,6 +55,7 @@ def test_the_c_client_keeps_every_point_of_the_protocol(client, tmp_path):
     assert [what for what, holds in held.items() if not holds] == []
 
 
+@pytest.mark.slow
 def test_our_own_device_keeps_every_point_of_the_protocol(tmp_path):
     words = [
         sys.executable,

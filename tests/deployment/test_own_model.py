@@ -146,6 +146,7 @@ def federated(setup, owners, out):
     return json.loads((out / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_pytorch_example_is_federated_and_replays_to_the_same_weights(tmp_path):
     pytest.importorskip("torch")
     for device in range(2):
@@ -166,6 +167,7 @@ def test_the_pytorch_example_is_federated_and_replays_to_the_same_weights(tmp_pa
         replay_run(tmp_path / "run", str(tmp_path / "none-{}"))
 
 
+@pytest.mark.slow
 def test_a_pytorch_model_given_by_name_is_federated_and_replays(net_file, tmp_path):
     net = f"{net_file}:Net"
     setup = Setup.from_texts({"devices": 2, "quorum": 1, "rounds": 3, "task": "synthetic"}, net)

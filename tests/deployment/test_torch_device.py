@@ -70,6 +70,7 @@ def same(theirs, ours):
         np.testing.assert_allclose(theirs[key].numpy(), np.asarray(values), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # which torch's own jvp uses
 def test_its_meta_gradient_is_ours():

@@ -173,6 +173,7 @@ def test_a_job_takes_as_long_as_it_computes():
     assert samples == dict.fromkeys(TWINS_OF_BASELINES, 8) | {"FedALA": 16, "MOON": 16}
 
 
+@pytest.mark.slow
 def test_a_normalised_layer_is_what_it_says():
     """Of (1, 3): mean 2, deviation 1."""
     model = MLP((2, 2, 1), activation=lambda x: x, normalised=True)

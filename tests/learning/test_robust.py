@@ -201,6 +201,7 @@ def test_flipping_labels_trains_on_the_mirrored_labels(honest):
     assert not np.allclose(upload(BAD, attack("label-flip")), honest, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_trainings_under_different_attacks_run_in_one_batch_as_they_do_alone():
     line = simulate(Cell.draw(6, 0), Protocol(5, 3), payload_bits=1e5, samples=16, rounds=3)
     points = [EvaluationPoint(3, 1.0)]

@@ -177,6 +177,7 @@ def test_no_operation_of_the_table_is_untried():
 numbers = st.integers(1, 3)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     numbers, numbers, st.sampled_from([0, 1, 2]), st.sampled_from([1, 2]), st.sampled_from([1, 2]), st.integers(5, 8)
@@ -192,6 +193,7 @@ def test_a_convolution_of_any_kind_is_pytorchs(kernel, stride, padding, dilation
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(numbers, numbers, st.booleans(), st.integers(5, 8), st.booleans())
 def test_pooling_of_any_kind_is_pytorchs(kernel, stride, padded, side, is_largest):
@@ -370,6 +372,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(net, sentence):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("net", "sample"), [(Dropping, TWELVE), (nets.Normed, PIXELS)])
 def test_eval_says_that_dropout_is_off_and_that_statistics_stay(net, sample):
     model = from_torch(lambda: net().eval(), sample)
@@ -502,6 +505,7 @@ def test_another_weight_is_another_model_though_the_module_is_the_same():
     assert not np.asarray(other.init(jax.random.key(0))["layers.0.weight"]).any()
 
 
+@pytest.mark.slow
 def test_the_samples_of_a_file_reach_the_module_in_their_shape(tmp_path):
     from perfeds2.spec.build import model_of
     from perfeds2.spec.resolve import spec_from

@@ -46,6 +46,7 @@ def read_results(folder: Path) -> tuple[dict, list[dict]]:
     return json.loads((folder / "summary.json").read_text()), rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extreme", EXTREMES)
 def test_legal_extremes_run_to_the_report(tmp_path, extreme):
     flags = TINY | pairs(EXTREMES[extreme])

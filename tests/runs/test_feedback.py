@@ -82,6 +82,7 @@ LEARNERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", LEARNERS, ids=lambda one: type(one.objective).__name__)
 def test_in_chunks_is_bitwise_the_whole_run_if_the_reports_are_ignored(learner):
     line = simulate(CELL, Protocol(2, 4), **LOAD, rounds=30, schedule=age)
@@ -97,6 +98,7 @@ def test_in_chunks_is_bitwise_the_whole_run_if_the_reports_are_ignored(learner):
         assert_same((end.state.params, end.state.memory), (whole.state.params, whole.state.memory))
 
 
+@pytest.mark.slow
 def test_a_shelf_that_grows_on_the_way_loses_no_model():
     """One UE is never chosen until round 60, so 40 UEs hold ever older models."""
     cell, task = Cell.draw(40, 0), digits(40, 3, 0)
@@ -145,6 +147,7 @@ def computed_by_hand():
     return [(np.asarray(each, float), float(square) ** 0.5) for each, square in (of(jnp.int32(ue)) for ue in range(6))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "merge"),
     [("loss", MEAN), ("loss", FedBuff()), ("rms_loss", MEAN), ("gradient_norm", MEAN), ("update_norm", MEAN)],
@@ -159,6 +162,7 @@ def test_a_report_is_what_a_ue_would_compute_itself(kind, merge):
         np.testing.assert_allclose(end.state.reported[ue], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "CHECKPOINT_EVERY_S", 0.0)
     expected = _finished(tmp_path / "whole", dies_at=None)
@@ -192,6 +196,7 @@ def _finished(folder, dies_at):
     return found
 
 
+@pytest.mark.slow
 def test_a_comparison_trains_with_feedback_and_the_chunk_matters():
     often, rarely, random = (
         compare(**SMALL, schedule=schedule, feedback_rounds=chunk)

@@ -407,6 +407,7 @@ def test_a_sweep_is_drawn_again_over_what_one_asks_for(costly):
     assert (costly.path / "front.png").read_bytes() == front
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cost", "first"),
     [

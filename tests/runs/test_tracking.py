@@ -270,6 +270,7 @@ def test_tensorboard_reads_back_every_point_once(tmp_path):
     assert read.Tags()["tensors"] == ["spec/text_summary"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")  # MLflow's use of SQLAlchemy
 def test_mlflow_reads_back_every_point_once(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
