@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 EXTRA = ("paho", "cryptography", "prometheus_client")  # modules of the extra [mqtt]
 RUN = typer.Argument(help="Run folder on the server.", metavar="DIR")
 STATE = flag("--state", "Folder with the server's own files.", "DIR", Path("mqtt"))
+PATHS = ("data_dir", "app_module", "cloud_credentials")
 FLAGS = setting_flags(FOLLOWED)
 FLAGS["set_"] = (list[str] | None, flag("--set", "A method's setting: Method.key=value. Repeatable.", "KEY=VALUE"))
 OWN_DEFAULTS = {each.keyword: [each.default] for each in FOLLOWED if (each.section, each.key) in RENAMED}
@@ -47,7 +48,7 @@ def make_setup(given: Values) -> "Setup":
     from perfeds2.deployment.setup import Setup
     from perfeds2.spec.tasks import check_model
 
-    given = given | {name: str(Path(given[name]).resolve()) for name in ("data_dir", "app_module") if given[name]}
+    given = given | {name: str(Path(given[name]).resolve()) for name in PATHS if given[name]}
     if given["model"] and given["app_module"]:
         raise InputError(
             f"--model {given['model']} and --app-module were both given; the module defines its own model. Give one of them."
@@ -219,7 +220,7 @@ def submit(
 
     setup = make_setup(given)
     open_queue(state).check_new(out)  # a queued run keeps its settings
-    with claimed(out, setup.spec, otherwise=already_runs(out)):
+    with claimed(out, setup.server_spec, otherwise=already_runs(out)):
         setup.write(out)
     enqueue(out, credentials, state, quiet)
 

@@ -58,13 +58,13 @@ def do_job(
         The reply and the new state. The reply holds the update, if the job is to train, and the metrics of the
         received model on this device's data.
     """
-    update, left, compute_s = None, kept, 0.0
+    update, left, compute_s, ue = None, kept, 0.0, setup.ue_of(request.ue)
     if request.kind == "train":
         started_s = time.monotonic()
-        update, left = compute_job(setup, task, handed, request.ue, request.version, kept)
+        update, left = compute_job(setup, task, handed, ue, request.version, kept)
         pause(setup.own.slow.get(request.ue, 0.0))
         compute_s = time.monotonic() - started_s  # calibration needs it
-    metrics = evaluate_here(setup, task, handed.params, request.ue, kept)
+    metrics = evaluate_here(setup, task, handed.params, ue, kept)
     if update is not None and request.ue in setup.own.uplink_bps:
         pause(32 * sum(values.size for values in update.values()) / setup.own.uplink_bps[request.ue])
     return Reply(request.ue, request.ticket, request.version, update, metrics, compute_s), left

@@ -10,7 +10,9 @@ the edge works from that version already, it goes on, and otherwise it adopts th
 """
 
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -19,8 +21,13 @@ from perfeds2.deployment.merging import uploaded
 from perfeds2.deployment.record import Adoption
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.deployment.validate import form_of, wrong_update
+from perfeds2.errors import InputError
+from perfeds2.files import write_text
 from perfeds2.learning.metrics import METRICS
 from perfeds2.timeline.protocol import IDLE
+
+EDGES = "edges"  # folder in the cloud's run folder with the run folders of edges 0, 1, …
+ADOPTIONS = "adoptions.csv"
 
 
 @typing.runtime_checkable
@@ -92,6 +99,25 @@ class Edge:
 
     def _answer(self, request: Request, **said: typing.Any) -> None:
         self.backhaul.answer(Reply(request.ue, request.ticket, request.version, **said))
+
+
+def write_adoptions(folder: Path, adoptions: Sequence[Adoption]) -> None:
+    lines = [f"{each.round},{each.version},{each.time_s:.6f}" for each in adoptions]
+    write_text(folder / ADOPTIONS, "\n".join([",".join(Adoption._fields), *lines, ""]))
+
+
+def read_adoptions(folder: Path) -> list[Adoption]:
+    """Read which models of the cloud an edge adopted.
+
+    Raises:
+        InputError: The file is missing or damaged.
+    """
+    path = folder / ADOPTIONS
+    try:
+        rows = [line.split(",") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+        return [Adoption(int(round_), int(version), float(time_s)) for round_, version, time_s in rows]
+    except (OSError, ValueError):
+        raise InputError(f"{path} is missing or damaged; copy it from the edge's run folder again.") from None
 
 
 def recall_jobs(federation: Federation) -> None:

@@ -38,6 +38,7 @@ Factor = Annotated[
     NotNegative, BeforeValidator(lambda given: 0.0 if given == "off" else given), AfterValidator(_check_factor)
 ]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
+Index = Annotated[int, Field(ge=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -59,6 +60,13 @@ class DeploymentSpec(Section, title="Federation"):
     readmit_s: Seconds = setting(300.0, "SECONDS", "Time until an excluded device is readmitted; 0 is never.")
     wait_s: Seconds = setting(600.0, "SECONDS", "Time to wait for a quorum of devices; 0 is no limit.")
     metrics_port: Port = setting(0, "PORT", "Loopback port for /metrics and /healthz; 0 is none.")
+    cells: Count | None = setting(None, "N", "Edge servers below a cloud, each with its part of the devices.")
+    edge_rounds: Count | None = setting(None, "N", "Rounds of an edge between two exchanges with the cloud.", shown="1")
+    cloud_quorum: Count | None = setting(None, "N", "Edges that close a round of the cloud.", shown="all")
+    cloud_staleness: Index | None = setting(None, "S", "Staleness bound of the cloud.", shown="none")
+    edge: Index | None = setting(None, "N", "The edge that this server is; without it, the cloud.")
+    cloud: str | None = setting(None, "HOST:PORT", "Address of the cloud's broker, for an edge.")
+    cloud_credentials: Path | None = setting(None, "DIR", "Credentials of an edge as a device of the cloud.")
     log: Literal["text", "json"] = setting("text", "FORM", "json: also write events.jsonl, one JSON object per line.")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from perfeds2.deployment.audit import HEAD, LogError, rounds_in
 from perfeds2.deployment.calibrate import write_laps
 from perfeds2.deployment.checkpoint import Checkpoints, Write
+from perfeds2.deployment.edge import Backhaul, Edge, recall_jobs, write_adoptions
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.lease import Lease, LeaseLostError
 from perfeds2.deployment.metrics import DaysLeft, Metrics, exposed
@@ -28,6 +29,7 @@ from perfeds2.spec.privacy import losses_at, losses_of
 from perfeds2.timeline.protocol import IDLE
 
 STATUS_EVERY_S = 0.5
+EXCHANGE_EVERY_S = 0.05
 RECENT = 12  # rounds shown in the live table
 CLAIM_WITHIN_S = 15.0  # the process that asked for this run may still hold its folder
 
@@ -38,10 +40,11 @@ def serve(
     setup: Setup,
     transport: Transport,
     path: Path,
-    *,
-    wait_for_all: bool = False,
+    backhaul: Backhaul | None = None,
     lease: Lease | None = None,
     days_left: DaysLeft = dict,
+    *,
+    wait_for_all: bool = False,
 ) -> Folder:
     """Run a federation, or resume one that was killed, until its rounds are done and its folder is complete.
 
@@ -51,9 +54,10 @@ def serve(
         setup: The federation's settings.
         transport: The connection to the devices.
         path: The run's folder.
-        wait_for_all: Start only with every device, and fail if one cannot take part.
+        backhaul: The connection of an edge to the cloud.
         lease: The server's lease, without which it stops writing.
         days_left: Returns when certificates expire, for the metrics.
+        wait_for_all: Start only with every device, and fail if one cannot take part.
 
     Returns:
         The complete run folder.
@@ -63,12 +67,12 @@ def serve(
     """
     with ExitStack() as stack:
         if lease is not None and lease.stolen:  # its last server may have been stopped with the lock
-            claim = when_there_is_room(lambda: open_folder(path, setup.spec))
+            claim = when_there_is_room(lambda: open_folder(path, setup.server_spec))
         else:
-            claim = when_there_is_room(lambda: stack.enter_context(claimed(path, setup.spec, CLAIM_WITHIN_S)))
+            claim = when_there_is_room(lambda: stack.enter_context(claimed(path, setup.server_spec, CLAIM_WITHIN_S)))
         folder = replace(claim, chained=True)
         if not folder.finished:
-            _serve(setup, transport, folder, wait_for_all, lease, days_left)
+            _serve(setup, transport, folder, wait_for_all, lease, days_left, backhaul)
         if not (folder.path / "report.html").exists():
             from perfeds2.report.run import write_report
 
@@ -77,9 +81,16 @@ def serve(
 
 
 def _serve(
-    setup: Setup, transport: Transport, folder: Folder, wait_for_all: bool, lease: Lease | None, days_left: DaysLeft
+    setup: Setup,
+    transport: Transport,
+    folder: Folder,
+    wait_for_all: bool,
+    lease: Lease | None,
+    days_left: DaysLeft,
+    backhaul: Backhaul | None,
 ) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
+    own = setup.own.model_copy(update={"job_s": 0.0}) if setup.is_cloud else setup.own  # edges may take their time
     federation = Federation(
         algorithm.protocol,
         algorithm.learner,
@@ -87,7 +98,8 @@ def _serve(
         transport,
         setup.ues,
         setup.rounds,
-        setup.own,
+        own,
+        adopted=None if backhaul is None else first,
         losses=setup.losses,
         schedule=setup.schedule,
         secure=bool(setup.spec.privacy.secure_aggregation),
@@ -104,12 +116,12 @@ def _serve(
     tell, checkpoints = _teller(federation, folder, metrics, write), Checkpoints(folder, write)
     if setup.own.log == "json":
         write(folder.log_json)
-    note = robustness(setup.spec, algorithm.name, algorithm.protocol.quorum, always=True)
+    note = robustness(setup.server_spec, algorithm.name, algorithm.protocol.quorum, always=True)
     if note is not None:
         federation.log(f"note: {note}")
     try:
         with exposed(metrics, setup.own.metrics_port):
-            _play(setup, federation, checkpoints, tell, wait_for_all)
+            edge = _play(setup, federation, checkpoints, tell, wait_for_all, backhaul)
             _evaluate(federation, tell)
     except LeaseLostError:
         raise
@@ -119,11 +131,20 @@ def _serve(
         status_of(federation, STOPPED).write(folder.path)
         raise
     write(lambda: _finish(setup, federation, folder))
+    if edge is not None:
+        edge.finish()
     status_of(federation, "finished").write(folder.path)
 
 
-def _play(setup: Setup, federation: Federation, checkpoints: Checkpoints, tell: Tell, wait_for_all: bool) -> None:
-    """Run the rounds that are left."""
+def _play(
+    setup: Setup,
+    federation: Federation,
+    checkpoints: Checkpoints,
+    tell: Tell,
+    wait_for_all: bool,
+    backhaul: Backhaul | None,
+) -> Edge | None:
+    """Run the rounds that are left. Those of an edge end when the cloud says so."""
     transport = federation.transport
     started_unix = checkpoints.load(federation)
     new, path = started_unix is None, checkpoints.folder.path
@@ -141,9 +162,19 @@ def _play(setup: Setup, federation: Federation, checkpoints: Checkpoints, tell: 
         federation.log(f"resumed: {closed} in the checkpoint")
     federation.save = lambda state: checkpoints.save(state, started_unix)
     federation.origin_s = transport.now() - elapsed_s
-    while federation.round < federation.rounds:
-        federation.step()
-        tell("training")
+    if setup.is_cloud and not new:
+        recall_jobs(federation)
+    if backhaul is None:
+        while federation.round < federation.rounds:
+            federation.step()
+            tell("training")
+        return None
+    edge = Edge(federation, backhaul, setup.own.edge_rounds or 1)
+    while edge.last is None:
+        edge.exchange()
+        federation.step(EXCHANGE_EVERY_S)
+        tell("training" if federation.round < federation.rounds else "waiting for the cloud")
+    return edge
 
 
 def _log_missing(federation: Federation, folder: Folder) -> None:
@@ -218,15 +249,17 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     rows = [row | cost for row, cost in zip(rows, spent, strict=True)]
     if (losses := losses_of(*private)) is not None:
         ue_rows = [row | {"epsilon": float(losses[row["ue"]])} for row in ue_rows]
-    facts = {which: facts_of(setup.spec, algorithm, timelines[which], setup.seed, None)}
-    summary = summarise(setup.spec, "federate", facts, {which: rows}, radio=False)
+    facts = {which: facts_of(setup.server_spec, algorithm, timelines[which], setup.seed, None)}
+    summary = summarise(setup.server_spec, "federate", facts, {which: rows}, radio=False)
     summary["task"] = setup.name
     summary["notes"] = [*filter(None, [federation.ended]), *summary["notes"]]
     summary["took_part"] = len({row["ue"] for row in ue_rows if row["merges"]})
     summary["devices"] = [{"refused": device.refused, "set_aside": device.set_aside} for device in federation.devices]
     summary[HEAD] = folder.head()
     write_laps(folder.path, record.laps)
-    write_results(Comparison(setup.spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
+    if record.adoptions:
+        write_adoptions(folder.path, record.adoptions)
+    write_results(Comparison(setup.server_spec, summary, timelines, rows, ue_rows, {which: federation.params}), folder)
 
 
 def _writer(federation: Federation, folder: Folder, metrics: Metrics, lease: Lease | None) -> Write:
@@ -286,10 +319,7 @@ def status_of(federation: Federation, phase: str) -> Status:
         states={state: crew.count(state) for state in STATES},
         devices=[DeviceStatus.model_validate(crew[ue]) for ue in shown],
         **crew.privacy(),
-        recent=[
-            federation.record.closed_round(k, quorum)
-            for k in range(max(federation.round - RECENT, 0), federation.round)
-        ],
+        recent=[federation.record.closed_round(k, quorum) for k in range(len(federation.record.closed_s))[-RECENT:]],
         jobs=federation.jobs,
         refused=federation.refused,
         reasons=dict(federation.reasons),

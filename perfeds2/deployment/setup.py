@@ -21,9 +21,10 @@ from jaxtyping import Float
 
 from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec, OwnSections
 from perfeds2.deployment.transport import Arrays
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, input_errors
 from perfeds2.files import write_atomically, write_text
 from perfeds2.learning.data import Data
+from perfeds2.learning.merges import Mean
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
@@ -58,8 +59,44 @@ class Setup:
         return self.spec.run.seeds[0]
 
     @property
+    def is_cloud(self) -> bool:
+        """Return whether the server's devices are edge servers."""
+        return self.own.cells is not None and self.own.edge is None
+
+    @property
     def ues(self) -> int:
-        return self.spec.cell.ues
+        """Return how many devices the server has: all, those of an edge, or in a cloud, its edges."""
+        cells = self.own.cells or 1
+        return cells if self.is_cloud else self.spec.cell.ues // cells
+
+    @property
+    def server_spec(self) -> Spec:
+        """Return the spec of this server's own rounds, with its devices as the UEs."""
+        spec, own = self.spec, self.own
+        protocol = spec.protocol
+        if self.is_cloud:
+            bound = "unbounded" if own.cloud_staleness is None else own.cloud_staleness
+            rules = {"quorum": own.cloud_quorum or self.ues, "max_staleness": bound, "stale": "wait"}
+            protocol = protocol.model_copy(update=rules)
+        cell = spec.cell.model_copy(update={"ues": self.ues})
+        return spec.model_copy(update={"cell": cell, "protocol": protocol})
+
+    def ue_of(self, device: int) -> int:
+        """Return the UE of the whole federation that a device of this server is."""
+        return device + (self.own.edge or 0) * self.ues
+
+    @property
+    def edges(self) -> list["Setup"]:
+        """Return the setups of a cloud's edges."""
+        size, own = self.spec.cell.ues // (self.own.cells or 1), self.own
+
+        def part(values: dict[int, float], edge: int) -> dict[int, float]:
+            return {ue % size: value for ue, value in values.items() if ue // size == edge}
+
+        return [
+            self.with_own(edge=edge, slow=part(own.slow, edge), uplink_bps=part(own.uplink_bps, edge))
+            for edge in range(own.cells or 0)
+        ]
 
     @property
     def rounds(self) -> int:
@@ -81,10 +118,11 @@ class Setup:
     def algorithm(self) -> Algorithm:
         named = self.spec.algorithms[0]
         method: Method = named.value
-        protocol = protocol_of(self.spec, method.mode)
-        learner = with_noise_before(
-            self.spec.privacy, make_learner(self.spec, named.text, method), protocol, self.rounds
-        )
+        learner = make_learner(self.spec, named.text, method)
+        if self.is_cloud:  # it merges differences between models
+            return Algorithm(named.text, Learner(learner.objective, beta=1.0), protocol_of(self.server_spec, "S2"))
+        protocol = protocol_of(self.server_spec, method.mode)
+        learner = with_noise_before(self.spec.privacy, learner, protocol, self.rounds)
         refuse_unless_summable(self.spec.privacy, named.text, learner, protocol.quorum)
         return Algorithm(named.text, learner, protocol, mode=method.mode)
 
@@ -174,7 +212,41 @@ class Setup:
             raise InputError(
                 f"--algorithm {spec.algorithms[0]} has rounds of its own, which a federation does not support; use it with perfeds2 compare."
             )
-        return cls(spec, validated(OwnSections, own).deployment)
+        setup = cls(spec, validated(OwnSections, own).deployment)
+        setup.check_cells()
+        return setup
+
+    def check_cells(self) -> None:
+        """Check that the settings fit edge servers below a cloud, if there are any.
+
+        Raises:
+            InputError: They do not.
+        """
+        own, devices = self.own, self.spec.cell.ues
+        if own.cells is None:
+            if own.edge is not None:
+                raise InputError("--edge needs --cells, the number of edges.")
+            return
+        if devices % own.cells or (own.edge or 0) >= own.cells:
+            raise InputError(
+                f"--cells {own.cells} needs --devices to be a multiple of it and --edge to be below it; got {devices} and {own.edge}."
+            )
+        size, algorithm = devices // own.cells, self.with_own(edge=0).algorithm
+        refused = {
+            "noise (--dp-noise, --epsilon)": algorithm.learner.noise is not None,
+            "--secure-aggregation": self.spec.privacy.secure_aggregation,
+            f"--schedule {self.spec.protocol.schedule}": self.spec.protocol.schedule.value is not None,
+            f"the merge of {algorithm.name}": not isinstance(algorithm.learner.merge, Mean),
+        }
+        for what, is_given in refused.items():
+            if is_given:
+                raise InputError(f"{what} does not work with --cells; leave one of them out.")
+        with input_errors(f"--cells {own.cells} with {size} devices per edge"):
+            algorithm.protocol.check(size)
+            cloud = self.with_own(edge=None).algorithm.protocol
+            cloud.check(own.cells)
+            if (cloud.most_at_work or own.cells) < own.cells:
+                raise ValueError("--cloud-quorum times (--cloud-staleness + 1) must be at least the number of edges.")
 
     def to_toml(self) -> str:
         """Return every setting that has a value, as TOML."""

@@ -38,7 +38,7 @@ from perfeds2.learning.task import Task
 
 UNREADABLE = "the run's announcement cannot be read; is perfeds2 here older than on the server?"
 LOOK_EVERY_S = 0.1  # whether a job is still wanted
-IMPOSED = ("slow", "uplink-bps")  # deployment settings that devices are told
+IMPOSED = ("slow", "uplink-bps", "cells", "edge", "edge-rounds")  # deployment settings that devices are told
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir")
 
 
@@ -60,7 +60,7 @@ class Ready:
 
     run: str
     setup: Setup
-    task: Task
+    task: Task | None  # None in an edge, which has no data
     model_bytes: int
     first: PyTree | None = None  # state before the first job; None if devices keep none
 
@@ -269,7 +269,7 @@ class Worker:
 
     def _do(self, device: DeviceClient, job: JobMessage, model: Assembly) -> None:
         ready = device._ready
-        if ready is None or ready.run != job.run:
+        if ready is None or ready.task is None or ready.run != job.run:
             return
         update, said = None, Head(run=job.run, version=job.version)
         owner = self.owner(device.number)

@@ -15,12 +15,14 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfeds2.deployment.credentials import LOOPBACK, Credentials, credentials_beside, make_credentials
+from perfeds2.deployment.edge import EDGES
 from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, owner
 from perfeds2.deployment.mqtt.broker import Kind, running_broker
 from perfeds2.deployment.mqtt.link import Link, Site
@@ -31,11 +33,14 @@ from perfeds2.errors import InputError
 from perfeds2.files import when_there_is_room, write_text
 from perfeds2.runs.folder import Folder, alone, claimed
 
+if TYPE_CHECKING:
+    from perfeds2.deployment.mqtt.backhaul import CloudLink
+
 LOOK_EVERY_S = 0.2
 MOST_DEATHS = 3  # of the server in one round; another attempt would not help
 BAD_INPUT = 2  # exit status of a process whose input is bad
 ALL = "all"  # last word of the server's command: round 0 waits for every device
-SERVING = "serving"  # name of a process and its log
+SERVING = "serving"  # name of a process and its log; those of edges have a number, too
 
 
 def already_runs(path: Path) -> str:
@@ -48,7 +53,7 @@ def claim_run(path: Path, setup: Setup) -> Iterator[Folder]:
 
     The server is another process and claims the run's folder itself, so this one holds the folder of the logs.
     """
-    with claimed(path, setup.spec, otherwise=already_runs(path)) as folder:
+    with claimed(path, setup.server_spec, otherwise=already_runs(path)) as folder:
         logs = path / "logs"
         logs.mkdir(exist_ok=True)
     with alone(logs, otherwise=already_runs(path)):
@@ -85,6 +90,8 @@ def run_locally(
         data_folders = remembered.read_text(encoding="utf-8")
     if setup.own.app_module is not None:
         setup.model()  # report a mistake in the user's module before anything starts
+    if setup.is_cloud and data_folders is not None:
+        raise InputError("--device-data does not work with --cells on one machine; leave one of them out.")
     for device in range(setup.ues):
         data_folder("--device-data", data_folders, device)
     with claim_run(path, setup) as folder:
@@ -94,8 +101,10 @@ def run_locally(
         if data_folders is not None:
             write_text(remembered, str(Path(data_folders).absolute()))
         credentials = make_credentials(credentials_beside(path), setup.ues, LOOPBACK)
+        cells = [_edge_credentials(credentials, each) for each in setup.edges]
+        also = [each.federation for each in cells]
         with (
-            running_broker(credentials, (LOOPBACK[0], 0), path / "broker", broker) as started,
+            running_broker(credentials, (LOOPBACK[0], 0), path / "broker", broker, also=also) as started,
             Processes(path / "logs") as processes,
         ):
             if started.kind == "embedded":
@@ -108,9 +117,39 @@ def run_locally(
                 "state": path / "devices",
             }
             site = Site(started.host, started.port, credentials)
-            supervise(site, folder, processes, {"devices": devices_command(site, f"0-{setup.ues - 1}", flags)}, show)
+            others = {"devices": devices_command(site, f"0-{setup.ues - 1}", flags)}
+            if cells:
+                others = _edge_commands(setup, site, cells, path, flags)
+            supervise(site, folder, processes, others, show)
         shutil.rmtree(credentials.folder)
         return folder
+
+
+def _edge_credentials(cloud: Credentials, edge: Setup) -> Credentials:
+    """Make the credentials of an edge's federation, with the cloud's authorities, so that one broker serves both."""
+    name = f"edge-{edge.own.edge}"
+    folder = cloud.folder / name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for authority in (cloud.brokers, cloud.clients):
+        for file in cloud.folder.glob(f"{authority.name}.*"):
+            shutil.copy2(file, folder)
+    return make_credentials(folder, edge.ues, LOOPBACK, name)
+
+
+def _edge_commands(
+    setup: Setup, site: Site, cells: Sequence[Credentials], path: Path, flags: Mapping[str, object]
+) -> dict[str, list[str]]:
+    """Return the commands of a cloud's edges and their devices, by process name. Each edge has a folder in edges/."""
+    commands = {}
+    for edge, credentials in zip(setup.edges, cells, strict=True):
+        number, own = edge.own.edge, replace(site, credentials=credentials)
+        folder = path / EDGES / str(number)
+        with claimed(folder, edge.server_spec, otherwise=already_runs(folder)):
+            edge.with_own(cloud=site.address, cloud_credentials=site.credentials.folder).write(folder)
+        state = {"state": path / "devices" / str(number)}
+        commands[f"{SERVING}-{number}"] = serving_command(own, folder, wait_for_all=True)
+        commands[f"devices-{number}"] = devices_command(own, f"0-{edge.ues - 1}", {**flags, **state})
+    return commands
 
 
 def serving_command(site: Site, folder: Path, wait_for_all: bool = False, lease: Lease | None = None) -> list[str]:
@@ -142,7 +181,7 @@ def supervise(
         site: The broker's address and the credentials.
         folder: The run's folder.
         processes: Starts and ends the processes.
-        devices: Commands that run devices, by process name.
+        devices: Commands that run devices, or edges with theirs, by process name.
         show: Called with every new status.
         wanted: Called regularly; supervision ends when it returns False.
         lease: The server's lease; without it, its processes end.
@@ -162,8 +201,11 @@ def supervise(
         status = read_status(folder.path)
         for name in [name for name in commands if not processes.runs(name)]:
             ended = processes.status(name)
-            if name == SERVING and ended == 0 and folder.finished:
-                return True
+            if name.startswith(SERVING) and ended == 0 and (name != SERVING or folder.finished):
+                del commands[name]
+                if not any(each.startswith(SERVING) for each in commands):
+                    return True
+                continue
             if ended == BAD_INPUT:
                 raise InputError(processes.last_line(name))
             if lease is not None:
@@ -277,13 +319,30 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
     setup = Setup.read(folder)
     run_id, since_s = when_there_is_room(lambda: _run_id(folder))
     run = travelling(setup, run_id, since_s, site.credentials.clients.certificate)
-    with MqttTransport(Link(site), run, setup.ues, Topics(site.federation), barred=barred) as transport:
+    topics, days_left = Topics(site.federation), site.credentials.days_left
+    with (
+        _backhaul(setup, folder) as backhaul,
+        MqttTransport(Link(site), run, setup.ues, topics, setup.is_cloud, barred=barred) as transport,
+    ):
         try:
-            days_left = site.credentials.days_left
-            serve(setup, transport, folder, wait_for_all=wait_for_all, lease=lease, days_left=days_left)
+            serve(setup, transport, folder, backhaul, lease, days_left, wait_for_all=wait_for_all)
         except LeaseLostError as error:
             print(error, flush=True)
             os._exit(BAD_INPUT)  # without telling devices that the run is over
+
+
+def _backhaul(setup: Setup, folder: Path) -> AbstractContextManager["CloudLink | None"]:
+    """Return the connection of an edge to the cloud; None for any other server."""
+    if setup.own.edge is None:
+        return nullcontext()
+    from perfeds2.deployment.mqtt.backhaul import CloudLink
+
+    if setup.own.cloud is None or setup.own.cloud_credentials is None:
+        raise InputError(
+            "--edge needs --cloud HOST:PORT and --cloud-credentials DIR, to reach the cloud as its device."
+        )
+    cloud = Site.read(setup.own.cloud, "--cloud", Credentials(setup.own.cloud_credentials))
+    return CloudLink.to(cloud, setup, folder)
 
 
 def _run_id(folder: Path) -> tuple[str, float]:

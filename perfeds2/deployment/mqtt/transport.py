@@ -66,6 +66,7 @@ class MqttTransport:
     run: Run
     ues: int
     topics: Topics = field(default_factory=Topics)
+    keeps_jobs: bool = False  # devices that leave keep their job, which is sent again when they are back
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _replies: queue.SimpleQueue[Reply] = field(default_factory=queue.SimpleQueue)
     _peers: defaultdict[int, Peer] = field(default_factory=lambda: defaultdict(Peer))  # by UE
@@ -305,7 +306,10 @@ class MqttTransport:
     def _leave(self, ue: int) -> None:
         self._coming.pop(ue, None)
         self._peers[ue].session = None
-        self._presence.discard(ue)
+        if self.keeps_jobs:
+            self._troubles.setdefault(ue, "is away; its job waits for it")
+        else:
+            self._presence.discard(ue)
 
     def _take_part(self, ue: int, ticket: int, part: str, data: bytes, received_s: float) -> None:
         peer = self._peers[ue]
