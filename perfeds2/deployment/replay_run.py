@@ -8,7 +8,8 @@ import numpy as np
 
 from perfeds2.deployment.calibrate import LAPS, read_laps
 from perfeds2.deployment.device import compute_job, kept_at_first
-from perfeds2.deployment.merging import handed_out, merged, noise_on
+from perfeds2.deployment.edge import EDGES, read_adoptions
+from perfeds2.deployment.merging import Handed, handed_out, merged, noise_on
 from perfeds2.deployment.setup import Setup, data_folder, read_timeline
 from perfeds2.deployment.transport import Arrays
 from perfeds2.deployment.validate import shortened
@@ -16,9 +17,11 @@ from perfeds2.errors import InputError
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.task import Task
 from perfeds2.runs.store import load_arrays
+from perfeds2.timeline.cloud import Cloud, edge_versions, joined
 from perfeds2.timeline.record import Timeline
 
 TARGET = 1e-5
+CLOUD = -1  # number of the cloud, or of the only server, among those of edges
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,19 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
     if not (path / "summary.json").exists() or not (path / "model.safetensors").exists():
         raise InputError(f"{path} has no finished run; give the folder of a finished federation.")
     setup = Setup.read(path)
-    timeline = read_timeline(path)
+    if setup.own.edge is not None:
+        raise InputError(
+            f"{path} is the run of an edge; give the folder of the cloud, with those of its edges in edges/."
+        )
     weights, _ = load_arrays(path / "model.safetensors")
-    scales, learner = _clipped(path), setup.secret_learner(path)
+    timeline, scales = read_timeline(path), {CLOUD: _clipped(path)}
+    if setup.is_cloud:
+        timeline, setup = joined_timeline(path, setup), setup.edges[0]
+        scales |= {edge: _clipped(path / EDGES / str(edge)) for edge in range(setup.own.cells or 0)}
+    learner = setup.secret_learner(path)
     if setup.own.app_module is None:
         tasks = [setup.task(0)] * timeline.population
-        if not scales:  # the simulator's loop cannot clip as the server did
+        if not any(scales.values()):  # the simulator's loop cannot clip as the server did
             again = replay(tasks[0], timeline, learner, setup.seed)
             agreement = compare_weights(timeline, weights, {name: np.asarray(values) for name, values in again.items()})
             if agreement.holds:  # otherwise rounding may have moved an activation across the kink of a ReLU
@@ -72,6 +82,50 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
         tasks = [setup.task(ue, data_folder("--device-data", data_folders, ue)) for ue in range(timeline.population)]
     return replace(
         compare_weights(timeline, weights, _job_by_job(setup, learner, timeline, tasks, scales)), job_by_job=True
+    )
+
+
+def joined_timeline(path: Path, setup: Setup) -> Timeline:
+    """Return the timeline of a cloud with all of its edges, whose run folders are in edges/.
+
+    An edge's clock starts when it gets the cloud's first model. As clocks differ, the rounds of a job are moved to
+    between the time at which the cloud made its model and that at which the answer arrived.
+
+    Raises:
+        InputError: A run folder is missing, or rounds are missing in it.
+    """
+    cloud, edges = read_timeline(path), list[Timeline]()
+    handed, count = np.zeros((cloud.rounds, setup.ues), bool), setup.own.edge_rounds or 1
+    for edge in range(setup.ues):
+        own, starts = read_timeline(path / EDGES / str(edge)), read_adoptions(path / EDGES / str(edge))
+        versions, merged = np.array([each.version for each in starts]), cloud.ues == edge
+        answers = int(merged.sum())
+        if (
+            [each.round for each in starts] != list(range(0, count * len(starts), count))
+            or versions[:answers].tolist() != cloud.versions[merged].tolist()
+            or versions[0] != 0
+            or own.rounds < count * answers
+        ):
+            raise InputError(
+                f"edge {edge} and the cloud do not tell the same story: a server lost its newest checkpoints, or the edge "
+                f"came late. Such a run cannot be replayed."
+            )
+        segment = np.arange(own.rounds) // count
+        arrived_s = np.append(cloud.arrival_s[merged], np.full(len(starts), np.inf))[segment]
+        edges.append(
+            replace(own, time_s=np.clip(own.time_s - starts[0].time_s, cloud.start_s[versions][segment], arrived_s))
+        )
+        handed[versions[1:] - 1, edge] = True
+    size = setup.edges[0].ues
+    return joined(
+        edges,
+        [np.arange(edge * size, (edge + 1) * size) for edge in range(setup.ues)],
+        count,
+        cells=cloud.ues,
+        staleness=cloud.staleness,
+        arrival_s=cloud.arrival_s,
+        time_s=cloud.time_s,
+        handed=handed,
     )
 
 
@@ -90,25 +144,64 @@ def _job_by_job(
     learner: Learner,
     timeline: Timeline,
     tasks: Sequence[Task],
-    scales: Mapping[tuple[int, int], float],
+    scales: Mapping[int, Mapping[tuple[int, int], float]],
 ) -> Arrays:
-    """Compute every job with the device's own program. Keeps every version of the model in memory."""
-    first = dict(setup.first_params())
+    """Compute every job with the device's own program. Keeps every version of the model in memory.
+
+    Args:
+        setup: The setup of the server of the devices.
+        learner: The same server's learner.
+        timeline: Which jobs were merged when.
+        tasks: What each UE trains on.
+        scales: Factors of clipped updates, by edge (or ``CLOUD``: the only server, or the cloud), sender and version.
+    """
+    first, cloud, (rounds, own_versions) = dict(setup.first_params()), timeline.cloud, edge_versions(timeline)
     merging = learner.merge.init(first, timeline.population)
     models = [handed_out(first, learner, merging)]
     kept = dict.fromkeys(range(timeline.population), kept_at_first(learner, first))
+    above = None if cloud is None else _CloudModels(cloud, scales[CLOUD], models[0])
     for number, (ues, versions) in enumerate(zip(timeline.ues.tolist(), timeline.versions.tolist(), strict=True)):
-        updates, handed = [], [models[version] for version in versions]
-        for ue, version in zip(ues, versions, strict=True):
-            update, left = compute_job(setup, tasks[ue], models[version], ue, version, kept[ue])
-            scale = scales.get((ue, version))
+        edge = CLOUD if above is None else int(above.cloud.cell[number])
+        newest = models[-1] if above is None else above.newest[edge]
+        updates, handed, senders = [], [models[version] for version in versions], []
+        for ue, start, version in zip(ues, handed, own_versions[number].tolist(), strict=True):
+            update, left = compute_job(setup, tasks[ue], start, ue, version, kept[ue])
+            scale = scales[edge].get((ue - max(edge, 0) * setup.ues, version))
             kept[ue] = kept[ue] if scale == 0 else left  # as on a device that is gone
             updates.append(update if scale is None else shortened(update, scale))
-        senders = [(ue, number - version) for ue, version in zip(ues, versions, strict=True)]
+            senders.append((ue, int(rounds[number]) - version))
         noise = noise_on(first, learner, number)
-        model, merging = merged(models[-1].params, updates, learner, merging, senders, handed, noise)
+        model, merging = merged(newest.params, updates, learner, merging, senders, handed, noise)
         models.append(handed_out(model, learner, merging))
-    return models[-1].params
+        if above is not None:
+            above.after(number, models, learner)
+    return models[-1].params if above is None else above.params
+
+
+class _CloudModels:
+    """The models of a cloud and its edges, while jobs are computed again."""
+
+    def __init__(self, cloud: Cloud, scales: Mapping[tuple[int, int], float], first: Handed) -> None:
+        self.cloud, self.scales, self.params = cloud, scales, first.params
+        self.newest, self.handed = [first] * cloud.edges, [first.params] * cloud.edges
+        self.made = [0] * cloud.edges  # number of each edge's newest model
+        self.round = 0
+
+    def after(self, row: int, models: list[Handed], learner: Learner) -> None:
+        """Take the model that a row has made, and play the cloud rounds that follow it."""
+        edge = self.cloud.cell[row]
+        self.newest[edge], self.made[edge] = models[-1], row + 1
+        while self.round < self.cloud.rows.size and self.cloud.rows[self.round] == row + 1:
+            changes = []
+            for edge, staleness in zip(self.cloud.cells[self.round], self.cloud.staleness[self.round], strict=True):
+                change = {name: value - self.newest[edge].params[name] for name, value in self.handed[edge].items()}
+                scale = self.scales.get((int(edge), self.round - int(staleness)))
+                changes.append(change if scale is None else shortened(change, scale))
+            self.params, _ = merged(self.params, changes, Learner(learner.objective, beta=1.0))
+            for edge in np.flatnonzero(self.cloud.handed[self.round]):
+                self.handed[edge] = self.params
+                self.newest[edge] = models[self.made[edge]] = handed_out(self.params, learner, None)
+            self.round += 1
 
 
 def compare_weights(timeline: Timeline, weights: Arrays, again: Arrays) -> Agreement:

@@ -24,7 +24,7 @@ from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError, input_errors
 from perfeds2.files import write_atomically, write_text
 from perfeds2.learning.data import Data
-from perfeds2.learning.merges import Mean
+from perfeds2.learning.merges import Stateless
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
@@ -236,7 +236,7 @@ class Setup:
             "noise (--dp-noise, --epsilon)": algorithm.learner.noise is not None,
             "--secure-aggregation": self.spec.privacy.secure_aggregation,
             f"--schedule {self.spec.protocol.schedule}": self.spec.protocol.schedule.value is not None,
-            f"the merge of {algorithm.name}": not isinstance(algorithm.learner.merge, Mean),
+            f"the merge of {algorithm.name}": not isinstance(algorithm.learner.merge, Stateless),
         }
         for what, is_given in refused.items():
             if is_given:

@@ -1,0 +1,80 @@
+"""Do two edge servers and a cloud work as processes on one machine, whichever is killed, and does the simulator agree?"""
+
+import os
+import signal
+
+import pytest
+
+pytest.importorskip("paho")
+
+from perfeds2.deployment.audit import verify_log
+from perfeds2.deployment.mqtt.runs import run_locally
+from perfeds2.deployment.replay_run import joined_timeline, replay_run
+from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.status import read_status
+from perfeds2.errors import InputError
+
+TOLD = {"devices": 4, "cells": 2, "edge-rounds": 2, "quorum": 1}
+
+
+@pytest.mark.slow
+def test_a_killed_edge_and_a_killed_cloud_go_on_and_the_simulator_agrees(tmp_path):
+    """Updates are clipped at both levels, so that the replay has to do that, too."""
+    out, killed = tmp_path / "run", {}
+    setup = Setup.from_texts(TOLD | {"rounds": 6, "slow": "0=0.1,1=0.1,2=0.1,3=0.1", "norm-bound": 0.05})
+
+    def kill(_status):
+        for folder, first in ((out, 2), (out / "edges" / "1", 5)):
+            status = read_status(folder)
+            if folder not in killed and status is not None and status.round >= first:
+                killed[folder] = status.round
+                os.kill(status.process, signal.SIGKILL)
+
+    run_locally(setup, out, show=kill, broker="embedded")
+    assert len(killed) == 2
+    for folder in (out, *killed):
+        verify_log(folder)
+        assert (folder / "report.html").exists()
+        assert "resumed: rounds" in (folder / "events.log").read_text()
+    timeline = joined_timeline(out, setup)
+    assert timeline.population == 4
+    assert timeline.cloud is not None
+    assert timeline.cloud.rows.size == 6
+    agreement = replay_run(out)
+    assert agreement.relative <= 1e-6
+    assert agreement.job_by_job
+    with pytest.raises(InputError, match="give the folder of the cloud"):
+        replay_run(out / "edges" / "0")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"devices": 5}, "--devices to be a multiple"),
+        ({"edge": 2}, "--edge to be below it"),
+        ({"quorum": 3}, "quorum must be at most the number of UEs, 2"),
+        ({"cloud-quorum": 3}, "quorum must be at most the number of UEs, 2"),
+        ({"cloud-quorum": 1, "cloud-staleness": 0}, "must be at least the number of edges"),
+        (
+            {"secure-aggregation": True, "clip": 1.0, "devices": 6, "quorum": 3},
+            "--secure-aggregation does not work with --cells",
+        ),
+        ({"dp-noise": 1.0, "clip": 1.0}, "noise .* does not work with --cells"),
+        ({"algorithm": "FedAdam"}, "the merge of FedAdam does not work with --cells"),
+        ({"cells": None, "edge": 0}, "--edge needs --cells"),
+    ],
+)
+def test_what_does_not_fit_cells_is_refused_in_a_sentence(given, said):
+    with pytest.raises(InputError, match=said):
+        Setup.from_texts(TOLD | given)
+
+
+def test_each_edge_has_its_own_part_of_the_devices():
+    cloud = Setup.from_texts(TOLD | {"slow": "1=2,3=4", "quorum": 2, "cloud-quorum": 1, "cloud-staleness": 3})
+    assert (cloud.ues, [edge.ues for edge in cloud.edges]) == (2, [2, 2])
+    assert [edge.ue_of(device) for edge in cloud.edges for device in range(2)] == [0, 1, 2, 3]
+    assert [edge.own.slow for edge in cloud.edges] == [{1: 2.0}, {1: 4.0}]
+    above, below = cloud.algorithm, cloud.edges[1].algorithm
+    assert (above.protocol.quorum, above.protocol.max_staleness, above.protocol.stale) == (1, 3, "wait")
+    assert (below.protocol.quorum, above.learner.beta) == (2, 1.0)
+    assert Setup.from_toml(cloud.edges[1].to_toml()) == cloud.edges[1]
