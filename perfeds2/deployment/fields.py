@@ -1,5 +1,6 @@
 """Declare a federation's settings: those of the simulator's spec that apply to it, and its own."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -60,10 +61,6 @@ class DeploymentSpec(Section, title="Federation"):
     readmit_s: Seconds = setting(300.0, "SECONDS", "Time until an excluded device is readmitted; 0 is never.")
     wait_s: Seconds = setting(600.0, "SECONDS", "Time to wait for a quorum of devices; 0 is no limit.")
     metrics_port: Port = setting(0, "PORT", "Loopback port for /metrics and /healthz; 0 is none.")
-    cells: Count | None = setting(None, "N", "Edge servers below a cloud, each with its part of the devices.")
-    edge_rounds: Count | None = setting(None, "N", "Rounds of an edge between two exchanges with the cloud.", shown="1")
-    cloud_quorum: Count | None = setting(None, "N", "Edges that close a round of the cloud.", shown="all")
-    cloud_staleness: Index | None = setting(None, "S", "Staleness bound of the cloud.", shown="none")
     edge: Index | None = setting(None, "N", "The edge that this server is; without it, the cloud.")
     cloud: str | None = setting(None, "HOST:PORT", "Address of the cloud's broker, for an edge.")
     cloud_credentials: Path | None = setting(None, "DIR", "Credentials of an edge as a device of the cloud.")
@@ -98,6 +95,7 @@ ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, a simulation sever
 FOLLOWED_FIELDS = {  # sections not listed apply in full; devices have real radios, processors and batteries
     "task": ("name", "model", "labels_per_ue", "split", "data_dir"),
     "cell": ("ues",),
+    "cells": ("sites", "edge_rounds", "cloud_quorum", "cloud_staleness"),
     "radio": ("bits",),
     "energy": (),
     "protocol": ("quorum", "max_staleness", "stale", "rest_rounds", "schedule"),
@@ -106,7 +104,8 @@ FOLLOWED_FIELDS = {  # sections not listed apply in full; devices have real radi
 FOLLOWED = [
     replace(
         each,
-        **{"description": each.description.replace(", or your own", "")} | RENAMED.get((each.section, each.key), {}),
+        **{"description": re.sub(r", or your own|, or FILE.csv of base stations| on a grid", "", each.description)}
+        | RENAMED.get((each.section, each.key), {}),
     )
     for each in settings_of(SECTIONS | sections_of(OwnSections))
     if each.key in FOLLOWED_FIELDS.get(each.section, (each.key,))

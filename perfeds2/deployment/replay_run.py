@@ -67,7 +67,7 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
     timeline, scales = read_timeline(path), {CLOUD: _clipped(path)}
     if setup.is_cloud:
         timeline, setup = joined_timeline(path, setup), setup.edges[0]
-        scales |= {edge: _clipped(path / EDGES / str(edge)) for edge in range(setup.own.cells or 0)}
+        scales |= {edge: _clipped(path / EDGES / str(edge)) for edge in range(setup.cells or 0)}
     learner = setup.secret_learner(path)
     if setup.own.app_module is None:
         tasks = [setup.task(0)] * timeline.population
@@ -95,7 +95,7 @@ def joined_timeline(path: Path, setup: Setup) -> Timeline:
         InputError: A run folder is missing, or rounds are missing in it.
     """
     cloud, edges = read_timeline(path), list[Timeline]()
-    handed, count = np.zeros((cloud.rounds, setup.ues), bool), setup.own.edge_rounds or 1
+    handed, count = np.zeros((cloud.rounds, setup.ues), bool), setup.spec.cells.edge_rounds or 1
     for edge in range(setup.ues):
         own, starts = read_timeline(path / EDGES / str(edge)), read_adoptions(path / EDGES / str(edge))
         versions, merged = np.array([each.version for each in starts]), cloud.ues == edge

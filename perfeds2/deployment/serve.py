@@ -169,7 +169,7 @@ def _play(
             federation.step()
             tell("training")
         return None
-    edge = Edge(federation, backhaul, setup.own.edge_rounds or 1)
+    edge = Edge(federation, backhaul, setup.spec.cells.edge_rounds or 1)
     while edge.last is None:
         edge.exchange()
         federation.step(EXCHANGE_EVERY_S)

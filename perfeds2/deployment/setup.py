@@ -30,7 +30,7 @@ from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
 from perfeds2.spec.build import Algorithm, make_learner
-from perfeds2.spec.fields import LearningSpec, Spec
+from perfeds2.spec.fields import CellsSpec, LearningSpec, Spec
 from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind, load_source
 from perfeds2.spec.privacy import losses_by_merges, refuse_unless_summable, with_noise_before
@@ -59,27 +59,31 @@ class Setup:
         return self.spec.run.seeds[0]
 
     @property
+    def cells(self) -> int | None:
+        """Return the number of edge servers below a cloud; None if there is no cloud."""
+        return self.spec.cells.sites if isinstance(self.spec.cells.sites, int) else None
+
+    @property
     def is_cloud(self) -> bool:
         """Return whether the server's devices are edge servers."""
-        return self.own.cells is not None and self.own.edge is None
+        return self.cells is not None and self.own.edge is None
 
     @property
     def ues(self) -> int:
         """Return how many devices the server has: all, those of an edge, or in a cloud, its edges."""
-        cells = self.own.cells or 1
+        cells = self.cells or 1
         return cells if self.is_cloud else self.spec.cell.ues // cells
 
     @property
     def server_spec(self) -> Spec:
         """Return the spec of this server's own rounds, with its devices as the UEs."""
-        spec, own = self.spec, self.own
-        protocol = spec.protocol
+        spec, cells, protocol = self.spec, self.spec.cells, self.spec.protocol
         if self.is_cloud:
-            bound = "unbounded" if own.cloud_staleness is None else own.cloud_staleness
-            rules = {"quorum": own.cloud_quorum or self.ues, "max_staleness": bound, "stale": "wait"}
+            bound = "unbounded" if cells.cloud_staleness is None else cells.cloud_staleness
+            rules = {"quorum": cells.cloud_quorum or self.ues, "max_staleness": bound, "stale": "wait"}
             protocol = protocol.model_copy(update=rules)
         cell = spec.cell.model_copy(update={"ues": self.ues})
-        return spec.model_copy(update={"cell": cell, "protocol": protocol})
+        return spec.model_copy(update={"cell": cell, "protocol": protocol, "cells": CellsSpec()})
 
     def ue_of(self, device: int) -> int:
         """Return the UE of the whole federation that a device of this server is."""
@@ -88,14 +92,14 @@ class Setup:
     @property
     def edges(self) -> list["Setup"]:
         """Return the setups of a cloud's edges."""
-        size, own = self.spec.cell.ues // (self.own.cells or 1), self.own
+        size, own = self.spec.cell.ues // (self.cells or 1), self.own
 
         def part(values: dict[int, float], edge: int) -> dict[int, float]:
             return {ue % size: value for ue, value in values.items() if ue // size == edge}
 
         return [
             self.with_own(edge=edge, slow=part(own.slow, edge), uplink_bps=part(own.uplink_bps, edge))
-            for edge in range(own.cells or 0)
+            for edge in range(self.cells or 0)
         ]
 
     @property
@@ -222,16 +226,12 @@ class Setup:
         Raises:
             InputError: They do not.
         """
-        own, devices = self.own, self.spec.cell.ues
-        if own.cells is None:
-            if own.edge is not None:
-                raise InputError("--edge needs --cells, the number of edges.")
+        edge, cells = self.own.edge, self.cells
+        if edge is not None and edge >= (cells or 0):
+            raise InputError(f"--edge {edge} must be below the number of edges, {cells or 0} (--cells).")
+        if cells is None:
             return
-        if devices % own.cells or (own.edge or 0) >= own.cells:
-            raise InputError(
-                f"--cells {own.cells} needs --devices to be a multiple of it and --edge to be below it; got {devices} and {own.edge}."
-            )
-        size, algorithm = devices // own.cells, self.with_own(edge=0).algorithm
+        algorithm = self.with_own(edge=0).algorithm
         refused = {
             "noise (--dp-noise, --epsilon)": algorithm.learner.noise is not None,
             "--secure-aggregation": self.spec.privacy.secure_aggregation,
@@ -241,11 +241,10 @@ class Setup:
         for what, is_given in refused.items():
             if is_given:
                 raise InputError(f"{what} does not work with --cells; leave one of them out.")
-        with input_errors(f"--cells {own.cells} with {size} devices per edge"):
-            algorithm.protocol.check(size)
+        with input_errors(f"--cells {cells}"):
             cloud = self.with_own(edge=None).algorithm.protocol
-            cloud.check(own.cells)
-            if (cloud.most_at_work or own.cells) < own.cells:
+            cloud.check(cells)
+            if (cloud.most_at_work or cells) < cells:
                 raise ValueError("--cloud-quorum times (--cloud-staleness + 1) must be at least the number of edges.")
 
     def to_toml(self) -> str:

@@ -50,9 +50,9 @@ def test_a_killed_edge_and_a_killed_cloud_go_on_and_the_simulator_agrees(tmp_pat
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"devices": 5}, "--devices to be a multiple"),
-        ({"edge": 2}, "--edge to be below it"),
-        ({"quorum": 3}, "quorum must be at most the number of UEs, 2"),
+        ({"devices": 5}, "must be a multiple of the number of cells, 2"),
+        ({"edge": 2}, "--edge 2 must be below the number of edges, 2"),
+        ({"quorum": 3}, "--quorum must be from 1 to the number of UEs of a cell, 2"),
         ({"cloud-quorum": 3}, "quorum must be at most the number of UEs, 2"),
         ({"cloud-quorum": 1, "cloud-staleness": 0}, "must be at least the number of edges"),
         (
@@ -61,7 +61,7 @@ def test_a_killed_edge_and_a_killed_cloud_go_on_and_the_simulator_agrees(tmp_pat
         ),
         ({"dp-noise": 1.0, "clip": 1.0}, "noise .* does not work with --cells"),
         ({"algorithm": "FedAdam"}, "the merge of FedAdam does not work with --cells"),
-        ({"cells": None, "edge": 0}, "--edge needs --cells"),
+        ({"cells": None, "edge": 0}, "--edge 0 must be below the number of edges, 0"),
     ],
 )
 def test_what_does_not_fit_cells_is_refused_in_a_sentence(given, said):

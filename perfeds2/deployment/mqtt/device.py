@@ -38,7 +38,7 @@ from perfeds2.learning.task import Task
 
 UNREADABLE = "the run's announcement cannot be read; is perfeds2 here older than on the server?"
 LOOK_EVERY_S = 0.1  # whether a job is still wanted
-IMPOSED = ("slow", "uplink-bps", "cells", "edge", "edge-rounds")  # deployment settings that devices are told
+IMPOSED = ("slow", "uplink-bps", "edge")  # deployment settings that devices are told
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir")
 
 
