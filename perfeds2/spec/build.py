@@ -169,11 +169,13 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
 def _refuse_at_edges(spec: Spec, algorithm: Algorithm) -> None:
     """Refuse what edges below a cloud do not support."""
     cloud_protocol(spec)
+    if algorithm.mode == "SYN" and spec.radio.mobility not in (None, "none"):
+        raise InputError(
+            f"a round of {algorithm.name} waits for all UEs of a cell, and UEs move to others. Use other --algorithms."
+        )
     privacy, why = spec.privacy, ""
     if algorithm.schedule is not None or algorithm.protocol.drafts:
         why = f"the rounds of {algorithm.name} are planned for one server, and edges close theirs on the first arrivals"
-    elif algorithm.mode == "SYN" and spec.radio.mobility not in (None, "none"):
-        why = f"a round of {algorithm.name} waits for all UEs of a cell, and UEs move to others"
     elif limits_energy(spec):
         why = "an edge whose UEs have spent their energy would stop the cloud"
     elif privacy.noise is not None or privacy.epsilon is not None or privacy.secure_aggregation:
