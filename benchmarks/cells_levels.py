@@ -1,26 +1,28 @@
 """Does it help to close rounds early at the edge, at the cloud, or at both, and when?
 
     python -m benchmarks.cells_levels --out levels
+    python -m benchmarks.cells_levels --out levels --equal-steps
     python -m benchmarks.cells_levels --out levels --task mnist --data-dir data --seeds 20 --horizon-s 120
 
 Four cells below a cloud. An edge closes a round on all of its UEs (sync) or on a third of them (semi); the cloud merges
 all edges or the first half to arrive. An edge sends its model after it has merged two uploads per UE, whatever its
 quorum. Flat federations merge every upload at the cloud, on all UEs or a third of them. The backhaul is free or about as slow as
-an edge round, and cells have equal bands or bands in the ratio 8 : 4 : 2 : 1. Each number is the time to a target accuracy of
+an edge round, and cells have equal bands or bands in the ratio 8 : 4 : 2 : 1. With the same step size, a model that merges fewer uploads per
+round moves further per upload; --equal-steps scales the step sizes to undo this. Each number is the time to a target accuracy of
 the cloud's model after a personal step, relative to sync at both levels with the same seed: the geometric mean with a
 95 % interval. Every finished seed is added to levels.json, and running the same command again trains only what is
 missing. The tables are written to levels.md.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.hierfavg import RADIUS_M, TASKS, Curve, Kept, markdown, seeds_at_once, train_all
-from perfeds2.allocation.bandwidth import Uplink
+from perfeds2.allocation.bandwidth import equal_share, in_each_cell
 from perfeds2.files import write_text
 from perfeds2.learning.objectives import PerFed
 from perfeds2.learning.replay import Learner
@@ -56,25 +58,13 @@ def network(seed: int, equal: bool, backhaul_s: float) -> Cells:
     return make_cells(drawn, sites, RADIUS_M, backhaul_s=backhaul_s)
 
 
-def shared_by_cell(cells: Cells) -> Callable[[Uplink], np.ndarray]:
-    """Return the policy that shares each cell's band equally among its UEs."""
-
-    def policy(uplink: Uplink) -> np.ndarray:
-        band_hz, sends = np.zeros(uplink.bits.size), uplink.bits > 0
-        for cell, own in zip(cells.cells, cells.ues, strict=True):
-            band_hz[own] = sends[own] * cell.bandwidth_hz / max(sends[own].sum(), 1)
-        return band_hz
-
-    return policy
-
-
 def played(cells: Cells, levels: tuple[bool, ...], bits: float, samples: int, horizon_s: float) -> Timeline:
     """Return the timeline of one combination."""
     if len(levels) == 1:
         protocol = Protocol(UES // 3, 5) if levels[0] else Protocol(UES)
         # Each upload and each model crosses the backhaul, which is added to the time a job takes.
         whole = replace(cells.whole, downlink_s=cells.whole.downlink_s + 2 * float(cells.backhaul_s[0]))
-        policy = shared_by_cell(cells)
+        policy = in_each_cell(equal_share, cells.ues, [cell.bandwidth_hz for cell in cells.cells])
         return simulate(whole, protocol, payload_bits=bits, samples=samples, horizon_s=horizon_s, bandwidth=policy)
     edge, cloud = levels
     quorum = EACH // 3 if edge else EACH
@@ -89,9 +79,15 @@ def played(cells: Cells, levels: tuple[bool, ...], bits: float, samples: int, ho
     )
 
 
+def step_size(given: argparse.Namespace, levels: tuple[bool, ...]) -> float:
+    """Return β. A model that closes early moves further per upload; ``--equal-steps`` scales β to undo this."""
+    merged = [share if early else 1.0 for early, share in zip(levels, (1 / 3, 1 / 2), strict=False)]
+    return given.beta * 6 * float(np.prod(merged)) if given.equal_steps else given.beta
+
+
 def train_level(given: argparse.Namespace, name: str, equal: bool, backhaul_s: float, seeds: list[int]) -> list[Curve]:
     """Train some seeds of one combination."""
-    learner, lanes = Learner(PerFed(0.03), beta=0.07, batch=40), []
+    learner, lanes = Learner(PerFed(0.03), beta=step_size(given, LEVELS[name]), batch=40), []
     for seed in seeds:
         task = TASKS[given.task](UES, given.labels_per_ue, seed, given.data_dir)
         cells = network(seed, equal, backhaul_s)
@@ -114,7 +110,8 @@ def compared(times_s: np.ndarray, to_s: np.ndarray) -> list[str]:
         return [reached, "", ""]
     mean, low, high = mean_and_interval(np.log(times_s[both] / to_s[both]))
     interval = "" if low is None or high is None else f" ({np.exp(low):.2f} to {np.exp(high):.2f})"
-    return [reached, f"{np.median(times_s):.0f} s", f"{np.exp(mean):.2f}{interval}"]
+    middle = np.median(times_s)
+    return [reached, f"{middle:.0f} s" if np.isfinite(middle) else "later", f"{np.exp(mean):.2f}{interval}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--horizon-s", type=float, default=60.0)
     parser.add_argument("--looks", type=int, default=100, help="Evaluations of a training.")
     parser.add_argument("--slow-s", type=float, default=0.2, help="Delay of the slow backhaul.")
+    parser.add_argument("--beta", type=float, default=0.07)
+    parser.add_argument("--equal-steps", action="store_true", help="Move equally far per upload in all combinations.")
     parser.add_argument("--target", type=float, default=0.8)
     parser.add_argument("--out", type=Path, default=Path("levels"))
     given = parser.parse_args(arguments)
@@ -136,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             times, lines = {}, []
             for name in LEVELS:
                 key = f"{given.task}, {name}, {'equal' if equal else 'unequal'}, {backhaul_s} s, {given.horizon_s} s"
+                key += f", step {step_size(given, LEVELS[name]):.3g}"
                 curves = kept.curves(
                     key,
                     given.seeds,

@@ -1,8 +1,10 @@
 """Do the benchmarks of many cells train what they say, and keep what they have trained?"""
 
 import json
+from argparse import Namespace
 
 import numpy as np
+import pytest
 
 from benchmarks import cells_levels, hierfavg
 from perfeds2.learning.partition import Samples
@@ -59,3 +61,11 @@ def test_times_are_compared_seed_by_seed():
         "0.50 (0.50 to 0.50)",
     ]
     assert cells_levels.compared(np.array([np.inf]), np.array([1.0])) == ["0/1", "", ""]
+
+
+def test_equal_steps_move_equally_far_per_upload():
+    given = Namespace(beta=0.07, equal_steps=True)
+    steps = {name: cells_levels.step_size(given, levels) for name, levels in cells_levels.LEVELS.items()}
+    assert steps["semi, semi"] == pytest.approx(0.07)
+    assert steps["sync, sync"] == steps["flat, sync"] == pytest.approx(0.42)
+    assert steps["semi, sync"] == steps["flat, semi"] == pytest.approx(0.14)

@@ -41,7 +41,7 @@ from perfeds2.learning.payload import largest, numbers_sent, quantised
 from perfeds2.learning.returns import expect_like, expect_pair
 from perfeds2.learning.script import Script
 from perfeds2.learning.settings import Structure, split, traced
-from perfeds2.learning.task import Task
+from perfeds2.learning.task import Task, weight_shapes
 from perfeds2.theory.constants import ALPHA
 from perfeds2.timeline.record import Timeline
 
@@ -214,24 +214,20 @@ def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
     sizes = {"slots": script.slots, "ues": task.ues, "all_sent": learner.top_k is None}
     state = _start(first_weights(task.model, as_int32(seed)), numbers, structures=structures, **sizes)
     if script.cloud is not None:
-        refuse_with_cells(task.model, learner)
+        if why := why_not_at_edges(task.model, learner):
+            raise ValueError(f"{why}; merge at the cloud (--merge-at cloud).")
         return replace(state, edges=Edges.at_start(state.params, script.cloud))
     return state if learner.feedback is None else replace(state, reported=jnp.full(task.ues, jnp.nan))
 
 
-def refuse_with_cells(model: Model, learner: Learner) -> None:
-    """Raise ValueError if a learner cannot merge at edges, each of which knows only its own UEs."""
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    kept = jax.eval_shape(lambda params: learner.merge.init(params, 1), params)
-    reasons = {
-        f"the merge {type(learner.merge).__name__} keeps state at one server": bool(jax.tree.leaves(kept)),
-        "noise that rounds share needs one server": learner.bands > 1,
-        "a schedule with feedback needs one server": learner.feedback is not None,
-        "this merge takes undrafted updates at one server": isinstance(learner.merge, Undrafted),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise ValueError(f"{reason}, but many cells have one each; merge at the cloud (--merge-at cloud).")
+def why_not_at_edges(model: Model, learner: Learner) -> str:
+    """Return why a learner cannot merge at edges, each of which knows only its own UEs; empty if it can."""
+    kept = jax.eval_shape(lambda params: learner.merge.init(params, 1), weight_shapes(model))
+    if jax.tree.leaves(kept) or isinstance(learner.merge, Undrafted):
+        return f"the merge {type(learner.merge).__name__} keeps state at one server"
+    if learner.bands > 1:
+        return "noise that rounds share is drawn at one server"
+    return "" if learner.feedback is None else "a schedule with feedback needs one server"
 
 
 @partial(jax.jit, static_argnums=0)

@@ -39,7 +39,7 @@ from perfeds2.learning.methods.feddyn import FedDyn
 from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.objectives import Adapting
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.replay import Learner, why_not_at_edges
 from perfeds2.learning.task import cycles_per_sample
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells
@@ -182,6 +182,7 @@ def _refuse_at_edges(spec: Spec, algorithm: Algorithm) -> None:
         why = "privacy is accounted for one server"
     elif str(spec.protocol.shares) != "equal":
         why = "--shares are targets of one server"
+    why = why or why_not_at_edges(model_of(spec), algorithm.learner)
     if why:
         raise InputError(
             f"--cells with edge servers cannot be used here: {why}. Use --merge-at cloud, or leave it out."

@@ -9,6 +9,7 @@ import optax
 import pytest
 from two_levels_twin import cloud_of, many_cells, replay_cells_slowly
 
+from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.methods.fedasync import FedAsync
@@ -20,6 +21,8 @@ from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import load_checkpoint, save_checkpoint
+from perfeds2.spec.build import check
+from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
@@ -152,10 +155,17 @@ def test_staleness_is_that_of_the_edge():
     ("learner", "words"),
     [
         (Learner(FedAvg(), merge=Optax(optax.adam(0.01))), "the merge Optax keeps state at one server"),
-        (Learner(FedAvg(), clip=1.0, noise=1.0, bands=2), "noise that rounds share"),
+        (Learner(FedAvg(), clip=1.0, noise=1.0, bands=2), "noise that rounds share is drawn"),
         (Learner(FedAvg(), feedback="loss"), "feedback"),
     ],
 )
 def test_what_needs_one_server_is_refused(learner, words):
     with pytest.raises(ValueError, match=f"{words}.*--merge-at cloud"):
         replay(task(), uneven(), learner)
+
+
+@pytest.mark.parametrize("name", ["SCAFFOLD", "FedAdam", "CA2FL"])
+def test_a_method_that_needs_one_server_is_refused_before_anything_is_simulated(name):
+    spec = spec_from(task="synthetic", ues=6, cells=3, rounds=6, algorithms=[name])
+    with pytest.raises(InputError, match=r"keeps state at one server.*--merge-at cloud"):
+        check(spec, trains=False)
