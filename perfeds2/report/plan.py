@@ -26,6 +26,7 @@ from perfeds2.report.terminal import open_console
 from perfeds2.studies.plan_data import (
     LOOKS,
     NUMBERS,
+    OF_CELLS,
     Candidate,
     Plan,
     map_chart,
@@ -44,6 +45,7 @@ HEADS = [
     "steps",
     "bits",
     "rest",
+    *OF_CELLS,
     "σ",
     "ε",
     "seconds",
@@ -137,7 +139,12 @@ def settings_table(plan: Plan) -> Table:
     asked = plan.candidates[plan.asked]
     both = [plan.best or asked, asked]
     new, old = (each.choice.settings for each in both)
-    rows: Rows = [[name, Span(value, "best" if value != old[name] else ""), old[name]] for name, value in new.items()]
+    cells = any(each.choice.has_cells for each in both)
+    rows: Rows = [
+        [name, Span(value, "best" if value != old[name] else ""), old[name]]
+        for name, value in new.items()
+        if cells or name not in OF_CELLS
+    ]
     rows.append(["seconds, given seeds", *(short_s(each.seconds) if each.trials else "–" for each in both)])
     if plan.is_private:
         rows.append(["noise σ", *(_or_dash(each.noise) for each in both)])
@@ -160,7 +167,8 @@ def candidates_table(plan: Plan, most: int | None = None) -> Table:
     """Return a row per candidate: the best, the requested one, then those that were trained, best verdict first."""
     ranked = ranked_candidates(plan)
     resting = {"rest"} if any(each.choice.rest_rounds > 1 for each in ranked) else set()
-    unused = {"rest", "σ", "ε"} - resting - ({"σ", "ε"} if plan.is_private else set())
+    cells = set(OF_CELLS) if any(each.choice.has_cells for each in ranked) else set()
+    unused = {"rest", *OF_CELLS, "σ", "ε"} - resting - cells - ({"σ", "ε"} if plan.is_private else set())
     shown = [head for head in HEADS if head not in unused]
     columns = [Column(head, "left" if head in ("schedule", "band", "stale") else "right") for head in shown]
     rows: Rows = []

@@ -8,7 +8,7 @@ from perfeds2.spec.names import Value, Values
 from perfeds2.spec.resolve import EACH, flattened, put_flags, resolve
 
 # Settings that determine the defaults of others, and that a reader looks for first.
-FIRST = ("task", "cell", "ues", "radio", "algorithms", "seeds", "horizon_s")
+FIRST = ("task", "cell", "ues", "cells", "merge_at", "radio", "algorithms", "seeds", "horizon_s")
 
 
 def command_line(command: str, spec: Spec, defaults: Mapping[str, Value]) -> str:

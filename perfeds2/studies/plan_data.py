@@ -36,6 +36,7 @@ LOOKS = {  # marker of each verdict
     "breaks a limit": LineStyle("#8A5CC2", (), "X"),
     "not possible": LineStyle("#BCC3CB", (), "_"),
 }
+OF_CELLS = ("edge rounds", "cloud quorum", "reuse")  # settings of many cells
 CLEARLY = 0.75  # share of later evaluations below which a choice that also falls far below the target fails
 
 
@@ -72,21 +73,21 @@ class Choice:
         closes = "first arrivals" if self.schedule == "first" else self.schedule
         steps = f"{self.local_steps} local step{'s' if self.local_steps > 1 else ''}"
         resting = f", {self.rest_rounds} rest rounds" if self.rest_rounds > 1 else ""
-        below = "".join(f", {name} {value}" for name, value in self._of_cells.items())
+        below = "".join(f", {name} {self.settings[name]}" for name in OF_CELLS) if self.has_cells else ""
         return f"{closes}, band {self.bandwidth}, stale {self.stale}, {steps}, {self.bits} bits{resting}{below}"
 
     @property
-    def _of_cells(self) -> dict[str, str]:
-        """Return what differs from a single cell, by name."""
-        found = {"edge rounds": self.edge_rounds, "cloud quorum": self.cloud_quorum, "reuse": self.frequency_reuse}
-        return {name: str(value) for name, value in found.items()} if max(found.values()) > 1 else {}
+    def has_cells(self) -> bool:
+        """Return whether the choice differs from a single cell."""
+        return any(self.settings[name] != "1" for name in OF_CELLS)
 
     @property
     def settings(self) -> dict[str, str]:
         """Return everything that is searched by name, in the order of the columns of tables."""
         names = {"A": str(self.quorum), "S": self.bound, "schedule": self.schedule, "band": self.bandwidth}
         names |= {"stale": self.stale, "local steps": str(self.local_steps), "bits": str(self.bits)}
-        return names | {"rest rounds": str(self.rest_rounds)} | self._of_cells
+        cells = (self.edge_rounds, self.cloud_quorum, self.frequency_reuse)
+        return names | {"rest rounds": str(self.rest_rounds)} | dict(zip(OF_CELLS, map(str, cells), strict=True))
 
     @property
     def without_a_and_s(self) -> "Choice":

@@ -41,3 +41,10 @@ def test_what_goes_without_saying_is_not_said():
     assert command_line("run", spec, DEFAULTS) == "perfeds2 run --ues 30 --quorum 7"
     longer = spec_from(horizon_s=12, algorithms=["PerFedS2"], seeds=[0])
     assert command_line("run", longer, DEFAULTS) == "perfeds2 run --horizon-s 12.0"  # looks follow from it
+
+
+def test_the_quorum_of_a_cell_is_written_where_it_is_not_the_default_of_its_ues():
+    """Of 8 UEs a round closes on 2 by default, of the 4 in each of two cells on 1."""
+    for cells, quorum, said in ((1, 2, False), (2, 1, False), (2, 2, True)):
+        spec = spec_from(ues=8, cells=cells, quorum=quorum)
+        assert ("--quorum" in command_line("run", spec, {})) == said
