@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import perfeds2
+from in_numpy import train_in_numpy
 
 from perfeds2.api import compare
 from perfeds2.commands.common import Study, nested_values
@@ -245,7 +246,8 @@ def test_what_an_algorithm_gets_of_its_own_is_what_it_would_get_alone():
 
 
 @pytest.mark.slow
-def test_notes_are_about_each_ones_own_settings():
+def test_notes_are_about_each_ones_own_settings(monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     small: dict[str, Any] = {
         "ues": 3,
         "batch": 4,

@@ -7,6 +7,7 @@ import pytest
 from hand_made import hand_made_cell, one_hz_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from in_numpy import train_in_numpy
 from random_runs import STALE, Run, runs, uneven_share
 from test_agrees_with_processes import mast_of
 from twin import Battery, Radio, RoundRules, play_with_processes
@@ -235,7 +236,8 @@ def test_a_column_of_the_fleet_file_is_each_ues_own_budget(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_ends_early_says_so_and_keeps_its_last_model():
+def test_a_run_that_ends_early_says_so_and_keeps_its_last_model(monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     result = compare(
         task="synthetic",
         ues=6,

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from in_numpy import train_in_numpy
 from random_runs import Run, runs
 
 from perfeds2.api import compare
@@ -106,7 +107,8 @@ def test_a_spec_says_which_model():
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_cost():
+def test_a_run_says_what_it_cost(monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     result = compare(ues=6, algorithms=["FedAvgS2"], seeds=[0], horizon_s=1, target_accuracy=0.05)
     (row,) = result.summary["algorithms"]
     metrics = result.metrics
