@@ -11,6 +11,7 @@ from command_line import commands as commands_of_ours
 from command_line import perfeds2, train_here, unchecked
 from in_numpy import train_in_numpy
 
+from perfeds2.api import compare
 from perfeds2.commands.common import SettingsCommand, nested_values, take_settings
 from perfeds2.spec.build import check
 from perfeds2.spec.resolve import resolve
@@ -67,6 +68,20 @@ def test_the_examples_of_a_document_run(path, capsys, tmp_path, monkeypatch):
     for block in python_blocks(path):
         exec(compile(block, path.name, "exec"), namespace)
     assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_mistake_in_what_an_example_trains_is_noticed(monkeypatch):
+    class Mistaken:
+        batches = 1
+
+        def __call__(self, *_):
+            raise ValueError("a mistake in an objective")
+
+    train_here(monkeypatch)
+    train_in_numpy(monkeypatch.setattr, traced=True)
+    with pytest.raises(Exception, match="a mistake in an objective"):
+        compare(task="synthetic", ues=4, algorithms=[Mistaken], seeds=[0], rounds=2)
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
