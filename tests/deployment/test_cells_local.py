@@ -7,8 +7,13 @@ import pytest
 
 pytest.importorskip("paho")
 
+from fake_broker import FakeBroker
+
 from perfeds2.deployment.audit import verify_log
+from perfeds2.deployment.mqtt.backhaul import CloudLink
+from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.mqtt.runs import run_locally
+from perfeds2.deployment.mqtt.wire import Topics
 from perfeds2.deployment.replay_run import joined_timeline, replay_run
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import read_status
@@ -78,3 +83,19 @@ def test_each_edge_has_its_own_part_of_the_devices():
     assert (above.protocol.quorum, above.protocol.max_staleness, above.protocol.stale) == (1, 3, "wait")
     assert (below.protocol.quorum, above.learner.beta) == (2, 1.0)
     assert Setup.from_toml(cloud.edges[1].to_toml()) == cloud.edges[1]
+
+
+def test_an_edge_takes_part_only_in_the_run_it_belongs_to(tmp_path):
+    cloud, broker = Setup.from_texts(TOLD), FakeBroker()
+    link = CloudLink(cloud.edges[1], broker.link(), tmp_path, Topics())
+    with link:
+        for settings, run, error in (
+            (cloud, "a", None),
+            (cloud, "b", "belongs to an earlier one"),
+            (Setup.from_texts(TOLD | {"beta": 0.5}), "a", "the cloud has beta = 0.5, this edge 0.07"),
+        ):
+            broker.take(Topics().run, travelling(settings, run).to_bytes(), True)
+            broker.pump()
+            assert link.newest() is None
+            said = link._device._error
+            assert said is None if error is None else error in (said or "")
