@@ -7,7 +7,7 @@ from perfeds2.deployment.crew import Device
 from perfeds2.deployment.record import Evaluation
 from perfeds2.learning.metrics import METRICS
 
-PERSONAL = METRICS.index("test_accuracy_personal")
+PERSONAL, LOSS = METRICS.index("test_accuracy_personal"), METRICS.index("train_loss")
 
 
 @dataclass
@@ -25,13 +25,13 @@ class AccuracyWatch:
         return self._total / self._count if self._count else None
 
     def hear(self, device: Device, seen: Evaluation) -> None:
-        """Replace a device's previous accuracy by its latest one."""
+        """Replace a device's previous accuracy and loss by its latest ones."""
         value = seen.values[PERSONAL]
         latest = value if math.isfinite(value) else None
         for accuracy, sign in ((device.accuracy, -1), (latest, 1)):
             if accuracy is not None:
                 self._total, self._count = self._total + sign * accuracy, self._count + sign
-        device.evaluated, device.accuracy = seen.version, latest
+        device.evaluated, device.accuracy, device.loss = seen.version, latest, seen.values[LOSS]
 
     def look(self, most: float) -> str | None:
         """Raise an alarm if the mean falls by more than ``most`` below its best among at least as many devices.

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from perfeds2.allocation.schedulers import Chosen, replace_absent
+from perfeds2.allocation.schedulers import Chosen, Moment, replace_absent
 from perfeds2.deployment.status import STATES, DeviceState
 from perfeds2.deployment.transport import Reply, Request
 from perfeds2.timeline.protocol import IDLE
@@ -43,6 +43,7 @@ class Device:
     seen_s: float | None = None
     evaluated: int = -1  # newest version it has evaluated
     accuracy: float | None = None  # personal accuracy it reported for that version, if finite
+    loss: float = np.nan  # training loss it reported for that version, before personal steps
 
     @property
     def set_aside(self) -> bool:
@@ -80,6 +81,11 @@ def worth_a_line(times: int) -> bool:
     return times <= LOGGED or times.bit_count() == 1
 
 
+def asks(schedule: object) -> bool:
+    """Return whether a schedule asks for the losses of devices."""
+    return getattr(schedule, "feedback", None) is not None
+
+
 class Crew:
     """All devices, by number and by state. Call ``file`` after changing a device."""
 
@@ -113,6 +119,14 @@ class Crew:
             return chosen
         away = np.array([device.state in UNUSABLE for device in self.devices])
         return replace_absent(chosen, away, np.array([device.merged_in for device in self.devices]))
+
+    def moment(self, round_: int, time_s: float, quorum: int) -> Moment:
+        """Return what a schedule that asks for losses may look at. Channels and speeds are not known."""
+        columns = [(one.version, one.merged_in, one.state not in UNUSABLE, one.loss) for one in self.devices]
+        versions, merged_in, here, losses = (np.array(column) for column in zip(*columns, strict=True))
+        unknown = np.full(losses.size, np.nan)
+        radio = (np.nan, unknown, unknown, unknown)
+        return Moment(round_, time_s, quorum, *radio, versions, merged_in, here=here, feedback=losses)
 
     def resting(self, latest: int) -> int:
         """Return how many idle devices were merged after round ``latest``, and rest."""

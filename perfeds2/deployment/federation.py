@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from perfeds2.deployment.accuracy import AccuracyWatch
-from perfeds2.deployment.crew import Crew, Device, worth_a_line
+from perfeds2.deployment.crew import Crew, Device, asks, worth_a_line
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
@@ -80,7 +80,7 @@ class Federation:
     outgoing: Handed = field(init=False)  # w_k and what the merge sends along
     losses: np.ndarray | None = None  # largest ε of a device after 0, 1, 2, … merges; None without noise
     ended: str | None = None  # why the run ended before its last round
-    schedule: Schedule | None = None  # devices of each round, by its number; None: the first arrivals
+    schedule: Schedule | None = None  # devices of each round, by its number or by losses; None: the first arrivals
     planned: Planned | None = None  # devices of the open round, with a schedule
     secure: bool = False  # whether the server learns only the sum of a round's updates
     summing: "Summing | None" = None  # while the members of a round help the server to their sum
@@ -203,7 +203,8 @@ class Federation:
             return "reports more than a step of secure aggregation asks for"
         why = None
         if job.kind not in STEPS:
-            why = refusal(reply, job, self.form, time_s - device.sent_s, hidden=self.secure)
+            options = {"hidden": self.secure, "asked": asks(self.schedule)}
+            why = refusal(reply, job, self.form, time_s - device.sent_s, **options)
         if why is None and job.asked is not None and self.summing is not None:
             why = self.summing.refusal(reply.ue, reply.update)
         return why
@@ -419,7 +420,10 @@ class Federation:
 
     def _invite(self, schedule: Schedule) -> list[int]:
         """Return the planned devices that need a job. Devices that cannot be used are replaced."""
-        self.planned = self.crew.planned(schedule(self.round) if self.planned is None else self.planned)
+        if self.planned is None:
+            moment = self.crew.moment(self.round, self.time_s, self.protocol.quorum) if asks(schedule) else self.round
+            self.planned = schedule(moment)
+        self.planned = self.crew.planned(self.planned)
         devices = [self.crew[ue] for ue in self.planned.tolist()]
         idle = np.array([device.state == "idle" for device in devices])
         if self.secure and not (self.summing is None and idle.all()):

@@ -19,6 +19,7 @@ import numpy as np
 import tomli_w
 from jaxtyping import Float
 
+from perfeds2.allocation.by_loss import PowerOfChoice
 from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec, OwnSections
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError, input_errors
@@ -29,7 +30,7 @@ from perfeds2.learning.models.model import Model
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
-from perfeds2.spec.build import Algorithm, make_learner
+from perfeds2.spec.build import Algorithm, asking, make_learner
 from perfeds2.spec.fields import CellsSpec, LearningSpec, Spec
 from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind, load_source
@@ -132,10 +133,10 @@ class Setup:
 
     @property
     def schedule(self) -> Schedule | None:
-        """Return the devices of each round, by its number; None if rounds close on the first arrivals.
+        """Return the devices of each round, by its number or by losses; None if rounds close on the first arrivals.
 
         Raises:
-            InputError: The schedule looks at more than the number, or the algorithm has no use for it.
+            InputError: The schedule looks at what the server does not know, or the algorithm has no use for it.
         """
         named, algorithm = self.spec.protocol.schedule, self.algorithm
         if named.value is None:
@@ -147,10 +148,12 @@ class Setup:
         if self.own.max_share < 1:
             raise InputError(f"--max-share and --schedule {named} both decide who works next; leave one of them out.")
         _, schedule = plan_rounds(self.spec, Cell.draw(self.ues, self.seed), self.seed, algorithm.learner.samples)
+        if isinstance(schedule, PowerOfChoice):
+            return asking(self.spec, replace(algorithm, schedule=schedule)).schedule
         if schedule is not None and "moment" in inspect.signature(schedule).parameters:
             raise InputError(
-                f"--schedule {named} looks at channels or losses, which the server of a federation does not know; use "
-                f"first, deficit, printed, printed_fixed, round_robin or random."
+                f"--schedule {named} looks at channels or speeds, which the server of a federation does not know; use "
+                f"first, deficit, printed, printed_fixed, round_robin, random or power_of_choice:D."
             )
         return schedule
 

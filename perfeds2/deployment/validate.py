@@ -15,6 +15,7 @@ REASONS = {"answers": "wrong job", "reports": "wrong report", "lacks": "missing 
 WORDS = 200  # longest text of a device that is logged, in characters
 VOTES = 200  # number of most recent voters that count
 STANDS_IN = 1 / 10  # of the model's norm: the usual norm until enough devices have voted
+LARGEST_LOSS = 1e6  # that a schedule looks at
 LARGEST = 1e18  # its square still fits into float32
 
 
@@ -30,7 +31,9 @@ def in_words(said: object) -> str:
     return line + ("…" if len(text) > WORDS else "")
 
 
-def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float, *, hidden: bool = False) -> str | None:
+def refusal(
+    reply: Reply, request: Request, form: Form, elapsed_s: float, *, hidden: bool = False, asked: bool = False
+) -> str | None:
     """Return why a reply is refused, or None if it is valid.
 
     Args:
@@ -39,11 +42,15 @@ def refusal(reply: Reply, request: Request, form: Form, elapsed_s: float, *, hid
         form: Names, shapes and dtypes that an update must have.
         elapsed_s: Seconds since the request was sent.
         hidden: Whether devices mask their updates, which are validated elsewhere.
+        asked: Whether the schedule uses the reported loss.
     """
     if reply.version != request.version:
         return f"answers version {in_words(reply.version)} of a job on version {request.version}"
     if (why := wrong_metrics(reply.metrics)) is not None:
         return why
+    loss = reply.metrics.get("train_loss", math.nan)
+    if asked and request.kind == "train" and not 0 <= loss <= LARGEST_LOSS:
+        return f"reports train_loss = {loss}, but the schedule needs one from 0 to {LARGEST_LOSS:g}"
     if not (_is_number(reply.compute_s) and 0 <= reply.compute_s <= elapsed_s * CLOCKS[0] + CLOCKS[1]):
         return f"reports {in_words(reply.compute_s)} seconds of computing within {elapsed_s:.3f} s"
     if request.kind == "evaluate":

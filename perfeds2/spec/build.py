@@ -148,7 +148,7 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     Raises:
         InputError: If two have the same name, or an energy budget is combined with a schedule.
     """
-    algorithms = [_asking(spec, _make_algorithm(spec, stage, named)) for named in spec.algorithms]
+    algorithms = [asking(spec, _make_algorithm(spec, stage, named)) for named in spec.algorithms]
     for each in algorithms:
         refuse_unless_summable(spec.privacy, each.name, each.learner, each.protocol.quorum)
         if spec.edges > 1:
@@ -189,7 +189,7 @@ def _refuse_at_edges(spec: Spec, algorithm: Algorithm) -> None:
         )
 
 
-def _asking(spec: Spec, algorithm: Algorithm) -> Algorithm:
+def asking(spec: Spec, algorithm: Algorithm) -> Algorithm:
     """Let UEs report what the schedule of an algorithm asks for."""
     asked = getattr(algorithm.schedule, "feedback", None)
     if asked is None:

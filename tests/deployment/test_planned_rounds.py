@@ -1,5 +1,8 @@
 """A federation keeps to a schedule: its rounds are those of the simulator, and devices that leave are replaced."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from in_process import InProcess
@@ -75,6 +78,74 @@ def test_a_round_waits_for_a_planned_device_if_there_is_no_other():
     assert server.timeline().ues.tolist() == [[0, 1, 3, 4, 2]]
 
 
+LOSSES = [0.1, 0.5, 0.3, 0.9, 0.7]
+
+
+def by_loss(candidates=5):
+    schedule = Setup.from_texts(PLANNED | {"schedule": f"power_of_choice:{candidates}"}).schedule
+    assert schedule is not None
+    return schedule
+
+
+def reporting(losses):
+    """Devices that report these training losses, falling a little with every model."""
+
+    def answer(job, params):
+        loss = losses[job.ue] / (1 + 0.01 * job.version)
+        metrics = {"train_loss": loss, "train_loss_personal": 0.0, "test_accuracy": 0.5, "test_accuracy_personal": 0.5}
+        return replace(ones(job, params), metrics=metrics)
+
+    return answer
+
+
+def test_devices_with_the_highest_reported_losses_are_chosen_once_all_have_reported():
+    net = InProcess(reporting(LOSSES), lambda _: 1.0, 5)
+    server = planned(net, by_loss(), 5)
+    play(server)
+    chosen = np.sort(server.timeline().ues).tolist()
+    assert {ue for row in chosen[:3] for ue in row} == {0, 1, 2, 3, 4}  # those without a report come first
+    assert chosen[3:] == [[3, 4], [3, 4]]
+    assert [device.loss for device in server.devices] == [pytest.approx(loss, rel=0.1) for loss in LOSSES]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 2e6, -1.0])
+def test_a_loss_that_a_schedule_cannot_use_is_refused_and_its_device_named(bad):
+    net = InProcess(reporting([bad, *LOSSES[1:]]), lambda _: 1.0, 5)
+    server = planned(net, by_loss(), 6)
+    lines = []
+    server.log = lines.append
+    play(server)
+    assert server.round == 6
+    assert 0 not in server.timeline().ues
+    assert np.isnan(server.devices[0].loss)
+    assert sum("refused: UE 0 ticket" in line and "reports train_loss = " in line for line in lines) == 3
+    assert server.devices[0].refused == 3
+    assert server.devices[0].set_aside
+
+
+def test_a_loss_does_not_matter_to_other_schedules():
+    net = InProcess(reporting([float("inf"), *LOSSES[1:]]), lambda _: 1.0, 5)
+    server = planned(net, lambda _: np.array([0, 1]), 2)
+    play(server)
+    assert server.timeline().ues.tolist() == [[0, 1], [0, 1]]
+
+
+def test_reported_losses_survive_a_killed_server_and_the_replay_agrees(tmp_path):
+    made = world(tmp_path, **PLANNED | {"schedule": "power_of_choice:5"})
+    while made.federation.round < 4:
+        made.step()
+    before = [device.loss for device in made.federation.devices]
+    assert np.isfinite(before).all()
+    killed: Any = made.transport.link
+    killed.kill()
+    made.start_server()
+    after = [device.loss for device in made.federation.devices]
+    assert sum(one == other for one, other in zip(after, before, strict=True)) >= 3  # two had reported since the save
+    assert np.isfinite(after).all()
+    made.run()
+    check(made)
+
+
 def test_a_replay_comes_to_the_same_weights(tmp_path):
     made = world(tmp_path, **PLANNED | {"schedule": "round_robin"})
     made.run()
@@ -87,9 +158,12 @@ def test_a_replay_comes_to_the_same_weights(tmp_path):
     [
         (
             {"schedule": "best_channel"},
-            "channels or losses, which the server of a federation does not know; use first, ",
+            "channels or speeds, which the server of a federation does not know; use first, ",
         ),
-        ({"schedule": "oort"}, "channels or losses"),
+        ({"schedule": "oort"}, "channels or speeds"),
+        ({"schedule": "tifl_adaptive"}, "channels or speeds"),
+        ({"schedule": "power_of_choice:9"}, "D must be from the quorum, 2, to the number of UEs, 5"),
+        ({"schedule": "power_of_choice:3", "clip": 1.0, "dp-noise": 1.0}, "which noise on uploads does not hide"),
         ({"schedule": "random", "algorithm": "FedAvg-SYN"}, "--schedule random has no effect on FedAvg-SYN"),
     ],
 )
