@@ -201,7 +201,7 @@ def test_settings_that_were_tuned_before_are_taken_as_they_are():
         ({}, {"cells": ["quorum=3", "quorum=3"]}, "--cells has quorum=3 twice"),
         ({}, {"cells": ["quorum"]}, "--cells 'quorum' is not known"),
         ({}, {"cells": ["quorum="]}, "--quorum must be a whole number, got ''"),
-        ({}, {"cells": ["seeds=3"]}, r"has \[run\]; a cell has only cell, radio, energy, protocol, learning"),
+        ({}, {"cells": ["seeds=3"]}, r"has \[run\]; a cell has only cell, cells, radio, energy, protocol, learning"),
         ({}, {"cells": ["quorum=900"]}, "--quorum must be from 1"),
         ({"horizon_s": None, "rounds": 5}, {}, "an arena compares over simulated time"),
         ({}, {"rungs": 9}, "--rungs must be from 1 to 6"),

@@ -20,7 +20,7 @@ class REFL(Stateless):
     """
 
     paper = "Abdelmoniem et al., EuroSys 2023, staleness-aware aggregation"
-    search: ClassVar = {"beta": None, "alpha": None, "boost": 0.35}
+    search: ClassVar = {"beta": None, "alpha": None}  # the paper has one boost for all tasks
 
     boost: Share = setting("β: weight of the distance from fresh moves.", default=0.35)
     server_step: Length = setting("η_g: the server's step size.", default=1.0)
