@@ -12,7 +12,7 @@ from worlds import check, survive_kills, world
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.masking import MaskedUpdate
 from perfeds2.deployment.mqtt.wire import Head, Here, JobMessage, Run, read
-from perfeds2.deployment.replay_run import _job_by_job
+from perfeds2.deployment.replay_run import CLOUD, _job_by_job
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.summing import Summing
 from perfeds2.deployment.transport import Reply
@@ -75,7 +75,7 @@ def check_with_zeros(made):
     federation = made.federation
     scales = {(lap.ue, lap.version): lap.scale for lap in federation.record.laps if lap.scale != 1}
     again = _job_by_job(
-        made.setup, federation.learner, federation.timeline(), [made.setup.task(0)] * made.setup.ues, scales
+        made.setup, federation.learner, federation.timeline(), [made.setup.task(0)] * made.setup.ues, {CLOUD: scales}
     )
     for name, values in federation.params.items():
         np.testing.assert_allclose(values, again[name], rtol=0, atol=1e-6 * np.abs(values).max())
