@@ -136,8 +136,14 @@ def federated(setup, owners, out):
     run = travelling(setup, "a-run")
     assert ".py" not in run.settings
     ready = [prepare(run, owner, device) for device, owner in enumerate(owners)]
+
+    def answer(job, params):
+        own = ready[job.ue]
+        assert own.task is not None
+        return do_job(own.setup, own.task, job, Handed(params))[0]
+
     devices = InProcess(
-        lambda job, params: do_job(ready[job.ue].setup, ready[job.ue].task, job, Handed(params))[0],
+        answer,
         lambda job: 1.0 + job.ue,
         setup.ues,
     )

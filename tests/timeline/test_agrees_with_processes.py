@@ -11,6 +11,7 @@ from random_runs import STALE, Run, round_robin, runs
 from twin import Mast, Radio, RoundRules, play_with_processes
 
 from perfeds2.allocation.bandwidth import equal_share
+from perfeds2.network.availability import Availability
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
@@ -29,7 +30,7 @@ def radio_of(run: Run) -> Radio:
         for ue, trace in zip(fleet.traces.ues, fleet.traces.traces, strict=True) if fleet.traces else ():
             period_s = trace.lasts_s if fleet.traces and fleet.traces.end == "repeat" else np.inf
             own[int(ue)] = list(zip(trace.time_s.tolist(), trace.bps.tolist(), strict=True)), period_s
-        if fleet.presence is not None:
+        if isinstance(fleet.presence, Availability):
             hours = {ue: (each.intervals, each.period_s) for ue, each in enumerate(fleet.presence.hours)}
             keeps = fleet.presence.keeps
     return Radio(signal_hz, cell.bandwidth_hz, run.bandwidth, *limits, own, hours, keeps, own_bps)

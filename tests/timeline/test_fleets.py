@@ -179,16 +179,17 @@ def test_chunks_of_a_fleets_rounds_make_the_whole(drawn: Drawn, chunks: list[int
 def test_no_ue_works_outside_of_its_hours(drawn: Drawn, rounds: int):
     run = drawn.make()
     line = run.simulate(closes(run, rounds))
-    jobs, fleet = line.jobs(), run.cell.fleet
+    jobs, presence = line.jobs(), run.cell.fleet.presence
+    assert isinstance(presence, Availability)
     for ue, start_s, over_s in zip(jobs.ue, jobs.start_s, jobs.arrival_s, strict=True):
-        assert stays(fleet.presence.hours[ue], start_s, over_s), (ue, start_s, over_s)
+        assert stays(presence.hours[ue], start_s, over_s), (ue, start_s, over_s)
     for ue in range(line.population):
         now = 0.0
         for state, since_s, until_s in line.activity(ue):
             assert since_s == pytest.approx(now)
             now = until_s
             if state in ("computing", "sending"):
-                assert stays(fleet.presence.hours[ue], since_s, until_s)
+                assert stays(presence.hours[ue], since_s, until_s)
         assert now == pytest.approx(line.end_s)
     seconds = line.seconds()
     assert sum(seconds.values()) == pytest.approx(line.population * line.end_s)
