@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 
 from benchmarks import nearest
 from benchmarks.nearest import METHODS, TUNED_ON, Bench, main, table
@@ -31,6 +32,7 @@ def test_each_method_runs_with_its_best_step_size_on_other_seeds(tmp_path):
     assert trained == {str(seed) for seed in (*TUNED_ON, 0, 1, 2)}
 
 
+@pytest.mark.slow
 def test_a_training_ends_at_the_target_and_is_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(nearest, "METHODS", {"SEAFL": METHODS["SEAFL"]})
     monkeypatch.setattr(nearest, "BETAS", (0.4,))

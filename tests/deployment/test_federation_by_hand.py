@@ -258,6 +258,7 @@ class Killed(BaseException):
     """The server process, here an exception that nothing may catch."""
 
 
+@pytest.mark.slow
 def test_a_federation_leaves_the_folder_of_a_simulation_and_replays_to_the_same_weights(tmp_path):
     """Killed twice on the way: before its first round, and after its third."""
     out = tmp_path / "run"

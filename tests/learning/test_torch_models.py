@@ -217,6 +217,7 @@ def test_any_number_of_samples_in_any_shape_is_taken():
 
 
 @pytest.mark.parametrize(("net", "times"), [(nets.Letters, 2), (nets.Gru, 0)])
+@pytest.mark.slow
 def test_an_lstm_that_starts_from_zero_is_our_own_recurrence(net, times, monkeypatch):
     model, called = converted(net, THREE)[1], []
     monkeypatch.setattr(aten, "recur", lambda *args: called.append(args) or recur(*args))

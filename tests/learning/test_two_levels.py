@@ -125,6 +125,7 @@ def test_no_accuracy_is_reported_before_its_model_exists():
     assert [point.time_s for point in points[1:]] == line.visible_s[[point.round - 1 for point in points[1:]]].tolist()
 
 
+@pytest.mark.slow
 def test_trainings_side_by_side_are_those_of_each_alone():
     learner = Learner(FedAvg(), batch=8)
     lines = [uneven(), many_cells([3.0, 1.0, 1.2], ONE, 2, cloud_quorum=2, cloud_rounds=4)]

@@ -123,6 +123,7 @@ def test_uploads_are_clipped_before_the_noise_is_added():
     np.testing.assert_allclose(np.linalg.norm(much, axis=1), CLIP, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_trainings_side_by_side_get_the_noise_they_get_alone():
     points, every = evaluation_points(TIMELINE, about=1), [learner(bands=3), learner(bands=3, noise=1.0)]
     lanes = [Lane(TASK, TIMELINE, one, points, seed) for seed, one in enumerate(every)]
@@ -179,6 +180,7 @@ def test_weights_above_one_are_refused():
 
 
 @pytest.mark.parametrize("bands", [1, 3])
+@pytest.mark.slow
 def test_epsilon_holds_exactly_for_the_worst_ue_of_every_algorithm(bands):
     found = compare(
         task="synthetic", ues=6, algorithms=["FedAvgS2", "FedAvg-SYN"], seeds=[0], rounds=8, clip=1.0,

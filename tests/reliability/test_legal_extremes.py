@@ -60,6 +60,7 @@ def test_legal_extremes_run_to_the_report(tmp_path, extreme):
         assert not all(math.isfinite(float(row["train_loss_personal"])) for row in rows)
 
 
+@pytest.mark.slow
 def test_a_horizon_shorter_than_the_first_round_is_a_run_of_no_rounds(tmp_path):
     flags = "run --task synthetic --ues 3 --quorum 2 --horizon-s 1e-6 --batch 4 --algorithms FedAvgS2 --quiet --out"
     assert told(*flags.split(), tmp_path / "out") == (0, "", "")

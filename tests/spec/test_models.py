@@ -163,6 +163,7 @@ def test_every_command_refuses_it_before_anything_is_run(words, tmp_path, monkey
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_point_of_a_sweep_that_does_not_fit_is_refused_whichever_it_is(tmp_path):
     grid = {"model": ["mlp", "lstm"], "quorum": list(range(1, 21))}
     with pytest.raises(InputError, match="--model lstm does not fit --task digits"):

@@ -35,6 +35,7 @@ def test_every_schedule_closes_its_rounds(name, unplanned):
 
 @pytest.mark.parametrize("name", ASKING)
 @pytest.mark.parametrize("unplanned", ["work", "rest"])
+@pytest.mark.slow
 def test_every_schedule_that_asks_for_losses_trains(name, unplanned):
     longer: dict[str, Any] = SMALL | {"rounds": 24}
     result = compare(**longer, schedule=name, unplanned=unplanned, feedback_rounds=4)
