@@ -145,7 +145,7 @@ class Federation:
 
     def _trouble(self, ue: int | None, why: str | None) -> None:
         """Record that a UE, or the whole network (None), has a problem, or has it no longer."""
-        who = "everybody" if ue is None else f"UE {ue}"
+        who = "network" if ue is None else f"UE {ue}"
         if why is None:
             del self.troubles[ue]
             self.log(f"no more trouble: {who}")
