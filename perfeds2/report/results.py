@@ -39,8 +39,8 @@ LOSSES = (
     Measure("train_loss_personal", "Train loss, personal", "train loss\npersonal", ",.3f", best=min),
 )
 PRIVACY = (
-    Measure("epsilon_worst", "ε, worst UE", "ε\nworst UE", ".3g"),
-    Measure("epsilon_median", "ε, median UE", "ε\nmedian", ".3g"),
+    Measure("epsilon_worst", "worst ε of a UE", "ε\nworst UE", ".3g"),
+    Measure("epsilon_median", "median ε of the UEs", "ε\nmedian", ".3g"),
 )
 WAITING = Measure("waiting_share", "UEs wait (% of time)", "UEs\nwait (%)", ".1f", 100)
 

@@ -46,7 +46,7 @@ def test_simulate_prints_the_loss_of_the_worst_and_the_median_ue_without_trainin
     assert "zeros" in " ".join(out.split())
     assert not (tmp_path / "a" / "metrics.csv").exists()
     shown = (tmp_path / "a" / "report.html").read_text("utf-8")
-    assert "ε, worst UE" in shown
+    assert "worst ε of a UE" in shown
     assert ASSUMPTIONS[:30] in shown
     assert "too large for this fleet" in shown
 
@@ -76,7 +76,7 @@ def test_curves_are_drawn_over_epsilon(tmp_path: Path):
 def test_the_page_of_a_run_states_the_assumptions(tmp_path: Path):
     assert told("run", *PRIVATE, "--dp-noise", "4", "--out", str(tmp_path))[0] == 0
     shown = (tmp_path / "report.html").read_text("utf-8")
-    assert "ε, worst UE" in shown
+    assert "worst ε of a UE" in shown
     assert escape(ASSUMPTIONS) in shown
 
 
