@@ -84,7 +84,7 @@ class Checkpoints:
         facts = {
             "round": federation.round,
             "opened_s": federation.opened_s,
-            "next_ticket": federation.next_ticket,
+            "next_ticket": federation.dispatcher.next_ticket,
             "ues": federation.ues,
             "norms": list(federation.norms.votes.items()),
             "started_unix": started_unix,
@@ -173,7 +173,7 @@ class Checkpoints:
             )
         if lost:
             federation.log(f"warning: {len(found)} of {GENERATIONS} checkpoints are intact; using the newest of them")
-        federation.next_ticket = facts["next_ticket"] + (TICKETS_FAR_AHEAD if lost else TICKETS_AHEAD)
+        federation.dispatcher.next_ticket = facts["next_ticket"] + (TICKETS_FAR_AHEAD if lost else TICKETS_AHEAD)
         federation.norms = Norms(federation.ues, ((ue, norm) for ue, norm in facts["norms"]))
         for line in found[-1].lines:
             federation.record.extend(line["record"])
@@ -182,10 +182,26 @@ class Checkpoints:
                 device.merged_in, device.held = merged_in, held
                 device.refused, device.set_aside_s = refused, set_aside_s
         self._lengths = federation.record.lengths()
-        federation.recall()
+        _recall(federation)
         self._number = (int(max(path.stem for path in files).rpartition("-")[2]) // SERVER + 1) * SERVER
         self._journal, self._bytes, self._digest = self._path(self._number, "jsonl"), len(text), hashlib.sha256(text)
         self._write(lambda: write_text(self._journal, text.decode()))
         started_unix = float(facts["started_unix"])
         self.save(federation, started_unix)  # otherwise a crash before the next round would reuse tickets
         return started_unix
+
+
+def _recall(federation: Federation) -> None:
+    """Rebuild counters and device states from the restored record and devices."""
+    crew, record = federation.crew, federation.record
+    federation.dispatcher.refused = sum(device.refused for device in federation.devices)
+    gone = {(lap.ue, lap.version) for lap in record.laps if not lap.scale}
+    for merge in record.merges:
+        crew[merge.ue].merges += 1
+        if (merge.ue, merge.version) not in gone:
+            crew[merge.ue].merged_ticket = merge.ticket
+    for seen in record.evaluations:
+        federation.watch.hear(crew[seen.ue], seen)
+    aside = [(device.set_aside_s, device.ue) for device in federation.devices if device.set_aside_s is not None]
+    for _, ue in sorted(aside):
+        crew.file(crew[ue])

@@ -5,12 +5,13 @@ simulation does not have: devices that cannot take a job now, and replies that m
 only the devices that hold a job. A device that is away, set aside, or busy with a job that is no longer wanted holds
 none; when it is free again, it is handed the newest model.
 
+What happens to single jobs is in ``dispatcher.py``.
+
 The cost of a step depends on what has happened, not on the number of devices: a step visits only devices that arrived,
 became free, joined, left, or are about to exceed the staleness bound (``crew.py``).
 """
 
 import math
-from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -20,11 +21,12 @@ from jaxtyping import PyTree
 
 from perfeds2.deployment.accuracy import AccuracyWatch
 from perfeds2.deployment.crew import Crew, Device, asks, worth_a_line
+from perfeds2.deployment.dispatcher import Dispatcher
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.transport import STEPS, Asked, Kind, Reply, Request, Transport
-from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, reason_of, refusal, shortened
+from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, refusal, shortened
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
@@ -67,14 +69,11 @@ class Federation:
     adopted: dict[str, np.ndarray] | None = None  # in an edge: the cloud's model that it works from
     round: int = 0  # the open round; also the number of closed ones
     opened_s: float = 0.0
-    next_ticket: int = 0
     record: Record = field(default_factory=Record)
     warning: str | None = None  # what an operator should look at now
     watch: AccuracyWatch = field(default_factory=AccuracyWatch)
-    jobs: int = 0  # handed out since this server started
-    refused: int = 0  # replies that failed validation
-    reasons: Counter[str] = field(default_factory=Counter)  # of those that were refused since this server started
     crew: Crew = field(init=False)
+    dispatcher: Dispatcher = field(init=False)
     norms: Norms = field(init=False)
     form: Form = field(init=False)  # names, shapes and dtypes of an update
     outgoing: Handed = field(init=False)  # w_k and what the merge sends along
@@ -86,10 +85,6 @@ class Federation:
     summing: "Summing | None" = None  # while the members of a round help the server to their sum
     shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
     length: float = field(init=False)  # ‖w_k‖
-    troubles: dict[int | None, str] = field(default_factory=dict)  # by UE, or None for the network
-    troubled: Counter[int | None] = field(default_factory=Counter)  # how often each had a problem
-    _sent: deque[tuple[float, int, int]] = field(default_factory=deque)  # (time, UE, ticket), oldest first
-    reached_s: float = -math.inf  # when the network was last unreachable, or the server paused
     _closing: tuple[list[Device], Server, Closing] | None = None  # how the round closes once the sum is known
     _short_since_s: float = math.inf  # since when there are fewer devices than the quorum
 
@@ -97,6 +92,9 @@ class Federation:
         self.protocol.check(self.ues)
         self.form, self.length = form_of(uploaded(self.params, self.learner)), norm_of(self.params)
         self.crew, self.norms = Crew(self.ues, self.losses, self.own.epsilon_budget), Norms(self.ues)
+        # Whoever runs the federation sets these later.
+        late = {"clock": lambda: self.time_s, "log": lambda event: self.log(event), "save": lambda: self.save(self)}
+        self.dispatcher = Dispatcher(self.transport, self.crew, self.own, secure=self.secure, **late)
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
         self.outgoing = handed_out(self.params, self.learner, self.merging)
@@ -118,58 +116,20 @@ class Federation:
 
     def _go_on(self) -> None:
         self.look()
-        self._give_up()
+        self.dispatcher.give_up()
         while self.round < self.rounds and self._close():
             pass
         if self.round < self.rounds:
-            self._readmit()
+            self.dispatcher.readmit()
             self._hand_to_the_free()
             self._count_hands()
 
     def look(self) -> None:
         """Update which devices are reachable. A device that leaves with an unanswered job loses it."""
-        went, came = self.transport.changes()
-        for ue in sorted(went):
-            device = self.crew[ue]
-            if device.job is not None:
-                self.log(f"lost: UE {ue} went away with ticket {device.job.ticket}")
-                self._drop(device)
-            device.keys.clear()
+        for device in self.dispatcher.look():
             if self.secure and self.summing is None:  # it may have lost the update that it has announced
                 device.version, device.reply = IDLE, None
-        self.crew.move(went, here=False)
-        self.crew.move(came, here=True)
-        for ue, why in self.transport.troubles().items():
-            if why != self.troubles.get(ue):
-                self._trouble(ue, why)
-
-    def _trouble(self, ue: int | None, why: str | None) -> None:
-        """Record that a UE, or the whole network (None), has a problem, or has it no longer."""
-        who = "network" if ue is None else f"UE {ue}"
-        if why is None:
-            del self.troubles[ue]
-            self.log(f"no more trouble: {who}")
-            return
-        self.troubles[ue] = why
-        self.troubled[ue] += 1
-        if worth_a_line(self.troubled[ue]):
-            self.log(f"trouble: {who}: {in_words(why)}")
-
-    def _give_up(self) -> None:
-        """Fail jobs that were not answered within ``job_s``. The time starts again after a network outage."""
-        if None in self.troubles:
-            self.reached_s = self.time_s
-        while self._sent:
-            sent_s, ue, ticket = self._sent[0]
-            device, waited_s = self.crew[ue], self.time_s - max(sent_s, self.reached_s)
-            outstanding = device.job is not None and device.job.ticket == ticket
-            if outstanding and waited_s <= self.own.job_s:
-                return
-            self._sent.popleft()
-            if outstanding:
-                self.log(f"given up: UE {ue} did not answer ticket {ticket} within {self.own.job_s:g} s (--job-s)")
-                device.overdue = ticket
-                self._fail(device, self.time_s)
+                self.crew.file(device)
 
     # ---- replies
 
@@ -185,16 +145,16 @@ class Federation:
                 self.log(f"late: UE {reply.ue} ticket {reply.ticket}, which has been given up")
                 device.overdue = -1
             elif reply.error is None:  # otherwise its job was given up already
-                self._refuse(device, f"answers ticket {in_words(reply.ticket)}, which is not outstanding")
+                self.dispatcher.refuse(device, f"answers ticket {in_words(reply.ticket)}, which is not outstanding")
         elif reply.error is not None and job.kind == "train" and not device.wanted:  # cancelled
-            self._drop(device)
+            self.dispatcher.drop(device)
             self.crew.file(device)
         elif reply.error is not None:
             self.log(f"failed: UE {reply.ue} ticket {job.ticket}: {in_words(reply.error)}")
-            self._fail(device, time_s)
+            self.dispatcher.fail(device, time_s)
         elif (why := self._why_refused(reply, device, job, time_s)) is not None:
-            self._refuse(device, f"ticket {job.ticket} {why}")
-            self._fail(device, time_s)
+            self.dispatcher.refuse(device, f"ticket {job.ticket} {why}")
+            self.dispatcher.fail(device, time_s)
         else:
             self._accept(reply, device, job, time_s)
 
@@ -229,34 +189,6 @@ class Federation:
         usual = self.norms.bound(self.own.norm_factor, self.length, self.learner.beta)
         return min(usual, self.own.norm_bound or math.inf)
 
-    def _refuse(self, device: Device, why: str) -> None:
-        device.refused += 1
-        self.refused += 1
-        self.reasons[reason_of(why)] += 1
-        self.crew.changed.add(device.ue)
-        if worth_a_line(device.refused):
-            self.log(f"refused: UE {device.ue} {why} ({device.refused} so far)")
-
-    def _fail(self, device: Device, time_s: float) -> None:
-        """Record a failed job, and set its device aside after too many in a row."""
-        self._drop(device)
-        if self.secure:
-            device.keys.clear()
-            self.transport.cancel(device.ue)  # an upload that came late could be unmasked in a planned round
-        device.failures += 1
-        if device.failures >= self.own.set_aside_after and not device.set_aside:
-            device.set_aside_s = time_s
-            self.log(f"set aside: UE {device.ue} after {device.failures} failures in a row")
-            self.crew.file(device)
-            self.save(self)  # a crash before the next round would lose it
-        self.crew.file(device)
-
-    def _drop(self, device: Device) -> None:
-        """Take a device's job away, so that it can be handed another."""
-        if device.job is not None and device.job.kind == "train" and device.wanted:
-            device.version = IDLE  # the protocol no longer waits for it
-        device.job = None
-
     def _accept(self, reply: Reply, device: Device, job: Request, time_s: float) -> None:
         device.job, device.failures = None, 0
         for member in () if job.asked is None else job.asked.members:
@@ -273,11 +205,6 @@ class Federation:
         elif job.kind == "train":
             self.log(f"late: UE {reply.ue} ticket {job.ticket} on version {job.version}, which has been given up")
         self.crew.file(device)
-
-    @property
-    def accuracy(self) -> float | None:
-        """Mean over devices of the personal accuracy each reported last; None if there is none."""
-        return self.watch.mean
 
     # ---- rounds
 
@@ -333,7 +260,7 @@ class Federation:
         from perfeds2.deployment.summing import Summing
 
         assert self.learner.clip is not None
-        planned = None if self.schedule is None else (self.round, self.next_ticket)
+        planned = None if self.schedule is None else (self.round, self.dispatcher.next_ticket)
         self.summing = Summing(members, self.learner.clip, self.form, self.dispatch, self.transport.key_of, planned)
 
     def _learn_sum(self) -> bool:
@@ -379,17 +306,9 @@ class Federation:
         self.become(*merged(self.params, updates, self.learner, self.merging, senders, handed, noise))
         self.record.merges += merges
         self.record.closed_s.append(time_s)
-        self.record.accuracies.append(self.accuracy)
+        self.record.accuracies.append(self.watch.mean)
 
     # ---- jobs
-
-    def _readmit(self) -> None:
-        """Readmit devices that were set aside long enough ago. One more failure sets them aside again."""
-        after_s = self.own.readmit_s
-        for device in self.crew.aside_since(self.time_s - after_s) if after_s else ():
-            device.set_aside_s, device.failures = None, self.own.set_aside_after - 1
-            self.crew.file(device)
-            self.log(f"readmitted: UE {device.ue} after {after_s:g} s")
 
     def _hand_to_the_free(self) -> None:
         """Send the newest model to the idle devices.
@@ -431,15 +350,10 @@ class Federation:
         return [devices[place].ue for place in invite(self._server(devices), np.arange(idle.size), idle)[1]]
 
     def dispatch(self, device: Device, kind: Kind, asked: Asked | None = None) -> None:
+        """Send a device the newest model with a job, or a question about the update that it has computed."""
         known = device.merged_ticket if isinstance(self.learner.objective, Stateful) and kind not in STEPS else None
         version = device.version if kind in STEPS else self.round
-        device.job, device.sent_s = Request(self.next_ticket, device.ue, version, kind, known, asked), self.time_s
-        self.next_ticket += 1
-        self.jobs += 1
-        if self.own.job_s and kind != "evaluate":
-            self._sent.append((device.sent_s, device.ue, device.job.ticket))
-        self.crew.file(device)
-        self.transport.dispatch(device.job, self.outgoing.packed())
+        self.dispatcher.send(device, kind, version, self.outgoing.packed(), known, asked)
 
     def _count_hands(self) -> None:
         """Warn if there are fewer usable devices than the quorum, and give up after ``wait_s``.
@@ -478,23 +392,7 @@ class Federation:
         arrived_s = np.array([device.held_arrived_s for device in self.devices])
         return self.record.timeline(self.ues, self.protocol.quorum, held, arrived_s)
 
-    # ---- checkpoints
-
     def become(self, params: dict[str, np.ndarray], merging: PyTree | None) -> None:
         """Replace the model, the state of the merge, and what is derived from them."""
         self.params, self.merging, self.length = params, merging, norm_of(params)
         self.outgoing = handed_out(params, self.learner, merging)
-
-    def recall(self) -> None:
-        """Rebuild counters and device states from the restored record and devices."""
-        self.refused = sum(device.refused for device in self.devices)
-        gone = {(lap.ue, lap.version) for lap in self.record.laps if not lap.scale}
-        for merge in self.record.merges:
-            self.crew[merge.ue].merges += 1
-            if (merge.ue, merge.version) not in gone:
-                self.crew[merge.ue].merged_ticket = merge.ticket
-        for seen in self.record.evaluations:
-            self.watch.hear(self.crew[seen.ue], seen)
-        aside = [(device.set_aside_s, device.ue) for device in self.devices if device.set_aside_s is not None]
-        for _, ue in sorted(aside):
-            self.crew.file(self.crew[ue])

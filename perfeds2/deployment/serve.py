@@ -194,7 +194,7 @@ def _gather(federation: Federation, tell: Tell, wait_for_all: bool) -> None:
     while (here := federation.crew.usable) < everybody and (
         wait_for_all or here < quorum or federation.time_s < own.gather_s
     ):
-        for ue, why in federation.troubles.items():
+        for ue, why in federation.dispatcher.troubles.items():
             if wait_for_all and ue is not None:
                 raise InputError(f"device {ue} cannot take part: {why.partition('; see')[0]}; see logs/devices.log.")
         if own.wait_s and federation.time_s > max(own.wait_s, own.gather_s):
@@ -275,7 +275,7 @@ def _writer(federation: Federation, folder: Folder, metrics: Metrics, lease: Lea
 
         def paused(why: str) -> None:
             reasons.append(why)
-            federation.warning, federation.reached_s = why, federation.time_s
+            federation.warning, federation.dispatcher.reached_s = why, federation.time_s
             status = status_of(federation, PAUSED)
             status.write(folder.path)
             metrics.tell(status, federation.record)
@@ -320,15 +320,16 @@ def status_of(federation: Federation, phase: str) -> Status:
         devices=[DeviceStatus.model_validate(crew[ue]) for ue in shown],
         **crew.privacy(),
         recent=[federation.record.closed_round(k, quorum) for k in range(len(federation.record.closed_s))[-RECENT:]],
-        jobs=federation.jobs,
-        refused=federation.refused,
-        reasons=dict(federation.reasons),
-        broker=federation.troubles.get(None),
-        broker_failures=federation.troubled[None],
-        accuracy=federation.accuracy,
+        jobs=federation.dispatcher.sent,
+        refused=federation.dispatcher.refused,
+        reasons=dict(federation.dispatcher.reasons),
+        broker=federation.dispatcher.troubles.get(None),
+        broker_failures=federation.dispatcher.troubled[None],
+        accuracy=federation.watch.mean,
         fall=federation.watch.fall,
         warning=federation.warning or federation.watch.alarm,
         troubles=[
-            why if ue is None else f"device {ue}: {why}" for ue, why in islice(federation.troubles.items(), SHOWN)
+            why if ue is None else f"device {ue}: {why}"
+            for ue, why in islice(federation.dispatcher.troubles.items(), SHOWN)
         ],
     )

@@ -10,11 +10,21 @@ from perfeds2.timeline.protocol import IDLE, Server, close_round, hand_out
 class SlowFederation(Federation):
     """Takes replies as the other does; who is here, what closes and who is handed a model it finds out by looking at all."""
 
+    def _go_on(self):
+        self.look()
+        self._give_up()
+        while self.round < self.rounds and self._close():
+            pass
+        if self.round < self.rounds:
+            self._readmit()
+            self._hand_to_the_free()
+            self._count_hands()
+
     def look(self):
         went, came = self.transport.changes()
         for device in self.devices:
             if device.ue in went:
-                self._drop(device)
+                self.dispatcher.drop(device)
             device.here = device.ue in came or (device.here and device.ue not in went)
         self.refile()
 
@@ -22,7 +32,7 @@ class SlowFederation(Federation):
         for ue, device in sorted(enumerate(self.devices), key=lambda each: (each[1].sent_s, each[0])):
             if device.job is not None and self.time_s - device.sent_s > self.own.job_s:
                 device.overdue = device.job.ticket
-                self._fail(self.crew[ue], self.time_s)
+                self.dispatcher.fail(self.crew[ue], self.time_s)
 
     def refile(self):
         for device in self.devices:

@@ -233,5 +233,5 @@ def test_an_answer_of_a_real_device_passes():
     while server.round < 2:
         server.step(5.0)
     assert [device.refused for device in server.devices] == [0, 0]
-    assert 0 <= (server.accuracy or -1) <= 1
+    assert 0 <= (server.watch.mean or -1) <= 1
     assert status_of(server, "training").recent[-1].accuracy == server.record.accuracies[-1] is not None

@@ -271,7 +271,7 @@ class CrashingMachine(FederationMachine):
         assert self.federation.round == before.round
         assert self.federation.record.merges == before.record.merges
         assert [d.merged_in for d in self.federation.devices] == [d.merged_in for d in before.devices]
-        assert self.federation.next_ticket >= before.next_ticket  # no ticket is given out twice
+        assert self.federation.dispatcher.next_ticket >= before.dispatcher.next_ticket  # no ticket is given out twice
         self.net.out.clear()  # the old run's jobs answer no one
         self.net.inbox.clear()
         self.step()

@@ -216,7 +216,7 @@ def test_a_server_that_names_no_authority_gets_no_key(secure):
     made.start_server()
     for _ in range(5):
         made.step()
-    assert "did not say which authority" in made.federation.troubles[0]
+    assert "did not say which authority" in made.federation.dispatcher.troubles[0]
 
 
 def test_a_step_carries_no_metrics_and_a_key_no_novel(secure):

@@ -116,16 +116,16 @@ def test_a_checkpoint_that_is_lost_or_cut_is_replaced_by_an_older_one_and_no_tic
     assert json.dumps(server.record.since({})) == record
     assert facts(server)[:3] == state
     assert facts(server)[4:] == rest
-    assert server.next_ticket > 10**12
-    assert loaded(folder).next_ticket < 2 * 10**12  # three again, so the next resume counts on as usual
+    assert server.dispatcher.next_ticket > 10**12
+    assert loaded(folder).dispatcher.next_ticket < 2 * 10**12  # three again, so the next resume counts on as usual
 
 
 def test_a_loss_after_several_resumes_uses_no_ticket_of_theirs_again(tmp_path):
     folder, _ = saved_federation(tmp_path, rounds=2)
     kept = {path.name: path.read_bytes() for path in folder.parts.iterdir()}
-    used = [loaded(folder).next_ticket for _ in range(4)][-1]
+    used = [loaded(folder).dispatcher.next_ticket for _ in range(4)][-1]
     put(folder, {name: kept[name] for name in (JOURNAL, models(kept)[-1])})
-    assert loaded(folder).next_ticket > used + 10**6
+    assert loaded(folder).dispatcher.next_ticket > used + 10**6
 
 
 def test_a_journal_that_was_changed_or_cut_takes_the_run_back_or_is_refused(tmp_path):
@@ -173,7 +173,7 @@ def test_a_kill_during_a_save_does_not_count_as_a_lost_checkpoint(tmp_path):
         patch.setattr("perfeds2.deployment.checkpoint.save_arrays", killed)
         with pytest.raises(KeyboardInterrupt):
             loaded(folder)
-    assert loaded(folder).next_ticket < 10**9
+    assert loaded(folder).dispatcher.next_ticket < 10**9
     assert copies
 
 
