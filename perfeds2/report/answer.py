@@ -22,7 +22,8 @@ def first_at_target(run: RunResults) -> list[str]:
     """Return sentences on which algorithm reached the target first, or at the lowest ``run.cost``."""
     if run.target_accuracy is None:
         return []
-    target, cost = in_words(run, run.target_accuracy), run.cost
+    target, known = in_words(run, run.target_accuracy), [each.median(run.cost.to_target) for each in run.algorithms]
+    cost = SECONDS if set(known) == {math.inf} else run.cost
     ranked = sorted((each for each in run.algorithms if each.reached), key=lambda each: each.lateness(cost.to_target))
     if not ranked:
         return [f"No algorithm reached {target}."]
@@ -34,8 +35,8 @@ def first_at_target(run: RunResults) -> list[str]:
     how = "first" if cost is SECONDS else f"with fewest {cost.head.lower()}"
     said = [f"{_few(tied)} reached {target} {how}, {_spent(first, cost)}."]
     if first.seeds > 1:
-        known = [value for value in first.estimates[cost.to_target].values if value is not None]
-        ends = " to ".join(_amount(end, cost) for end in sorted({min(known), max(known)}))
+        spent = [value for value in first.estimates[cost.to_target].values if value is not None]
+        ends = " to ".join(_amount(end, cost) for end in sorted({min(spent), max(spent)}))
         said.append(f"That is the median; {first.reached} of {first.seeds} seeds reached it, after {ends}.")
     if len(ranked) > len(tied):
         later = ranked[len(tied)]

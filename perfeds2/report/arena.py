@@ -12,7 +12,7 @@ from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, paragraph, section, verbatim, with_legend
 from perfeds2.report.on_paper import write_figures
-from perfeds2.report.read import AXES, TIME, AlgorithmResult, over
+from perfeds2.report.read import SECONDS, TIME, AlgorithmResult
 from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena, value_text
 from perfeds2.report.results import Measure, results_table, to_target
 from perfeds2.report.style import ACCURACY
@@ -54,13 +54,13 @@ HOW = (
 
 def write_arena(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
     """Write an arena's ``report.html`` and ``arena.tex``; with ``paper``, also write figures and the table there."""
-    arena = load_arena(folder)
-    write_text(folder / "report.html", _page(arena, axis))
+    arena = load_arena(folder, axis)
+    write_text(folder / "report.html", _page(arena))
     about = "; ".join(f"{bout.title}: {_facts(arena, bout)}" for bout in arena.bouts)
     tables = [bout_table(bout) for bout in arena.bouts]
     written = [folder / "report.html", write_latex(folder / "arena.tex", about, *tables)]
     if paper is not None:
-        charts = {f"arena-{number}": bout_charts(bout, axis) for number, bout in enumerate(arena.bouts, 1)}
+        charts = {f"arena-{number}": bout_charts(bout) for number, bout in enumerate(arena.bouts, 1)}
         written += [*write_figures(paper, charts), write_latex(paper / "arena.tex", about, *tables)]
     return written
 
@@ -148,7 +148,7 @@ def _careful(bout: BoutFound) -> list[str]:
 
 def bout_table(bout: BoutFound) -> Table:
     """Return a row per method, first to the target on top: accuracy, costs, fairness and the settings found."""
-    run = replace(bout.run, algorithms=tuple(bout.ranked), looks=bout.run.styles)
+    run = replace(bout.run, algorithms=tuple(bout.ranked), looks=bout.run.styles, cost=SECONDS)
     score, unit = run.score, " (%)" if run.score.is_share else ""
     costs = [
         replace(to_target(run), spread=True),
@@ -260,7 +260,7 @@ def matrix(bout: BoutFound, measure: str) -> Table | None:
 # ---- the page
 
 
-def _page(arena: ArenaFolder, axis: str) -> str:
+def _page(arena: ArenaFolder) -> str:
     facts = [
         "arena",
         counted(len(arena.bouts), "bout"),
@@ -276,7 +276,7 @@ def _page(arena: ArenaFolder, axis: str) -> str:
         sections.append(section("Which method is best over all bouts?", ranking(arena), hint=hint))
         sections.append(section("Who is first where?", overview(arena)))
     for number, bout in enumerate(arena.bouts):
-        sections += _bout_sections(arena, bout, number, axis)
+        sections += _bout_sections(arena, bout, number)
     again = f"perfeds2 arena --resume {arena.folder.name}"
     if arena.submissions:
         again = f"perfeds2 arena --suite {arena.suite} --mine FILE.py:NAME --submit NAME.json\nperfeds2 report --leaderboard DIR"
@@ -286,22 +286,21 @@ def _page(arena: ArenaFolder, axis: str) -> str:
     return document(facts, headline(arena), [], sections)
 
 
-def _bout_sections(arena: ArenaFolder, bout: BoutFound, number: int, axis: str) -> Iterator[list[Part]]:
+def _bout_sections(arena: ArenaFolder, bout: BoutFound, number: int) -> Iterator[list[Part]]:
     texts = map(
         paragraph, words(arena, bout)[len(arena.bouts) == 1 :]
     )  # a single bout's first sentence is the headline
     yield section(bout.title, *texts, bout_table(bout), caption=_facts(arena, bout), hint=escape(_meaning(bout)))
-    charts = bout_charts(bout, axis, f"bout-{number}")
+    charts = bout_charts(bout, f"bout-{number}")
     hint = f"{over_seeds(len(arena.seeds), arena.has_tests)} Click a name to hide it, double-click to see it alone."
-    title = f"{bout.title}: {bout.run.score.word} over {AXES[axis].words}"
+    title = f"{bout.title}: {bout.run.score.word} over {bout.run.x_words}"
     yield section(title, *with_legend(charts, "Methods shown"), hint=hint)
     for measure, (title, _, _) in MATRICES.items():
         yield section(f"{bout.title}: {title}", matrix(bout, measure) or "", hint=escape(TESTS))
 
 
-def bout_charts(bout: BoutFound, axis: str, group: str = "") -> list[Chart]:
+def bout_charts(bout: BoutFound, group: str = "") -> list[Chart]:
     """Draw a bout's accuracy over time or another cost. Return nothing if the bout has no evaluations."""
     if bout.run.metrics is None or bout.run.metrics.empty:
         return []
-    run = over(bout.run, axis, "arena_metrics.csv")
-    return [replace(chart, height_px=420) for chart in run_charts(run, [ACCURACY], group)]
+    return [replace(chart, height_px=420) for chart in run_charts(bout.run, [ACCURACY], group)]

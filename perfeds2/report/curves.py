@@ -21,14 +21,14 @@ def run_charts(run: RunResults, metrics: Iterable[str] = METRICS, group: str = "
     """Draw the metrics that a run recorded, one chart each."""
     if run.metrics is None:
         return []
-    until = run.horizon_s if run.rounds is None else None
+    until = run.horizon_s if run.rounds is None and run.cost is SECONDS else None
     charts = []
     for metric in (each for each in metrics if each in run.metrics):
         target = run.target_accuracy if metric == ACCURACY else None
         made = curve_chart(run.metrics, metric, run.styles, run.score, target=target, until=until, cost=run.cost)
         if made.items:
             name = metric.replace("_", "-")
-            x = replace(made.x, label=run.time_label)
+            x = replace(made.x, label=run.time_label) if run.cost is SECONDS else made.x
             charts.append(replace(made, name=f"{group}-{name}" if group else name, x=x, group=group))
     return charts
 

@@ -125,7 +125,7 @@ class RunResults:
     took_part: int | None = None  # devices of a federation that were merged and evaluated
     radio: Json | None = None  # quality of the simulated links
     cells: Json | None = None  # map of a run with many cells
-    cost: Cost = SECONDS  # x axis of the curves
+    cost: Cost = SECONDS  # x axis of the curves, and what the target costs
     looks: Mapping[str, LineStyle] = field(default_factory=dict)  # by algorithm; empty for the default styles
     score: Score = ACCURACY_SCORE  # the metric that is called accuracy
     spec: str = ""  # text of spec.toml
@@ -150,7 +150,7 @@ class RunResults:
 
     @property
     def time_label(self) -> str:
-        return f"{self.clock.capitalize()} (s)" if self.cost is SECONDS else self.cost.label
+        return f"{self.clock.capitalize()} (s)"
 
     @property
     def is_trained(self) -> bool:
@@ -180,11 +180,11 @@ class RunResults:
 
 
 def over(run: RunResults, axis: str, file: str = "metrics.csv") -> RunResults:
-    """Return the run with its curves over another cost than seconds. ``file`` is named in errors."""
+    """Return the run with its curves, and what the target costs, over a cost. ``file`` is named in errors."""
     cost = AXES[axis]
     if cost is SECONDS or run.metrics is None:
         return run
-    return replace(run, metrics=along(run.metrics, cost, file), horizon_s=None, cost=cost)
+    return replace(run, metrics=along(run.metrics, cost, file), cost=cost)
 
 
 def along(metrics: pd.DataFrame, cost: Cost, file: str) -> pd.DataFrame:

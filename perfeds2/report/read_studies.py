@@ -15,6 +15,7 @@ from perfeds2.report.read import (
     AlgorithmResult,
     RunResults,
     estimates,
+    over,
     read_csv,
 )
 from perfeds2.report.style import ACCURACY, GLOBAL, ordered_styles
@@ -37,6 +38,7 @@ class SweepFolder:
     evaluations: pd.DataFrame
     front: pd.DataFrame  # empty if nothing reached the target
     failed: pd.DataFrame
+    axis: str = "seconds"  # of the curves, and what the target costs
 
     @property
     def score(self) -> Score:
@@ -68,7 +70,7 @@ class SweepFolder:
                 "rounds": statistic([rows[-1]["round"] for rows in by_seed])
             }
             outcomes.append(AlgorithmResult(label, estimates(row), label, diverged=row["diverged"]))
-        return RunResults(
+        run = RunResults(
             version="",
             command="sweep",
             task=None,
@@ -82,19 +84,18 @@ class SweepFolder:
             metrics=table,
             looks=ordered_styles([each.name for each in outcomes]),
         )
+        return over(run, self.axis, "sweep.csv")
 
 
-def load_sweep_folder(folder: Path) -> SweepFolder:
+def load_sweep_folder(folder: Path, axis: str = "seconds") -> SweepFolder:
     """Read a sweep's folder. The columns before "algorithm" are the grid's settings."""
     names = ("sweep_summary.csv", "sweep.csv", "sweep_front.csv", "failed.csv")
     summary, evaluations, front, failed = (read_csv(folder / name) for name in names)
     if summary is None or evaluations is None:
         raise ValueError(f"no run of this sweep is done; continue with perfeds2 sweep --resume {folder}.")
     axes = [str(name) for name in summary.columns[: list(summary.columns).index("algorithm")]]
-    empty = pd.DataFrame()
-    return SweepFolder(
-        folder, axes, summary, evaluations, empty if front is None else front, empty if failed is None else failed
-    )
+    others = (pd.DataFrame() if table is None else table for table in (front, failed))
+    return SweepFolder(folder, axes, summary, evaluations, *others, axis=axis)
 
 
 def only(values: Iterable[Item]) -> Item | None:
@@ -172,7 +173,7 @@ class ArenaFolder:
 IN_ARENA = {"seconds_to_target": TIME, "accuracy": ACCURACY, "accuracy_global": GLOBAL}  # from the names in arena.json
 
 
-def load_arena(folder: Path) -> ArenaFolder:
+def load_arena(folder: Path, axis: str = "seconds") -> ArenaFolder:
     """Read an arena's folder. Only arena.json is required."""
     said = read_json(folder / "arena.json")
     metrics = read_csv(folder / "arena_metrics.csv", "task", "cell", "method")
@@ -199,6 +200,7 @@ def load_arena(folder: Path) -> ArenaFolder:
             for name, found in each["compared"].items()
         }
         missing = tuple(map(str, each["missing"]))
+        run = over(run, axis, "arena_metrics.csv")
         bouts.append(BoutFound(run, cell, float(each["eval_every_s"]), bool(each["tuning"]), missing, verdicts))
     return ArenaFolder(
         folder,

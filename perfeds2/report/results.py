@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfeds2.files import Json
 from perfeds2.learning.metrics import Score
-from perfeds2.report.read import SECONDS, AlgorithmResult, Cost, RunResults
+from perfeds2.report.read import AlgorithmResult, RunResults
 from perfeds2.report.style import ACCURACY, GLOBAL
 from perfeds2.report.tables import Cell, Column, Span, Table, estimate, p_value, signed, text_column
 from perfeds2.runs.statistics import NO_INTERVAL
@@ -56,14 +56,14 @@ def accuracies(score: Score) -> tuple[Measure, Measure]:
     return one, two
 
 
-def to_target(run: RunResults, cost: Cost = SECONDS) -> Measure:
+def to_target(run: RunResults) -> Measure:
     """Return the column for the cost of the target. Its header shows the target only if there is a common one."""
-    what = "the target" if run.target_accuracy is None else run.target
+    cost, what = run.cost, "the target" if run.target_accuracy is None else run.target
     return Measure(cost.to_target, f"{cost.head} to {what}", f"{cost.head.lower()}\nto {what}", cost.form, is_cost=True)
 
 
 def learned(run: RunResults, measures: Sequence[Measure]) -> list[Measure]:
-    """Return the time to the target followed by ``measures``; nothing for a run without training."""
+    """Return the cost of the target followed by ``measures``; nothing for a run without training."""
     if not run.is_trained:
         return []
     return [*([] if run.target_accuracy is None else [to_target(run)]), *measures]
@@ -157,7 +157,7 @@ def meaning(run: RunResults) -> str:
         over = ", ± half of the 95 % interval." if run.has_intervals else f". {NO_INTERVAL}"
         said.append(f"Means over seeds{over}")
     if run.is_trained and run.target_accuracy is not None:
-        said.append("The time to the target is a median.")
+        said.append("To the target: medians.")
     if run.is_trained and len(run.algorithms) > 1:
         said.append("Bold is the best of a column.")
     return " ".join(said)

@@ -44,7 +44,7 @@ NOTES_SHOWN = 2  # in the terminal; the page has all
 def write_report(folder: Path | str, axis: str = "seconds") -> Path:
     """Write the ``report.html`` of a run's folder. Return its path."""
     path = Path(folder) / "report.html"
-    write_text(path, page(load_run(folder), axis))
+    write_text(path, page(over(load_run(folder), axis)))
     return path
 
 
@@ -55,8 +55,8 @@ def finish_report(folder: Path) -> None:
         write_report(folder)
 
 
-def page(run: RunResults, axis: str = "seconds") -> str:
-    """Return the whole page, with curves over ``axis``. Sections without data are left out."""
+def page(run: RunResults) -> str:
+    """Return the whole page. Sections without data are left out."""
     headline, paragraphs = answer(run)
     simulated = "" if run.clock == "time" else " simulated"
     length = f"{seconds(run.horizon_s)}{simulated}" if run.horizon_s is not None else f"{run.rounds or 0:,} rounds"
@@ -76,7 +76,7 @@ def page(run: RunResults, axis: str = "seconds") -> str:
     spec = ['<p class="hint">spec.toml, all settings of this run:</p>', verbatim(run.spec)] if run.spec else []
     behind = behind_best(run)
     sections = [
-        curves_section(over(run, axis), hint),
+        curves_section(run, hint),
         section(
             "In numbers",
             results_table(run, page_measures(run), behind),
@@ -120,16 +120,16 @@ def write_paper_figures(folder: Path | str, out: Path | str | None = None, axis:
         >>> "table.tex" in [path.name for path in write_paper_figures(run)]
         True
     """
-    return write_run_figures(load_run(folder), Path(folder) / "figures" if out is None else Path(out), axis)
+    return write_run_figures(over(load_run(folder), axis), Path(folder) / "figures" if out is None else Path(out))
 
 
-def write_run_figures(run: RunResults, out: Path, axis: str = "seconds") -> list[Path]:
+def write_run_figures(run: RunResults, out: Path) -> list[Path]:
     """Draw a run for a paper and write ``table.tex``. Return the paths."""
     from perfeds2.report.on_paper import (
         write_figures,
     )  # Matplotlib: commands that draw nothing for paper do not wait for it
 
-    figures = {chart.name: [chart] for chart in run_charts(over(run, axis))}
+    figures = {chart.name: [chart] for chart in run_charts(run)}
     shown = groups(run)
     if shown:
         figures["activity"] = activity_charts(run, shown[:GROUPS_ON_PAPER], UES_ON_PAPER, jobs_each=3)

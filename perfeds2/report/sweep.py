@@ -16,7 +16,6 @@ from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds
 from perfeds2.report.document import document, paragraph, quoted, section, verbatim, with_legend
 from perfeds2.report.on_paper import write_figures
-from perfeds2.report.read import AXES, SECONDS, Cost, over
 from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, spans_decade, value_text
 from perfeds2.report.results import LOSSES, TIMING, accuracies, results_table, to_target
 from perfeds2.report.run import curves_section
@@ -39,13 +38,13 @@ def write_sweep(folder: Path, axis: str = "seconds", paper: Path | None = None) 
 
     ``axis`` is the x axis of the curves and the cost of the target. Returns the paths.
     """
-    sweep, cost = load_sweep_folder(folder), AXES[axis]
-    write_text(folder / "report.html", page(sweep, axis))
-    figures = {"sweep": setting_charts(sweep, cost), "front": front_charts(sweep)}
+    sweep = load_sweep_folder(folder, axis)
+    write_text(folder / "report.html", page(sweep))
+    figures = {"sweep": setting_charts(sweep), "front": front_charts(sweep)}
     written = [folder / "report.html", *write_figures(paper or folder, figures)]
     if paper is not None:
-        about = f"perfeds2 {__version__} sweep over {', '.join(sweep.axes) or 'one point'}. {words(sweep, cost)[0]}"
-        written.append(write_latex(paper / "sweep.tex", about, numbers_table(sweep, cost)))
+        about = f"perfeds2 {__version__} sweep over {', '.join(sweep.axes) or 'one point'}. {words(sweep)[0]}"
+        written.append(write_latex(paper / "sweep.tex", about, numbers_table(sweep)))
     return written
 
 
@@ -62,9 +61,8 @@ def print_sweep(folder: Path) -> None:
         console.print(f"… and {len(table.rows) - SHOWN_ROWS:,} more rows, in {folder / 'sweep_summary.csv'}")
 
 
-def page(sweep: SweepFolder, axis: str = "seconds") -> str:
+def page(sweep: SweepFolder) -> str:
     """Return the whole page. Sections without data are left out."""
-    cost = AXES[axis]
     grid = " × ".join(f"{sweep.summary[axis].nunique()} {axis}" for axis in sweep.axes) or "1 point"
     facts = ["sweep", grid, counted(len(sweep.run.seeds), "seed"), f"perfeds2 {__version__}"]
     hint = "At the end: means over seeds, ± half of the 95 % interval. To the target: medians; a seed that never met it counts as later than all others."
@@ -72,11 +70,9 @@ def page(sweep: SweepFolder, axis: str = "seconds") -> str:
     grid_file = quoted(sweep.folder / "sweep.toml", "the grid and what it goes over")
     again = "It trains what is missing and redraws this page. Every evaluation is in sweep.csv."
     sections = [
-        section(
-            f"Over {', '.join(sweep.axes[:1])}", *with_legend(setting_charts(sweep, cost), "Lines shown"), hint=lines
-        ),
-        section("In numbers", numbers_table(sweep, cost), hint=hint),
-        curves_section(over(sweep.run, axis, "sweep.csv"), lines),
+        section(f"Over {', '.join(sweep.axes[:1])}", *with_legend(setting_charts(sweep), "Lines shown"), hint=lines),
+        section("In numbers", numbers_table(sweep), hint=hint),
+        curves_section(sweep.run, lines),
         *(
             section(chart.title, chart, hint="A point is an algorithm at a point of the grid.")
             for chart in front_charts(sweep)
@@ -86,16 +82,16 @@ def page(sweep: SweepFolder, axis: str = "seconds") -> str:
             "Run it again", verbatim(f"perfeds2 sweep --resume {sweep.folder.resolve().name}"), *grid_file, hint=again
         ),
     ]
-    headline, paragraphs = words(sweep, cost)
+    headline, paragraphs = words(sweep)
     return document(facts, headline, map(paragraph, paragraphs), sections)
 
 
 # ---- in words
 
 
-def words(sweep: SweepFolder, cost: Cost = SECONDS) -> tuple[str, list[str]]:
+def words(sweep: SweepFolder) -> tuple[str, list[str]]:
     """Return the headline and paragraphs: cheapest to the target, best final accuracy, and the front."""
-    headline, paragraphs = answer(replace(sweep.run, cost=cost))
+    headline, paragraphs = answer(sweep.run)
     return headline, [*paragraphs, front_line(sweep)] if front_charts(sweep) else paragraphs
 
 
@@ -127,19 +123,19 @@ def _on_front(sweep: SweepFolder) -> pd.DataFrame:
 # ---- the table
 
 
-def numbers_table(sweep: SweepFolder, cost: Cost = SECONDS) -> Table:
+def numbers_table(sweep: SweepFolder) -> Table:
     """Return a row per point and algorithm, with the personalised accuracy first."""
     run = sweep.run
     common, personal = accuracies(run.score)
     seeds = Column("Seeds", narrow="seeds"), [str(each.seeds) for each in run.algorithms]
-    measures = [personal, to_target(run, cost), common, LOSSES[1], TIMING[0]]
+    measures = [personal, to_target(run), common, LOSSES[1], TIMING[0]]
     return results_table(run, measures, [seeds], head="Algorithm, point")
 
 
 # ---- charts
 
 
-def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
+def setting_charts(sweep: SweepFolder) -> list[Chart]:
     """Draw the final accuracy, and the cost of the target, over the first setting of the grid.
 
     A line is an algorithm at one combination of the other settings. Return nothing if there are too many lines to tell
@@ -156,10 +152,19 @@ def setting_charts(sweep: SweepFolder, cost: Cost = SECONDS) -> list[Chart]:
     title, limits = f"{score.named(ACCURACY)}, at the end", (0.0, 100.0) if score.is_share else None
     ends = _setting_lines(sweep, places, ACCURACY, "mean", score.scale)
     charts = [Chart("ends", title, ends, x, ChartAxis(within=limits), group="settings")]
+    cost = sweep.run.cost
     if bool(sweep.summary[f"{cost.to_target}_median"].notna().any()):
         costs = _setting_lines(sweep, places, cost.to_target, "median", 1)
-        title = f"{cost.head} to {'the target' if sweep.run.target_accuracy is None else sweep.run.target}, median"
-        charts.append(Chart("costs", title, costs, x, ChartAxis(within=(0.0, math.inf)), group="settings"))
+        charts.append(
+            Chart(
+                "costs",
+                f"{to_target(sweep.run).head}, median",
+                costs,
+                x,
+                ChartAxis(within=(0.0, math.inf)),
+                group="settings",
+            )
+        )
     return charts
 
 

@@ -106,13 +106,13 @@ def differing(members: Sequence[Member]) -> dict[str, list[str]]:
 def write_together(folders: Sequence[Path], out: Path, axis: str = "seconds", *, paper: bool = False) -> list[Path]:
     """Compare folders on one page in ``out``; with ``paper``, also write figures and tables. Return the paths."""
     members = load_members(folders)
-    run, found = together(members), differences(members)
+    run, found = over(together(members), axis), differences(members)
     out.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["perfeds2", "report", *map(str, folders), "--out", str(out), "--x", axis])
-    write_text(out / "report.html", _page(members, run, found, command, axis))
+    write_text(out / "report.html", _page(members, run, found, command))
     written = [out / "report.html"]
     if paper:
-        written += write_run_figures(run, out, axis)
+        written += write_run_figures(run, out)
     if paper and found:
         written.append(write_latex(out / "differences.tex", SEED_BY_SEED, differences_table(run, found)))
     return written
@@ -163,7 +163,7 @@ def _joined(tables: Iterable[tuple[str, pd.DataFrame | None]]) -> pd.DataFrame |
     return pd.concat(found, ignore_index=True) if found else None
 
 
-def _page(members: Sequence[Member], run: RunResults, found: Sequence[Difference], command: str, axis: str) -> str:
+def _page(members: Sequence[Member], run: RunResults, found: Sequence[Difference], command: str) -> str:
     said, paragraphs = _answer(members, run)
     about = [*(paragraph(text, "caution") for text in cautions(members)), *map(paragraph, paragraphs)]
     hint = (
@@ -172,7 +172,7 @@ def _page(members: Sequence[Member], run: RunResults, found: Sequence[Difference
     )
     folders = listed([member.label for member in members])
     sections = [
-        curves_section(over(run, axis), hint),
+        curves_section(run, hint),
         section("In numbers", results_table(run, page_measures(run)), hint=meaning(run)),
         section("Seed by seed", differences_table(run, found), hint=SEED_BY_SEED) if found and run.is_trained else [],
         settings_section(members),

@@ -146,7 +146,8 @@ def test_an_arena_is_drawn_over_rounds_joules_or_bits(shown):
     for axis, what in (("joules", "energy"), ("bits", "uploaded bits")):
         assert told("report", shown, "--x", axis)[0] == 0
         assert f"digits: accuracy over {what}" in (shown / "report.html").read_text()
-    (chart,) = bout_charts(only_bout(shown), "joules")
+    (bout,) = load_arena(shown, "joules").bouts
+    (chart,) = bout_charts(bout)
     ends = {line.name: line.x[-1] for line in chart.series}
     assert ends["PerFedS2"] == 20.0  # seed 0 has spent 20 J at the end, the others more: no mean beyond
 

@@ -62,6 +62,18 @@ def test_the_table_has_a_row_per_algorithm_and_marks_what_went_wrong(compared: P
     assert re.search(r"<b>\d+\.\d</b><span class=\"half\"> ± \d+\.\d</span>", page)
 
 
+def test_the_headline_and_the_table_go_by_the_cost_that_is_asked_for(make_run):
+    run = make_run(seeds=(0,))
+    summary = json.loads((run / "summary.json").read_text())
+    for rounds, row in enumerate(summary["algorithms"], 30):
+        row["rounds_to_target"] = {"values": [rounds], "reached": 1, "median": rounds}
+    (run / "summary.json").write_text(json.dumps(summary))
+    page = write_report(run, "rounds").read_text()
+    assert "FedAvg-SYN reached 80 % personalised accuracy with fewest rounds, after 30 rounds." in page
+    assert "Rounds to 80&nbsp;%" in page
+    assert "Simulated time (s)" in page  # of what UEs do
+
+
 def test_starved_ues_are_marked(make_run, tmp_path: Path):
     folder = make_run(algorithms=[("PerFedS2", "PerFed", "S2")], seeds=[0])
     summary = json.loads((folder / "summary.json").read_text())

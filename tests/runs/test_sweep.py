@@ -23,7 +23,6 @@ from perfeds2 import compare
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.report.live import counts_of, print_failures, progress
-from perfeds2.report.read import AXES
 from perfeds2.report.read_studies import load_sweep_folder
 from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
 from perfeds2.runs import training
@@ -398,7 +397,7 @@ def test_a_sweep_is_drawn_again_over_what_one_asks_for(costly):
     drawn, sweep = write_sweep(costly.path), load_sweep_folder(costly.path)
     assert [path.name for path in drawn] == ["report.html", "sweep.pdf", "sweep.png", "front.pdf", "front.png"]
     for cost, label in (("joules", "Joules to 90 %"), ("bits", "Uploaded bits to 90 %"), ("rounds", "Rounds to 90 %")):
-        assert setting_charts(sweep, AXES[cost])[1].title.startswith(label)
+        assert setting_charts(replace(sweep, axis=cost))[1].title.startswith(label)
     (chart,) = front_charts(sweep)
     assert {text for line in chart.series for text in line.texts} == {"quorum=1", "quorum=2", "quorum=4"}
     front = next(path for path in drawn if path.name == "front.png").read_bytes()
