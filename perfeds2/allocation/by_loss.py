@@ -1,7 +1,8 @@
 """Choose the UEs of a round by the losses they have reported, or by when they are present.
 
 A schedule with an attribute ``feedback`` gets what its UEs last reported in ``moment.feedback``. It may remember things
-between rounds: every run has its own copy, which is asked once per round.
+between rounds: every run has its own copy, which is asked once per round. What a killed server must not forget is in
+``memory``, as arrays.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import numpy as np
 
 from perfeds2.allocation.schedulers import Chosen, Moment, Numbers, first_of
 from perfeds2.allocation.shares import distance_shares
-from perfeds2.allocation.tiers import tiers_by_latency
+from perfeds2.allocation.tiers import tiers_by_latency, tiers_by_speed
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import PerUe
 
@@ -37,15 +38,17 @@ class Oort:
 
     def __init__(self, cell: Cell, quorum: int, seed: int, payload_bits: float, samples: float) -> None:
         self._job = 1 / distance_shares(cell, payload_bits, samples, quorum)  # only ratios matter
-        self._seed, self._samples, self._percentile = seed, samples, 10
-        self._gained: list[float] = []  # summed losses of the chosen UEs in each round
+        self._seed, self._samples = seed, samples
+        # percentile of T, and the summed losses of the chosen UEs in the last 40 rounds
+        self.memory = {"percentile": np.array(10), "gained": np.zeros(40)}
 
     def __call__(self, moment: Moment) -> Chosen:
         lots, reported, here = np.random.default_rng([self._seed, 14, moment.round]), _reported(moment), ~moment.away
-        if len(self._gained) >= 40 and moment.round % 20 == 0 and sum(self._gained[-20:]) < sum(self._gained[-40:-20]):
-            self._percentile = min(self._percentile + 5, 100)
+        job, gained = self._job if moment.job_s is None else moment.job_s, self.memory["gained"]
+        if moment.round >= 40 and moment.round % 20 == 0 and sum(gained[20:]) < sum(gained[:20]):
+            self.memory["percentile"] = np.minimum(self.memory["percentile"] + 5, 100)
         known = np.isfinite(reported)
-        slow = np.minimum(np.percentile(self._job, self._percentile) / self._job, 1) ** 2
+        slow = np.minimum(np.percentile(job, self.memory["percentile"]) / job, 1) ** 2
         recent = np.sqrt(0.1 * np.log(moment.round + 1) / np.maximum(moment.merged_in + 1, 1))
         utility = np.where(known, self._samples * np.nan_to_num(reported) * slow + recent, 0)
         tried, untried = np.flatnonzero(known & here), np.flatnonzero(~known & here)
@@ -54,9 +57,9 @@ class Oort:
         exploited = min(moment.quorum - explored, tried.size)
         explored = min(moment.quorum - exploited, untried.size)
         best = _draw(lots, tried, _above_cutoff(utility[tried], exploited), exploited)
-        weight = np.where(moment.merged_in < 0, 1.0, 1e-9) / self._job  # last, UEs whose report is still to come
+        weight = np.where(moment.merged_in < 0, 1.0, 1e-9) / job  # last, UEs whose report is still to come
         chosen = np.concatenate([best, _draw(lots, untried, weight[untried], explored)])
-        self._gained.append(float(self._samples * reported[best].sum()))
+        self.memory["gained"] = np.append(gained[1:], self._samples * reported[best].sum())
         return first_of(moment, ~np.isin(np.arange(known.size), chosen))
 
 
@@ -107,24 +110,27 @@ class AdaptiveTiers:
 
     def __init__(self, cell: Cell, quorum: int, seed: int, payload_bits: float, samples: float) -> None:
         count = max(1, min(TIERS, cell.ues // quorum))
-        self._members = tiers_by_latency(cell, payload_bits, samples, count, quorum).members
-        self._seed, self._last, self._before = seed, 0, np.full(count, np.inf)
-        self._weights, self._credits = np.ones(count), np.full(count, -(-40 // count))
+        self._tiers, self._seed = tiers_by_latency(cell, payload_bits, samples, count, quorum), seed
+        self.memory = {"last": np.array(0), "before": np.full(count, np.inf), "weights": np.ones(count)}
+        self.memory["credits"] = np.full(count, -(-40 // count))
 
     def __call__(self, moment: Moment) -> Chosen:
-        lots, count = np.random.default_rng([self._seed, 16, moment.round]), len(self._members)
+        lots, memory = np.random.default_rng([self._seed, 16, moment.round]), self.memory
+        last, count = int(memory["last"]), memory["weights"].size
+        tiers = (self._tiers if moment.job_s is None else tiers_by_speed(1 / moment.job_s, count)).members
         if moment.round and moment.round % 20 == 0:
-            known = [own[np.isfinite(own)] for own in (_reported(moment)[members] for members in self._members)]
+            known = [own[np.isfinite(own)] for own in (_reported(moment)[members] for members in tiers)]
             losses = np.array([own.mean() if own.size else np.inf for own in known])
-            if count > 1 and losses[self._last] >= self._before[self._last]:
-                self._weights[np.argsort(-losses, kind="stable")] = np.arange(count)[::-1]
-            self._before, self._credits[:] = losses, -(-40 // count)
-        weights = np.where(self._credits > 0, self._weights, 0)
-        weights = weights if weights.any() else self._credits > 0
-        self._last = int(lots.choice(count, p=weights / weights.sum()))
-        self._credits[self._last] -= 1
+            if count > 1 and losses[last] >= memory["before"][last]:
+                memory["weights"][np.argsort(-losses, kind="stable")] = np.arange(count)[::-1]
+            memory["before"], memory["credits"][:] = losses, -(-40 // count)
+        weights = np.where(memory["credits"] > 0, memory["weights"], 0)
+        weights = weights if weights.any() else memory["credits"] > 0
+        last = int(lots.choice(count, p=weights / weights.sum()))
+        memory["last"] = np.array(last)
+        memory["credits"][last] -= 1
         rank, others = lots.permutation(moment.versions.size), np.ones(moment.versions.size, bool)
-        others[self._members[self._last]] = False
+        others[tiers[last]] = False
         return first_of(moment, rank, others)
 
 

@@ -39,6 +39,7 @@ class Moment:
     own_bps: PerUe | None = None  # rates of UEs' own uplinks; NaN for UEs on the shared band
     here: Mask | None = None  # which UEs are present; None if all always are
     feedback: PerUe | None = None  # what each UE last reported, NaN before that; None if nothing is reported
+    job_s: PerUe | None = None  # how long each UE's jobs take, as measured; None: as expected in the cell
 
     @property
     def age(self) -> Numbers:

@@ -39,9 +39,13 @@ class Tiers:
 
 def tiers_by_latency(cell: Cell, payload_bits: float, samples: float, count: int, quorum: int = 1) -> Tiers:
     """Sort UEs into tiers of (nearly) equal size by the expected seconds of a job on an equal share of the band."""
-    slowest_last = np.argsort(-distance_shares(cell, payload_bits, samples, quorum), kind="stable")
-    of = np.empty(cell.ues, int)
-    for tier, own in enumerate(np.array_split(slowest_last, min(count, cell.ues))):
+    return tiers_by_speed(distance_shares(cell, payload_bits, samples, quorum), count)
+
+
+def tiers_by_speed(speed: PerUe, count: int) -> Tiers:
+    """Sort UEs into tiers of (nearly) equal size by how many jobs they finish in the same time."""
+    of = np.empty(speed.size, int)
+    for tier, own in enumerate(np.array_split(np.argsort(-speed, kind="stable"), min(count, speed.size))):
         of[own] = tier
     return Tiers(tuple(of.tolist()))
 

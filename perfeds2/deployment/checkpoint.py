@@ -21,6 +21,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import PyTree
+
+from perfeds2.deployment.crew import memory_of
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.leaves import from_leaves, named_leaves
 from perfeds2.deployment.validate import Norms
@@ -50,6 +54,11 @@ class Generation(NamedTuple):
     @property
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.journal.splitlines()]
+
+
+def _saved(federation: Federation) -> tuple[PyTree, ...]:
+    """Return the arrays of a checkpoint."""
+    return federation.params, federation.merging, federation.adopted, memory_of(federation.schedule)
 
 
 class Checkpoints:
@@ -85,13 +94,14 @@ class Checkpoints:
             "round": federation.round,
             "opened_s": federation.opened_s,
             "next_ticket": federation.dispatcher.next_ticket,
+            "planned": None if federation.planned is None else federation.planned.tolist(),
             "ues": federation.ues,
             "norms": list(federation.norms.votes.items()),
             "started_unix": started_unix,
             "head": self.folder.head(),
             "journal": {"bytes": self._bytes, "sha256": self._digest.hexdigest()},
         }
-        arrays = named_leaves(NAME, (federation.params, federation.merging, federation.adopted))
+        arrays = named_leaves(NAME, _saved(federation))
         while self._copies:
             save_arrays(self._path(self._number, "safetensors"), arrays, facts)
             self._prune()
@@ -157,7 +167,7 @@ class Checkpoints:
                 )
             return None
         arrays, facts, text = found[-1]
-        saved = from_leaves(NAME, arrays, (federation.params, federation.merging, federation.adopted))
+        saved = from_leaves(NAME, arrays, _saved(federation))
         if saved is None or facts["ues"] != federation.ues:
             raise InputError(
                 f"the checkpoint in {self.folder.parts} belongs to another federation; start a new run in another folder."
@@ -165,6 +175,8 @@ class Checkpoints:
         federation.round, federation.opened_s = facts["round"], facts["opened_s"]
         federation.become(*saved[:2])
         federation.adopted = saved[2]
+        memory_of(federation.schedule).update(saved[3])
+        federation.planned = None if facts["planned"] is None else np.array(facts["planned"])
         lost = len(found) < GENERATIONS
         if lost and federation.learner.noise is not None:
             raise InputError(
@@ -195,6 +207,8 @@ def _recall(federation: Federation) -> None:
     """Rebuild counters and device states from the restored record and devices."""
     crew, record = federation.crew, federation.record
     federation.dispatcher.refused = sum(device.refused for device in federation.devices)
+    for lap in record.laps:
+        crew[lap.ue].took_s = lap.took_s
     gone = {(lap.ue, lap.version) for lap in record.laps if not lap.scale}
     for merge in record.merges:
         crew[merge.ue].merges += 1

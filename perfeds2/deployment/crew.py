@@ -44,6 +44,7 @@ class Device:
     evaluated: int = -1  # newest version it has evaluated
     accuracy: float | None = None  # personal accuracy it reported for that version, if finite
     loss: float = np.nan  # training loss it reported for that version, before personal steps
+    took_s: float = np.nan  # duration of its last job, from sending the model to receiving the update
 
     @property
     def set_aside(self) -> bool:
@@ -86,6 +87,11 @@ def asks(schedule: object) -> bool:
     return getattr(schedule, "feedback", None) is not None
 
 
+def memory_of(schedule: object) -> dict[str, np.ndarray]:
+    """Return what a schedule remembers between rounds."""
+    return getattr(schedule, "memory", {})
+
+
 class Crew:
     """All devices, by number and by state. Call ``file`` after changing a device."""
 
@@ -121,12 +127,19 @@ class Crew:
         return replace_absent(chosen, away, np.array([device.merged_in for device in self.devices]))
 
     def moment(self, round_: int, time_s: float, quorum: int) -> Moment:
-        """Return what a schedule that asks for losses may look at. Channels and speeds are not known."""
-        columns = [(one.version, one.merged_in, one.state not in UNUSABLE, one.loss) for one in self.devices]
-        versions, merged_in, here, losses = (np.array(column) for column in zip(*columns, strict=True))
+        """Return what a schedule that asks for losses may look at. Channels are not known.
+
+        The next job of a device should take as long as its last one, and a first job as long as the median device's.
+        """
+        columns = [
+            (one.version, one.merged_in, one.state not in UNUSABLE, one.loss, one.took_s) for one in self.devices
+        ]
+        versions, merged_in, here, losses, took_s = (np.array(column) for column in zip(*columns, strict=True))
+        usual_s = np.median(took_s[np.isfinite(took_s)]) if np.isfinite(took_s).any() else 1.0
+        job_s = np.maximum(np.nan_to_num(took_s, nan=usual_s), 1e-6)
         unknown = np.full(losses.size, np.nan)
         radio = (np.nan, unknown, unknown, unknown)
-        return Moment(round_, time_s, quorum, *radio, versions, merged_in, here=here, feedback=losses)
+        return Moment(round_, time_s, quorum, *radio, versions, merged_in, here=here, feedback=losses, job_s=job_s)
 
     def resting(self, latest: int) -> int:
         """Return how many idle devices were merged after round ``latest``, and rest."""

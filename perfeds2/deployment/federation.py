@@ -200,7 +200,8 @@ class Federation:
             self.watch.hear(self.crew[seen.ue], seen)
         if device.wanted and job.kind == "train":
             reply, scale = (reply, 1.0) if self.secure else self._clip(reply, device)
-            self.record.laps.append(Lap(reply.ue, time_s - device.sent_s, float(reply.compute_s), job.version, scale))
+            device.took_s = time_s - device.sent_s
+            self.record.laps.append(Lap(reply.ue, device.took_s, float(reply.compute_s), job.version, scale))
             device.reply, device.held_arrived_s = reply, time_s
         elif job.kind == "train":
             self.log(f"late: UE {reply.ue} ticket {job.ticket} on version {job.version}, which has been given up")

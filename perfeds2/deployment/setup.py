@@ -19,7 +19,7 @@ import numpy as np
 import tomli_w
 from jaxtyping import Float
 
-from perfeds2.allocation.by_loss import PowerOfChoice
+from perfeds2.deployment.crew import asks
 from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec, OwnSections
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError, input_errors
@@ -148,12 +148,12 @@ class Setup:
         if self.own.max_share < 1:
             raise InputError(f"--max-share and --schedule {named} both decide who works next; leave one of them out.")
         _, schedule = plan_rounds(self.spec, Cell.draw(self.ues, self.seed), self.seed, algorithm.learner.samples)
-        if isinstance(schedule, PowerOfChoice):
+        if asks(schedule):
             return asking(self.spec, replace(algorithm, schedule=schedule)).schedule
         if schedule is not None and "moment" in inspect.signature(schedule).parameters:
             raise InputError(
-                f"--schedule {named} looks at channels or speeds, which the server of a federation does not know; use "
-                f"first, deficit, printed, printed_fixed, round_robin, random or power_of_choice:D."
+                f"--schedule {named} looks at channels or hours, which the server of a federation does not know; use first, "
+                f"deficit, printed, printed_fixed, round_robin, random, oort, power_of_choice:D or tifl_adaptive."
             )
         return schedule
 

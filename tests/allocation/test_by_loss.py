@@ -29,23 +29,28 @@ def recorded_losses():
 LOSSES = recorded_losses()
 
 
-def played(schedule, here=None):
+MEASURED = np.random.default_rng(2).uniform(1.0, 9.0, UES)  # seconds of a job
+SOURCES = pytest.mark.parametrize("job_s", [None, MEASURED], ids=["expected", "measured"])
+
+
+def played(schedule, here=None, job_s=None):
     """Choose round after round; UEs report when merged, and reports reach the schedule every CHUNK rounds."""
     merged_in, latest, told = np.full(UES, -1), np.full(UES, np.nan), np.full(UES, np.nan)
     for k in range(ROUNDS):
         if k % CHUNK == 0:
             told = latest.copy()
         empty = np.zeros(UES)
-        now = Moment(k, 0.5 * k, QUORUM, 1e6, empty, empty, empty, np.zeros(UES, int), merged_in.copy())
+        now = Moment(k, 0.5 * k, QUORUM, 1e6, empty, empty, empty, np.zeros(UES, int), merged_in.copy(), job_s=job_s)
         chosen = schedule(replace(now, feedback=told.copy(), here=None if here is None else here(k)))
         yield k, told.tolist(), merged_in.tolist(), chosen
         merged_in[chosen] = k
         latest[chosen] = LOSSES[k, chosen]
 
 
-def test_oort_chooses_what_a_plain_python_oort_does():
-    twin, percentiles = PlainOort(), set()
-    for k, told, merged_in, chosen in played(Oort(**KNOWN)):
+@SOURCES
+def test_oort_chooses_what_a_plain_python_oort_does(job_s):
+    twin, percentiles = PlainOort(job_s), set()
+    for k, told, merged_in, chosen in played(Oort(**KNOWN), job_s=job_s):
         assert chosen.tolist() == twin.choose(k, told, merged_in)
         percentiles.add(twin.percentile)
     assert len(percentiles) > 2  # the pacer has stepped in
@@ -54,8 +59,9 @@ def test_oort_chooses_what_a_plain_python_oort_does():
 class PlainOort:
     """Algorithm 1 of the paper, with lists and loops."""
 
-    def __init__(self):
+    def __init__(self, job_s):
         self.seconds = [1 / share for share in distance_shares(CELL, 77_120.0, 40.0, QUORUM).tolist()]
+        self.seconds = self.seconds if job_s is None else job_s.tolist()
         self.percentile, self.gained = 10, []
 
     def choose(self, k, told, merged_in):
@@ -108,11 +114,15 @@ def test_power_of_choice_needs_as_many_candidates_as_it_chooses():
         power_of_choice(2)(cell=CELL, quorum=QUORUM, seed=SEED)
 
 
-def test_adaptive_tiers_choose_what_a_plain_twin_does():
+@SOURCES
+def test_adaptive_tiers_choose_what_a_plain_twin_does(job_s):
     tiers = [own.tolist() for own in tiers_by_latency(CELL, 77_120.0, 40.0, 4, QUORUM).members]
+    if job_s is not None:
+        fastest_first = sorted(range(UES), key=job_s.tolist().__getitem__)
+        tiers = [fastest_first[at : at + 3] for at in range(0, UES, 3)]
     last, before, weights, left_over = 0, [math.inf] * 4, [1.0] * 4, [10] * 4
     changed = 0
-    for k, told, _, chosen in played(AdaptiveTiers(**KNOWN)):
+    for k, told, _, chosen in played(AdaptiveTiers(**KNOWN), job_s=job_s):
         lots = np.random.default_rng([SEED, 16, k])
         if k and k % 20 == 0:
             known = [[told[ue] for ue in own if not math.isnan(told[ue])] for own in tiers]

@@ -8,6 +8,7 @@ import pytest
 from in_process import InProcess
 from worlds import check, world
 
+from perfeds2.deployment.crew import memory_of
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
@@ -123,6 +124,48 @@ def test_a_loss_that_a_schedule_cannot_use_is_refused_and_its_device_named(bad):
     assert server.devices[0].set_aside
 
 
+class Recording:
+    """A schedule that asks for losses, remembers every moment and chooses devices in turn."""
+
+    feedback = "loss"
+
+    def __init__(self):
+        self.moments = []
+
+    def __call__(self, moment):
+        self.moments.append(moment)
+        return np.array([2 * moment.round, 2 * moment.round + 1]) % 5
+
+
+def test_a_schedule_sees_the_seconds_that_the_last_job_of_each_device_took():
+    schedule = Recording()
+    play(planned(InProcess(reporting(LOSSES), lambda job: 1.0 + job.ue + 0.25 * job.version, 5), schedule, 4))
+    first, second, third, fourth = (moment.job_s.tolist() for moment in schedule.moments)
+    assert first == [1.0] * 5  # nothing is known yet
+    assert second == [1.0, 2.0, 1.5, 1.5, 1.5]  # the others as the median
+    assert third == [1.0, 2.0, 3.25, 4.25, 2.625]
+    assert fourth == [1.5, 2.0, 3.25, 4.25, 5.5]
+
+
+def merged_by(name):
+    """Which devices each of 24 rounds merges. All report the same loss; 1 and 4 are a thousand times faster."""
+    schedule = Setup.from_texts(PLANNED | {"schedule": name, "rounds": 24}).schedule
+    net = InProcess(reporting([0.5] * 5), lambda job: 0.001 if job.ue in (1, 4) else 1.0 + job.ue, 5)
+    server = planned(net, schedule, 24)
+    play(server, 200)
+    return server.timeline().ues
+
+
+def test_oort_prefers_devices_that_were_fast_to_those_that_a_simulated_cell_makes_fast():
+    assert np.bincount(merged_by("oort").ravel(), minlength=5)[[1, 4]].min() >= 16
+
+
+def test_tiers_are_made_of_devices_that_were_equally_fast():
+    rows = merged_by("tifl_adaptive")
+    together = {frozenset(row) for row in rows[12:].tolist()}  # once all have had a job
+    assert together <= {frozenset(pair) for pair in ([1, 4], [0, 1], [0, 4], [2, 3])}
+
+
 def test_a_loss_does_not_matter_to_other_schedules():
     net = InProcess(reporting([float("inf"), *LOSSES[1:]]), lambda _: 1.0, 5)
     server = planned(net, lambda _: np.array([0, 1]), 2)
@@ -130,20 +173,27 @@ def test_a_loss_does_not_matter_to_other_schedules():
     assert server.timeline().ues.tolist() == [[0, 1], [0, 1]]
 
 
-def test_reported_losses_survive_a_killed_server_and_the_replay_agrees(tmp_path):
-    made = world(tmp_path, **PLANNED | {"schedule": "power_of_choice:5"})
-    while made.federation.round < 4:
+@pytest.mark.parametrize("schedule", ["power_of_choice:5", "oort", "tifl_adaptive"])
+def test_what_a_schedule_looks_at_and_remembers_survives_a_killed_server_and_the_replay_agrees(tmp_path, schedule):
+    made = world(tmp_path, **PLANNED | {"schedule": schedule})
+    while made.federation.round < 4 or made.federation.planned is None:
         made.step()
-    before = [device.loss for device in made.federation.devices]
-    assert np.isfinite(before).all()
+    made.federation.save(made.federation)  # as after a device was set aside
+    before = known(made.federation)
+    assert sum(map(np.isfinite, before[0])) >= 2
     killed: Any = made.transport.link
     killed.kill()
     made.start_server()
-    after = [device.loss for device in made.federation.devices]
-    assert sum(one == other for one, other in zip(after, before, strict=True)) >= 3  # two had reported since the save
-    assert np.isfinite(after).all()
+    assert str(known(made.federation)) == str(before)
     made.run()
     check(made)
+    assert str(known(made.federation)[2]) != str(before[2]) or schedule == "power_of_choice:5"
+
+
+def known(server):
+    """What the schedule of a server knows: losses, seconds, its own memory, and the devices of the open round."""
+    losses, took_s = zip(*((device.loss, device.took_s) for device in server.devices), strict=True)
+    return losses, took_s, memory_of(server.schedule), server.planned
 
 
 def test_a_replay_comes_to_the_same_weights(tmp_path):
@@ -158,10 +208,9 @@ def test_a_replay_comes_to_the_same_weights(tmp_path):
     [
         (
             {"schedule": "best_channel"},
-            "channels or speeds, which the server of a federation does not know; use first, ",
+            "channels or hours, which the server of a federation does not know; use first, ",
         ),
-        ({"schedule": "oort"}, "channels or speeds"),
-        ({"schedule": "tifl_adaptive"}, "channels or speeds"),
+        ({"schedule": "refl"}, "channels or hours"),
         ({"schedule": "power_of_choice:9"}, "D must be from the quorum, 2, to the number of UEs, 5"),
         ({"schedule": "power_of_choice:3", "clip": 1.0, "dp-noise": 1.0}, "which noise on uploads does not hide"),
         ({"schedule": "random", "algorithm": "FedAvg-SYN"}, "--schedule random has no effect on FedAvg-SYN"),
