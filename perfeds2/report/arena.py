@@ -1,6 +1,6 @@
 """Show an arena in the terminal, as an HTML page and in LaTeX."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -76,7 +76,8 @@ def print_arena(folder: Path) -> None:
             print_prose(console, said)
     if len(arena.bouts) > 1:
         console.print(for_terminal(overview(arena)))
-        console.print(for_terminal(ranking(arena)))
+        for _, table in rankings(arena):
+            console.print(for_terminal(table))
 
 
 def _facts(arena: ArenaFolder, bout: BoutFound) -> str:
@@ -198,10 +199,19 @@ def overview(arena: ArenaFolder) -> Table:
     return Table([Column("Bout", "left"), Column("Target"), *(Column(head, "left") for head in heads)], rows)
 
 
-def ranking(arena: ArenaFolder) -> Table:
-    """Return a row per method that took part in all bouts: its mean rank by each measure, where 1 is the best."""
-    ranks: dict[str, list[list[int]]] = {}
+def rankings(arena: ArenaFolder) -> Iterator[tuple[list[BoutFound], Table]]:
+    """Return a table of mean ranks for the bouts that the same methods took part in."""
+    groups: dict[frozenset[str], list[BoutFound]] = {}
     for bout in arena.bouts:
+        groups.setdefault(frozenset(each.name for each in bout.run.algorithms), []).append(bout)
+    for bouts in groups.values():
+        yield bouts, _ranking(bouts)
+
+
+def _ranking(bouts: Sequence[BoutFound]) -> Table:
+    """Return a row per method: its mean rank by each measure, where 1 is the best."""
+    ranks: dict[str, list[list[int]]] = {}
+    for bout in bouts:
         keys = {
             each.name: (*(each.lateness(name) for name in COSTS), -each.mean("worst_decile"), -each.mean(ACCURACY))
             for each in bout.run.algorithms
@@ -211,7 +221,6 @@ def ranking(arena: ArenaFolder) -> Table:
                 [1 + sum(other[at] < key for other in keys.values()) for at, key in enumerate(own)]  # type: ignore[operator]  # alike by place
             )
     means = {name: [mean(of_bouts) for of_bouts in zip(*own, strict=True)] for name, own in ranks.items()}
-    means = {name: own for name, own in means.items() if len(ranks[name]) == len(arena.bouts)}
     best = [min(of_methods) for of_methods in zip(*means.values(), strict=True)]
     rows: Rows = [
         [name, *(Span(f"{each:.1f}", "best" if each == least else "") for each, least in zip(own, best, strict=True))]
@@ -272,8 +281,10 @@ def _page(arena: ArenaFolder) -> str:
         facts.insert(1, f"suite {arena.suite}")
     sections = []
     if len(arena.bouts) > 1:
-        hint = f"Mean rank over {len(arena.bouts)} bouts; 1 is the best. Costs are those of reaching the target."
-        sections.append(section("Which method is best over all bouts?", ranking(arena), hint=hint))
+        for bouts, table in rankings(arena):
+            tasks, methods = dict.fromkeys(str(bout.run.task) for bout in bouts), counted(len(table.rows), "method")
+            hint = f"Mean rank of {methods} over {counted(len(bouts), 'bout')}; 1 is the best. Costs are those of reaching the target."
+            sections.append(section(f"Which method is best on {listed(list(tasks))}?", table, hint=hint))
         sections.append(section("Who is first where?", overview(arena)))
     for number, bout in enumerate(arena.bouts):
         sections += _bout_sections(arena, bout, number)
