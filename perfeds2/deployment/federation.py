@@ -92,7 +92,7 @@ class Federation:
         self.protocol.check(self.ues)
         self.form, self.length = form_of(uploaded(self.params, self.learner)), norm_of(self.params)
         self.crew, self.norms = Crew(self.ues, self.losses, self.own.epsilon_budget), Norms(self.ues)
-        # Whoever runs the federation sets these later.
+        # The caller sets these later.
         late = {"clock": lambda: self.time_s, "log": lambda event: self.log(event), "save": lambda: self.save(self)}
         self.dispatcher = Dispatcher(self.transport, self.crew, self.own, secure=self.secure, **late)
         if self.merging is None:
