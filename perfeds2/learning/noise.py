@@ -1,17 +1,18 @@
 """Draw the noise of a round. It depends only on the seed and the round.
 
-The generator is Threefry-2x32 with 20 rounds, as in ``jax.random``. Written out it is fused with what uses it, and takes
-half as long on a CPU. Its two words become a normal number by the transform of Box and Muller, which is cheaper than
-the inverse error function.
+The generator is Threefry-2x32 with 20 rounds, as in ``jax.random``, written out, which takes half as long on a CPU. Its
+two words become two normal numbers by the transform of Box and Muller, which is cheaper than the inverse error function.
+They are kept as one complex number, because XLA would draw once for each of two arrays on a CPU.
 """
 
 import math
-from itertools import accumulate
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, UInt32
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Complex, Float, Int, Key, UInt32
 
+from perfeds2.learning import on_gpu
 from perfeds2.learning.models.model import Params
 from perfeds2.privacy.accounting import noise_filter
 
@@ -24,19 +25,17 @@ def noise_of(
     key: Key[Array, ""], round_: Int[Array, ""], like: Params, deviation: Float[Array, ""], bands: int
 ) -> Params:
     """Return the noise on the sum of a round: Σ_j d_j·z, with the draw z of the round j rounds ago."""
-    leaves, tree = jax.tree.flatten(like)
-    firsts = accumulate((leaf.size for leaf in leaves[:-1]), initial=0)
-
-    def summed(leaf: Array, first: int) -> Array:
-        def add(back: Array, total: Array) -> Array:
-            weight = jnp.where(back <= round_, weights[back], 0.0)  # nothing was drawn before round 0
-            return total + weight * drawn(key, round_ - back, first, leaf.shape)
-
-        now = drawn(key, round_, first, leaf.shape)
-        return deviation * (now if bands == 1 else jax.lax.fori_loop(1, bands, add, now))
-
+    flat, like_it = ravel_pytree(like)
     weights = jnp.asarray(noise_filter(bands), jnp.float32)
-    return tree.unflatten([summed(leaf, first) for leaf, first in zip(leaves, firsts, strict=True)])
+
+    def add(back: Array, total: Array) -> Array:
+        weight = jnp.where(back <= round_, weights[back], 0.0)  # nothing was drawn before round 0
+        return total + drawn(key, round_ - back, total.size, deviation * weight)
+
+    # XLA removes a loop of one step and draws where numbers are used, each pair twice on a CPU.
+    stop = bands if on_gpu.is_there() else jnp.minimum(bands, round_ + 1)
+    pairs = jax.lax.fori_loop(0, stop, add, jnp.zeros((flat.size + 1) // 2, jnp.complex64))
+    return like_it(jnp.concatenate([pairs.real, pairs.imag])[: flat.size])
 
 
 noise_now = jax.jit(noise_of, static_argnums=4)  # outside a replay; federations use this
@@ -47,16 +46,23 @@ def secret_key(seed: int) -> Key[Array, ""]:
     return jax.random.wrap_key_data(jnp.asarray([seed >> 32, seed % 2**32], jnp.uint32))
 
 
-def drawn(key: Key[Array, ""], round_: Int[Array, ""], first: int, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """Return standard normal numbers of a round, from number ``first`` on."""
-    low = first + jnp.arange(math.prod(shape), dtype=jnp.uint32)
+def drawn(
+    key: Key[Array, ""], round_: Int[Array, ""], pairs: int, deviation: float | Float[Array, ""] = 1.0
+) -> Complex[Array, " pairs"]:
+    """Return normal numbers of a round, two in each complex number."""
+    low = jnp.arange(pairs, dtype=jnp.uint32)
     high = jnp.full(low.shape, jnp.uint32(NOISE) + round_.astype(jnp.uint32))
     first_word, second_word = threefry(jax.random.key_data(key), high, low)
     share = first_word.astype(jnp.float32) * 2.0**-32 + 2.0**-33  # above 0, at most 1
-    half_turn = jax.lax.bitcast_convert_type(second_word, jnp.int32).astype(jnp.float32) * (2.0**-32 * math.pi)
-    square = half_turn**2
-    sine = half_turn * jnp.polyval(jnp.asarray(SINE), square, unroll=len(SINE))
-    return (jnp.sqrt(-2.0 * jnp.log(share)) * (1.0 - 2.0 * sine**2)).reshape(shape)  # cos 2x = 1 − 2·sin² x
+    radius = deviation * jnp.sqrt(-2.0 * jnp.log(share))
+    return jax.lax.complex(radius * cosine(second_word), radius * cosine(second_word - jnp.uint32(2**30)))
+
+
+def cosine(turn: UInt32[Array, " d"]) -> Float[Array, " d"]:
+    """Return the cosine of an angle in units of 2⁻³² turns."""
+    half = jax.lax.bitcast_convert_type(turn, jnp.int32).astype(jnp.float32) * (2.0**-32 * math.pi)
+    sine = half * jnp.polyval(jnp.asarray(SINE), half**2, unroll=len(SINE))
+    return 1.0 - 2.0 * sine**2  # cos 2x = 1 − 2·sin² x
 
 
 def threefry(key: UInt32[Array, " words"], high: UInt32[Array, " d"], low: UInt32[Array, " d"]) -> tuple[Array, Array]:
