@@ -22,7 +22,6 @@ class Dispatcher:
     clock: Callable[[], float]  # seconds since round 0 opened
     log: Callable[[str], None]
     save: Callable[[], None]  # called when a device was set aside: a crash before the next round would lose it
-    secure: bool = False  # whether devices mask their updates
     next_ticket: int = 0
     sent: int = 0  # jobs since this server started
     refused: int = 0  # replies that failed validation
@@ -85,7 +84,11 @@ class Dispatcher:
             if outstanding and waited_s <= self.own.job_s:
                 return
             self._waiting.popleft()
-            if outstanding:
+            if outstanding and device.overdue != ticket and device.job is not None and device.job.uploads_masked:
+                device.overdue = ticket
+                self.transport.cancel(ue)  # it confirms or leaves: no upload comes after it counts as gone
+                self._waiting.append((time_s, ue, ticket))
+            elif outstanding:
                 self.log(f"given up: UE {ue} did not answer ticket {ticket} within {self.own.job_s:g} s (--job-s)")
                 device.overdue = ticket
                 self.fail(device, time_s)
@@ -102,9 +105,7 @@ class Dispatcher:
     def fail(self, device: Device, time_s: float) -> None:
         """Record a failed job, and set its device aside after too many in a row."""
         self.drop(device)
-        if self.secure:
-            device.keys.clear()
-            self.transport.cancel(device.ue)  # an upload that came late could be unmasked in a planned round
+        device.keys.clear()  # it may have been started again, without them
         device.failures += 1
         if device.failures >= self.own.set_aside_after and not device.set_aside:
             device.set_aside_s = time_s

@@ -94,7 +94,7 @@ class Federation:
         self.crew, self.norms = Crew(self.ues, self.losses, self.own.epsilon_budget), Norms(self.ues)
         # The caller sets these later.
         late = {"clock": lambda: self.time_s, "log": lambda event: self.log(event), "save": lambda: self.save(self)}
-        self.dispatcher = Dispatcher(self.transport, self.crew, self.own, secure=self.secure, **late)
+        self.dispatcher = Dispatcher(self.transport, self.crew, self.own, **late)
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
         self.outgoing = handed_out(self.params, self.learner, self.merging)
@@ -220,7 +220,7 @@ class Federation:
         if self.secure and self.schedule is None:
             self._closing = found
             if self.summing is None:
-                self._open_sum([devices[place] for place in closing.merged])
+                self._open_sum([devices[place] for place in closing.merged], "mask")
             if not self._learn_sum():
                 return False
         if self.secure:
@@ -256,13 +256,14 @@ class Federation:
         versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
         return Server(self.round, versions, merged_in, self.opened_s)
 
-    def _open_sum(self, members: list[Device]) -> None:
-        """Name the members of a round to each other: now those of a planned round, or once they have computed."""
+    def _open_sum(self, members: list[Device], kind: Kind) -> None:
+        """Name the members of a round to each other: with the model in planned rounds, or once they have computed."""
         from perfeds2.deployment.summing import Summing
 
         assert self.learner.clip is not None
-        planned = None if self.schedule is None else (self.round, self.dispatcher.next_ticket)
-        self.summing = Summing(members, self.learner.clip, self.form, self.dispatch, self.transport.key_of, planned)
+        asking = (self.dispatch, self.transport.key_of, self.dispatcher.next_ticket, kind)
+        self.summing = Summing(members, self.learner.clip, self.form, *asking)
+        self.summing.begin()
 
     def _learn_sum(self) -> bool:
         """Ask the members of a round for their sum, step by step, and return whether it is known."""
@@ -326,17 +327,18 @@ class Federation:
             idle = sorted(ue for ue in self.crew.states["idle"] if self.crew[ue].merged_in <= latest)
         if self.schedule is None:
             idle = self.crew.within_share(idle, self.own.max_share * len(self.record.merges), self.protocol.quorum)
-        elif self.secure and idle:
-            self._open_sum([self.crew[ue] for ue in idle])
-        for place, ue in enumerate(idle):
-            device = self.crew[ue]
-            self.shelf.lend(self.round, ue, self.outgoing if needs_past(self.learner) else None)
+        devices = [self.crew[ue] for ue in idle]
+        for device in devices:
+            self.shelf.lend(self.round, device.ue, self.outgoing if needs_past(self.learner) else None)
             if device.held not in (IDLE, self.round):
-                self.record.losses.append(Loss(ue, device.held, self.round - 1, device.held_arrived_s))
+                self.record.losses.append(Loss(device.ue, device.held, self.round - 1, device.held_arrived_s))
             device.version = device.held = self.round
             device.held_arrived_s, device.wanted = np.inf, True
-            listed = None if self.schedule is None or self.summing is None else self.summing.list_for(place)
-            self.dispatch(device, "train", listed)
+        if devices and self.secure and self.schedule is not None:
+            self._open_sum(devices, "train")
+            return
+        for device in devices:
+            self.dispatch(device, "train")
 
     def _invite(self, schedule: Schedule) -> list[int]:
         """Return the planned devices that need a job. Devices that cannot be used are replaced."""

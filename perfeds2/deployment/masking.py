@@ -151,7 +151,7 @@ class MaskedUpdate:
         if asked is None or is_first == bool(self._pairs) or self._is_open:
             raise InputError("the server asked for a step of secure aggregation again, or too early")
         if is_first:
-            return self._mask(asked.members, planned=request.kind == "train")
+            return self._mask(asked.members)
         gone = frozenset(asked.gone)
         if self._own in gone or not self._gone <= gone <= self._pairs.keys():
             raise InputError("the server counts this device, or one that it gave up before, wrongly")
@@ -159,7 +159,7 @@ class MaskedUpdate:
             raise InputError(f"{len(gone)} of {self.members} members are gone; the sum of so few is not revealed")
         return self._seeds(asked.gone) if request.kind == "seeds" else self._shares(gone, asked.shares)
 
-    def _mask(self, members: Sequence[RoundMember], *, planned: bool) -> Arrays:
+    def _mask(self, members: Sequence[RoundMember]) -> Arrays:
         """Mask the update for a list of members, after checking that their keys are theirs."""
         ring = self.keyring
         own = [number for number, each in enumerate(members) if each.ue == ring.identity.number]
@@ -175,13 +175,10 @@ class MaskedUpdate:
         listed = [f"{each.ue} {each.ticket} {keys[number]}" for number, each in enumerate(members)]
         context = hashlib.sha256("\n".join([ring.run, *listed]).encode()).digest()
         values = np.concatenate([self.update[name].ravel() for name in sorted(self.update)])
-        self._own, self._pairs = (
-            own[0],
-            pairs_of({each: secret for each, (_, secret) in known.items()}, own[0], context),
-        )
-        words = to_words(values, self.clip, self.members)
-        upload, self._share = masked(words, self._own, self._pairs, planned=planned)
-        return {name: rows for name, rows in upload._asdict().items() if rows is not None}
+        self._own = own[0]
+        self._pairs = pairs_of({each: secret for each, (_, secret) in known.items()}, self._own, context)
+        upload, self._share = masked(to_words(values, self.clip, self.members), self._own, self._pairs)
+        return upload._asdict()
 
     def _seeds(self, gone: Sequence[int]) -> Arrays:
         """Reveal the pair masks with members that are gone. From now on this device keeps its shares of theirs."""

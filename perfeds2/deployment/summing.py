@@ -1,10 +1,11 @@
 """Learn the sum of a round's updates on the server, which sees none of them (secure aggregation).
 
     1. ``mask``: the members get the list of all members, and upload their masked updates, with shares of their masks.
-       In planned rounds this list comes with the model, and if all upload, their uploads are enough.
+       In planned rounds this list comes with the model (``train``). If all upload, their uploads are enough.
     2. ``seeds``, only if members did not upload: the others reveal the masks they have in common with them. A member that
        does not answer is gone as well, and the rest are asked again.
-    3. ``shares``: the members that uploaded reveal the shares of each other's own masks. Any t of them suffice.
+    3. ``shares``, then or if a token was forged: the members that uploaded reveal the shares of each other's own masks.
+       Any t of them suffice.
 
 If too few members are left, nothing is learned, and the updates are given up: no update is masked twice. A member that
 is gone counts as an update of zeros.
@@ -45,9 +46,10 @@ class Summing:
     form: Form
     ask: Ask
     key_of: Callable[[int], SignedKey | None]  # by UE
-    planned: tuple[int, int] | None = None  # version that the members of a planned round start from, and first ticket
-    tickets: list[int] = field(init=False)  # of the jobs that compute their updates
-    step: Kind = "train"  # only the update itself
+    next_ticket: int
+    step: Kind  # "train" in planned rounds, otherwise "mask"
+    tickets: Sequence[int] = field(init=False)  # of the jobs that compute their updates
+    versions: Sequence[int] = field(init=False)  # that the members start from
     left: list[int] = field(default_factory=list)  # members that have uploaded and are not gone
     uploads: dict[int, Upload] = field(default_factory=dict)
     revealed: dict[tuple[int, int], bytes] = field(default_factory=dict)  # seeds of masks with members that are gone
@@ -57,10 +59,10 @@ class Summing:
 
     def __post_init__(self) -> None:
         self.left = list(range(len(self.devices)))
-        if self.planned is not None:
-            self.tickets = [self.planned[1] + member for member in self.left]
-        else:
-            self.tickets = [device.reply.ticket for device in self.devices if device.reply is not None]
+        self.versions = [device.version for device in self.devices]
+        replies = [device.reply for device in self.devices]
+        new = range(self.next_ticket, self.next_ticket + self.members)
+        self.tickets = [ticket if reply is None else reply.ticket for ticket, reply in zip(new, replies, strict=True)]
 
     @property
     def members(self) -> int:
@@ -70,7 +72,11 @@ class Summing:
     def gone(self) -> tuple[int, ...]:
         return tuple(each for each in range(self.members) if each not in self.left)
 
-    def list_for(self, member: int) -> Asked:
+    def begin(self) -> None:
+        """Send every member the list of members, and ask for its masked update."""
+        self._ask(self.step, self._list_for)
+
+    def _list_for(self, member: int) -> Asked:
         """Return the list of members, with the keys that this one has not got before."""
         device, listed = self.devices[member], []
         for other, ticket in zip(self.devices, self.tickets, strict=True):
@@ -92,8 +98,9 @@ class Summing:
         member = next((number for number, each in enumerate(self.devices) if each.ue == ue), None)
         size = sum(int(np.prod(shape)) for shape, _ in self.form.values())
         upload = {"words": (size,), "shares": (self.members, SEALED_BYTES), "digests": (self.members, 32)}
+        upload |= {"tokens": (self.members, KEY_BYTES)}
         rows = {
-            "train": upload | {"tokens": (self.members, KEY_BYTES)},
+            "train": upload,
             "mask": upload,
             "seeds": {"seeds": (len(self.gone), KEY_BYTES)},
             "shares": {"shares": (self.members, SECRET_BYTES)},
@@ -114,9 +121,6 @@ class Summing:
             asked = (self.devices[member].job for member in self.left)
             if any(job is not None and job.kind == self.step for job in asked):
                 return False
-            if self.step == "train" and self.planned is None:
-                self._ask("mask", self.list_for)
-                continue
             answered = sorted(self.answers)
             if self.step == "shares":
                 self._sum(answered)
@@ -126,12 +130,12 @@ class Summing:
                 needed = fewest_left(self.members)
                 self.failure = f"{len(answered)} of {self.members} members are left, and {needed} are needed"
                 break
-            if self.step in ("train", "mask"):
+            if self.step != "seeds":
                 self.uploads = {member: Upload(**self.answers[member]) for member in answered}
-            if self.step == "train" and everyone and (seeds := unlocked(self.uploads)) is not None:
-                self._add_up(seeds)
-                break
-            if self.step == "seeds" and everyone:
+                if everyone and (seeds := unlocked(self.uploads)) is not None:
+                    self._add_up(seeds)
+                    break
+            elif everyone:
                 self._take_seeds()
             if everyone:
                 self._ask("shares", self._shares_for)
@@ -150,10 +154,9 @@ class Summing:
             if self.total is None:
                 device.version, device.reply = IDLE, None
                 continue
-            if device.reply is None and self.planned is not None:  # gone before its update was there
-                device.version, device.held_arrived_s = self.planned[0], time_s
+            if device.reply is None:  # gone before its update was there
+                device.version, device.held_arrived_s = self.versions[member], time_s
                 device.reply = Reply(device.ue, self.tickets[member], device.version)
-            assert device.reply is not None
             error = None if member in self.left else "gone"
             device.reply = replace(device.reply, update=self.total if member == self.left[0] else zeros, error=error)
         if self.failure is not None:

@@ -53,6 +53,10 @@ class Request:
     merged: int | None = None  # ticket of this UE's last merged job, for devices that keep state
     asked: Asked | None = None  # by secure aggregation
 
+    @property
+    def uploads_masked(self) -> bool:
+        return self.asked is not None and bool(self.asked.members)
+
 
 @dataclass(frozen=True)
 class Reply:

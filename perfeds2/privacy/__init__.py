@@ -2,4 +2,4 @@
 
 DELTA = 1e-5  # δ, unless given
 FEWEST_MEMBERS, MOST_MEMBERS = 3, 100  # of secure aggregation: of two, each would learn the other's update from the sum
-MESSAGES = 3  # that a UE waits for with secure aggregation: the model, the list of members, and the shares
+MESSAGES = 2  # that a UE waits for with secure aggregation: the model, and the list of members

@@ -5,8 +5,8 @@ and the other subtracts: in the sum it cancels. Each member adds a mask of its o
 members, any t of whom can reveal it. If a member is missing, the others reveal the pair masks they have with it, and
 never its own mask: so an upload that comes too late stays hidden.
 
-In planned rounds, each upload also carries the seed of its member's own mask, locked with a token of every other member.
-The tokens are in their uploads: all uploads together open all seeds, without a further message.
+Each upload also carries the seed of its member's own mask, locked with a token of every other member. The tokens are in
+their uploads: all uploads together open all seeds, without a further message, and fewer open none.
 
 Members are numbered from 0 in the order of the list that all of them got, and the list is part of every key.
 """
@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jaxtyping import Float, UInt8, UInt32
 
-from perfeds2.privacy.sharing import SEALED_BYTES, SECRET_BYTES, new_secret, split
+from perfeds2.privacy.sharing import SECRET_BYTES, new_secret, split
 
 HALF = 2**31 - 1  # largest sum in fixed point
 KEY_BYTES = 32
@@ -109,32 +109,27 @@ class Upload(NamedTuple):
     """What a member uploads."""
 
     words: Words  # masked
-    shares: Rows  # of the seed of its own mask, each encrypted to its holder; its own row is empty
+    shares: Rows  # of the seed of its own mask, each encrypted to its holder; its own row is the seed, locked
     digests: Rows  # of the shares, so that a forged one is noticed
-    tokens: Rows | None = (
-        None  # in planned rounds: for each other member's seed; its own locked seed is among the shares
-    )
+    tokens: Rows  # for each other member's seed; its own row is empty
 
 
-def masked(words: Words, own: int, pairs: Mapping[int, Pair], *, planned: bool = False) -> tuple[Upload, bytes]:
+def masked(words: Words, own: int, pairs: Mapping[int, Pair]) -> tuple[Upload, bytes]:
     """Mask a member's words, and return them with the share of its own seed that it keeps."""
     seed, members = new_secret(), len(pairs) + 1
     total = words + pad(seed, words.size)
     for other, pair in pairs.items():
         total += pad(pair.mask, words.size) if own < other else -pad(pair.mask, words.size)
     shares = split(seed, threshold_of(members), members)
+    lock = _lock(pairs[other].needs for other in sorted(pairs))
     sealed = [
         ChaCha20Poly1305(pairs[holder].sends).encrypt(bytes(12), share, None)
         if holder in pairs
-        else bytes(SEALED_BYTES)
+        else ChaCha20Poly1305(lock).encrypt(bytes(12), seed, None)
         for holder, share in enumerate(shares)
     ]
-    tokens = None
-    if planned:
-        lock = _lock(pairs[other].needs for other in sorted(pairs))
-        sealed[own] = ChaCha20Poly1305(lock).encrypt(bytes(12), seed, None)
-        tokens = rows_of(pairs[other].gives if other in pairs else bytes(KEY_BYTES) for other in range(members))
-    return Upload(total, rows_of(sealed), rows_of(map(digest_of, shares)), tokens), shares[own]
+    tokens = (pairs[other].gives if other in pairs else bytes(KEY_BYTES) for other in range(members))
+    return Upload(total, rows_of(sealed), rows_of(map(digest_of, shares)), rows_of(tokens)), shares[own]
 
 
 def _lock(tokens: Iterable[bytes]) -> bytes:
@@ -142,17 +137,12 @@ def _lock(tokens: Iterable[bytes]) -> bytes:
 
 
 def unlocked(uploads: Mapping[int, Upload]) -> dict[int, bytes] | None:
-    """Return the seeds of all members' own masks from all their uploads; None if a token was forged."""
+    """Return the seeds of all members' own masks from all their uploads; None if one is missing or a token was forged."""
     seeds = {}
     for member, upload in uploads.items():
-        tokens = [
-            each.tokens[member]
-            for other, each in sorted(uploads.items())
-            if other != member and each.tokens is not None
-        ]
+        tokens = (each.tokens[member].tobytes() for other, each in sorted(uploads.items()) if other != member)
         try:
-            lock = ChaCha20Poly1305(_lock(token.tobytes() for token in tokens))
-            seeds[member] = lock.decrypt(bytes(12), upload.shares[member].tobytes(), None)
+            seeds[member] = ChaCha20Poly1305(_lock(tokens)).decrypt(bytes(12), upload.shares[member].tobytes(), None)
         except InvalidTag:
             return None
     return seeds

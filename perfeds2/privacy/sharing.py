@@ -11,7 +11,7 @@ SEALED_BYTES = SECRET_BYTES + 16  # an encrypted share
 
 
 def extra_bits(members: int) -> int:
-    """Return how many bits a member sends in addition to its update: shares, their digests, and what it reveals.
+    """Return how many bits a member sends in addition to its update: shares, their digests, and tokens.
 
     Numbers take 32 bits each, as without masks. Keys are sent once in a run and not counted.
     """

@@ -16,10 +16,11 @@ from perfeds2.deployment.summing import Summing
 from perfeds2.deployment.transport import Asked, Reply, Request, RoundMember
 from perfeds2.deployment.validate import form_of
 from perfeds2.errors import InputError
-from perfeds2.privacy.masks import fewest_left, from_words, to_words
+from perfeds2.privacy.masks import fewest_left, from_words, to_words, unlocked, unmasked
 from perfeds2.timeline.protocol import IDLE
 
 A, CLIP = 5, 2.0
+ROUNDS = pytest.mark.parametrize("planned", [False, True])
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +47,13 @@ class Table:
         self.devices = [Device(ue, here=True, reply=Reply(ue, 100 + ue), version=0) for ue in range(A)]
         self.dies = dies or {}  # by UE: the step in which it stops to answer
         self.change: Callable[[int, str, Any], Any] = lambda _ue, _step, answer: answer  # what a member sends instead
-        self.refused = list[str | None]()
+        self.refused, self.asked = list[str | None](), list[str]()
         form = form_of({"a": self.updates[0]})
-        self.summing = Summing(self.devices, CLIP, form, self.ask, lambda ue: self.masks[ue].keyring.signed)
-        if planned:
-            self.plan()
-
-    def plan(self):
-        """Send the list of members with the model, and let each compute and upload."""
-        self.summing.planned = (0, 100)
-        for member, device in enumerate(self.devices):
-            self.ask(device, "train", self.summing.list_for(member))
+        step = "train" if planned else "mask"  # whether the list of members comes with the model
+        self.summing = Summing(self.devices, CLIP, form, self.ask, lambda ue: self.masks[ue].keyring.signed, 100, step)
 
     def ask(self, device, kind, asked):
+        self.asked.append(kind)
         if self.dies.get(device.ue) == kind:
             device.here = False
             return
@@ -76,6 +71,10 @@ class Table:
         uploads = [self.answer(ue, "mask", Asked(self.members())) for ue in range(A)]
         return [tuple(each["shares"][holder].tobytes().hex() for each in uploads) for holder in range(A)]
 
+    def run(self):
+        self.summing.begin()
+        assert self.summing.advance()
+
     def sum_of(self, ues):
         """The sum that a server would get without masks, in fixed point."""
         words = to_words(np.array([self.updates[ue].ravel() for ue in ues]), CLIP, A)
@@ -83,7 +82,7 @@ class Table:
 
     def check(self, ues):
         """The server knows the sum of these members, bit for bit."""
-        assert self.summing.advance()
+        self.run()
         assert self.summing.failure is None
         assert self.summing.total is not None
         np.testing.assert_array_equal(self.summing.total["a"].ravel(), self.sum_of(ues))
@@ -92,13 +91,16 @@ class Table:
 # ---- members that die
 
 
-def test_the_sum_is_that_without_masks_bit_for_bit(keys):
-    Table(keys).check(range(A))
+@ROUNDS
+def test_the_uploads_of_all_members_give_their_sum_bit_for_bit(keys, planned):
+    table = Table(keys, dict.fromkeys(range(A), "shares"), planned)
+    table.check(range(A))
+    assert table.asked == ["train" if planned else "mask"] * A
 
 
 def test_a_member_may_die_before_or_after_its_upload(keys):
     Table(keys, {3: "mask"}).check({0, 1, 2, 4})
-    Table(keys, {3: "shares"}).check(range(A))
+    Table(keys, {3: "mask", 2: "shares"}).check({0, 1, 2, 4})
 
 
 def test_a_second_member_may_die_while_the_masks_of_the_first_come_off(keys, monkeypatch):
@@ -110,7 +112,7 @@ def test_a_second_member_may_die_while_the_masks_of_the_first_come_off(keys, mon
 @pytest.mark.parametrize("dies", [{0: "mask", 1: "mask"}, {0: "mask", 1: "seeds"}])
 def test_too_few_members_learn_nothing_and_give_their_updates_up(keys, dies):
     table = Table(keys, dies)
-    assert table.summing.advance()
+    table.run()
     assert table.summing.total is None
     assert "3 of 5 members are left, and 4 are needed" in (table.summing.settle(Record(), 9.0) or "")
     assert all(device.reply is None and device.version == IDLE for device in table.devices)
@@ -129,13 +131,26 @@ def test_a_member_that_is_gone_counts_as_zeros(keys):
 # ---- members that cheat
 
 
+def forged_token(ue, step, answer):
+    """What UE 2 uploads instead, so that the seeds of the others' masks do not open."""
+    return answer | {"tokens": answer["tokens"] ^ 1} if ue == 2 and step in ("train", "mask") else answer
+
+
+@ROUNDS
+def test_a_forged_token_costs_a_message_and_no_more(keys, planned):
+    table = Table(keys, planned=planned)
+    table.change = forged_token
+    table.check(range(A))
+    assert table.summing.step == "shares"
+
+
 def test_forged_and_missing_shares_are_left_out_while_enough_are_good(keys):
     table = Table(keys)
 
     def change(ue, step, answer):
         if step == "shares" and ue == 0:
             return {"shares": answer["shares"] ^ 1}
-        return {"shares": 0 * answer["shares"]} if step == "shares" and ue == 1 else answer
+        return {"shares": 0 * answer["shares"]} if step == "shares" and ue == 1 else forged_token(ue, step, answer)
 
     table.change = change
     table.check(range(A))
@@ -143,8 +158,10 @@ def test_forged_and_missing_shares_are_left_out_while_enough_are_good(keys):
 
 def test_too_many_forged_shares_end_the_round_without_a_sum(keys):
     table = Table(keys)
-    table.change = lambda ue, step, answer: {"shares": answer["shares"] ^ 1} if step == "shares" and ue < 3 else answer
-    assert table.summing.advance()
+    table.change = lambda ue, step, answer: (
+        {"shares": answer["shares"] ^ 1} if step == "shares" and ue < 3 else forged_token(ue, step, answer)
+    )
+    table.run()
     assert table.summing.failure == "2 of the 3 shares needed came for UE 0"
 
 
@@ -154,7 +171,7 @@ def test_an_upload_of_another_round_and_a_forged_seed_spoil_the_sum_noticeably(k
     old = other.answer(2, "mask", Asked(other.members()))
     spoilt = {"mask": {"words": old["words"]}, "seeds": {"seeds": np.zeros((1, 32), np.uint8)}}[step]
     table.change = lambda ue, now, answer: answer | spoilt if now == step and ue == 2 else answer
-    assert table.summing.advance()
+    table.run()
     assert table.summing.failure == "the sum is longer than clipped updates can be, so a member sent something else"
 
 
@@ -165,7 +182,7 @@ def test_answers_of_another_form_are_refused(keys):
         if step == "mask"
         else answer
     )
-    table.summing.advance()
+    table.run()
     assert [why for why in table.refused if why] == [
         *["has another answer than secure aggregation expects"] * 2,
         "has words of another shape than secure aggregation expects",
@@ -266,25 +283,39 @@ def test_lists_of_the_wrong_members_are_refused(keys):
     assert fewest_left(A) == 4
 
 
-def test_members_with_different_lists_give_no_sum(keys):
-    """A server that tells members different tickets gets masks that do not cancel."""
-    table = Table(keys)
-    twisted = [*table.members()]
-    twisted[3] = RoundMember(3, 999, table.masks[3].keyring.signed)
+@ROUNDS
+@pytest.mark.parametrize("how", ["another ticket", "another member"])
+def test_a_server_that_names_different_members_learns_nothing(keys, how, planned):
+    """Its lists give masks that do not cancel, and seeds that do not open."""
+    table, other = Table(keys, planned=planned), keys.clients.certificate.read_text()
+    stranger = Keyring(Identity(keys, A, other), "a-run").signed
+    instead = RoundMember(3, 999) if how == "another ticket" else RoundMember(A, 103, stranger)
     upright = table.masks[1].answer
-    table.masks[1].answer = lambda request: upright(
-        replace(request, asked=Asked(tuple(twisted))) if request.kind == "mask" else request
-    )
-    table.summing.advance()
+
+    def answer(request):
+        members = list(table.members())
+        members[3] = replace(members[3], ticket=instead.ticket) if how == "another ticket" else instead
+        return upright(replace(request, asked=Asked(tuple(members))) if request.asked.members else request)
+
+    table.masks[1].answer = answer
+    table.run()
     assert table.summing.total is None
 
 
-# ---- planned rounds
-
-
-def test_a_planned_round_needs_only_the_uploads(keys):
-    table = Table(keys, dict.fromkeys(range(A), "shares"), planned=True)
+@ROUNDS
+def test_a_server_that_lies_about_who_is_gone_can_learn_that_update(keys, planned):
+    """The documented limit: it has the uploads of all, and gets the masks that the others share with one of them."""
+    table = Table(keys, planned=planned)
     table.check(range(A))
+    seeds, revealed = unlocked(table.summing.uploads), dict[tuple[int, int], bytes]()
+    assert seeds is not None
+    for ue in (0, 1, 2, 4):
+        revealed[3, ue] = table.answer(ue, "seeds", Asked(gone=(3,)))["seeds"].tobytes()
+    stolen = unmasked({3: table.summing.uploads[3].words}, seeds, revealed)
+    np.testing.assert_array_equal(stolen, to_words(table.updates[3].ravel(), CLIP, A))
+
+
+# ---- planned rounds
 
 
 def test_members_of_a_planned_round_may_die_before_their_upload(keys):
@@ -296,35 +327,6 @@ def test_members_of_a_planned_round_may_die_before_their_upload(keys):
     assert gone.reply is not None
     assert (gone.reply.ticket, gone.version, gone.arrived_s) == (103, 0, 9.0)
     assert record.laps == [Lap(3, 0.0, 0.0, 0, 0.0)]
-
-
-def test_a_forged_token_costs_a_planned_round_a_message_and_no_more(keys):
-    table = Table(keys)
-    table.change = lambda ue, step, answer: (
-        answer | {"tokens": answer["tokens"] ^ 1} if (ue, step) == (2, "train") else answer
-    )
-    table.plan()
-    table.check(range(A))
-    assert table.summing.step == "shares"
-
-
-@pytest.mark.parametrize("how", ["another ticket", "another member"])
-def test_a_server_that_names_different_members_of_a_planned_round_learns_nothing(keys, how):
-    """Its lists give masks that do not cancel, and seeds that do not open."""
-    table, other = Table(keys), keys.clients.certificate.read_text()
-    stranger = Keyring(Identity(keys, A, other), "a-run").signed
-    instead = RoundMember(3, 999) if how == "another ticket" else RoundMember(A, 103, stranger)
-    upright = table.masks[1].answer
-
-    def answer(request):
-        members = list(table.members())
-        members[3] = replace(members[3], ticket=instead.ticket) if how == "another ticket" else instead
-        return upright(replace(request, asked=Asked(tuple(members))) if request.kind == "train" else request)
-
-    table.masks[1].answer = answer
-    table.plan()
-    assert table.summing.advance()
-    assert table.summing.total is None
 
 
 def test_a_key_that_was_never_sent_is_asked_for(keys):

@@ -1,6 +1,7 @@
 """With secure aggregation a federation merges the same updates, its server sees none, and no death stops a round."""
 
 import json
+import queue
 from dataclasses import replace
 
 import numpy as np
@@ -50,9 +51,9 @@ def sums(monkeypatch):
     """Compare every sum that a server learns with the sum of the plain words, bit for bit; return how many it learned."""
     plain, learned = {}, []
 
-    def mask(self, members, **how):
+    def mask(self, members):
         plain[self.ticket] = np.concatenate([self.update[name].ravel() for name in sorted(self.update)])
-        return original_mask(self, members, **how)
+        return original_mask(self, members)
 
     def add_up(self, seeds):
         original_sum(self, seeds)
@@ -101,13 +102,14 @@ def test_correlated_noise_on_sums_under_masks_is_replayed(secure, sums, schedule
         check(made)
 
 
-def test_a_planned_round_in_which_all_survive_has_no_further_messages(secure, monkeypatch):
-    made, sent = secure(schedule="round_robin"), []
+@pytest.mark.parametrize(("schedule", "trips"), [("first", 2), ("round_robin", 1)])
+def test_a_round_in_which_all_survive_takes_one_further_round_trip_or_none(secure, monkeypatch, schedule, trips):
+    made, sent = secure(schedule=schedule, quorum=6), []
     take = type(made.broker).take.__get__(made.broker)
     monkeypatch.setattr(made.broker, "take", lambda topic, *more: (sent.append(topic), take(topic, *more))[1])
     made.run()
-    assert sum("/job/" in topic for topic in sent) == 15
-    assert sum(topic.endswith("/head") for topic in sent) == 15
+    assert sum("/job/" in topic for topic in sent) == 18 * trips
+    assert sum(topic.endswith("/head") for topic in sent) == 18 * trips
 
 
 @ROUNDS
@@ -155,7 +157,7 @@ def test_a_curious_server_sees_no_update(secure, monkeypatch, schedule):
     [
         ("first", {2: "mask"}, 5),
         ("first", {4: "mask", 2: "seeds"}, 4),
-        ("first", {2: "shares"}, 6),
+        ("first", {4: "mask", 2: "shares"}, 5),
         ("round_robin", {2: "train"}, 5),
         ("round_robin", {4: "train", 2: "seeds"}, 4),
         ("round_robin", {4: "train", 2: "shares"}, 5),
@@ -176,6 +178,33 @@ def test_a_device_killed_in_a_step_does_not_stop_the_round(secure, sums, schedul
         made.federation.step(wait_s=0.0)
     check_with_zeros(made)
     assert sums == [left, 6]
+
+
+@ROUNDS
+@pytest.mark.parametrize("meanwhile", ["uploads", "confirms", "leaves"])
+def test_no_upload_comes_after_its_member_counts_as_gone(secure, sums, schedule, meanwhile):
+    """A member that takes too long is asked to cancel. It is gone once it has confirmed, or left."""
+    made = secure(rounds=1, quorum=6, schedule=schedule)
+    while made.federation.summing is None:
+        made.step()
+    device, summing = made.devices[2], made.federation.summing
+    device.work = slow = queue.SimpleQueue()
+    for _ in range(20):
+        made.step()
+    made.clock_s += 61
+    made.federation.step(wait_s=0.0)
+    assert (summing.left, summing.step) == ([*range(6)], "train" if schedule == "round_robin" else "mask")
+    if meanwhile == "leaves":
+        device.link.cut()
+    if meanwhile == "confirms":
+        made.broker.pump()
+    made.worker.work.put(slow.get())
+    made.worker.step()
+    device.link.connect()
+    assert any(b"words" in data for *_, data, _ in made.broker.waiting) == (meanwhile == "uploads")
+    made.run()
+    assert sums == [6 if meanwhile == "uploads" else 5]
+    assert made.federation.crew[2].failures == (meanwhile == "confirms")
 
 
 @ROUNDS

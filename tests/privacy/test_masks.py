@@ -38,7 +38,7 @@ def same_seeds(monkeypatch):
 class Round:
     """The members of a round, who have all uploaded."""
 
-    def __init__(self, members, size=50, clip=2.0, seed=0, planned=False):
+    def __init__(self, members, size=50, clip=2.0, seed=0):
         drawn = np.random.default_rng(seed).uniform(-1, 1, (members, size))
         self.words = [to_words(row, clip, members) for row in drawn]
         private = [X25519PrivateKey.from_private_bytes(bytes([seed, each] * 16)) for each in range(members)]
@@ -48,7 +48,7 @@ class Round:
             for own, each in enumerate(private)
         ]
         self.pairs = [pairs_of(each, own, CONTEXT) for own, each in enumerate(shared)]
-        uploads = [masked(words, own, self.pairs[own], planned=planned) for own, words in enumerate(self.words)]
+        uploads = [masked(words, own, self.pairs[own]) for own, words in enumerate(self.words)]
         self.uploads, self.kept = [each for each, _ in uploads], [share for _, share in uploads]
 
     def share(self, of, holder):
@@ -111,11 +111,12 @@ def test_masked_words_are_uniform_and_plain_ones_are_not():
 
 
 @pytest.mark.usefixtures("same_seeds")
-def test_an_upload_stays_hidden_after_its_pair_masks_are_revealed():
-    """A late upload: the others have given up its owner and revealed their pair masks with it."""
-    made, late = Round(4, size=20_000), 1
+def test_a_late_upload_stays_hidden_while_another_is_missing():
+    """The others have given up its owner, and revealed the masks they share with it: its own mask is left."""
+    made, late, missing = Round(4, size=20_000), 1, 3
+    assert unlocked({each: upload for each, upload in enumerate(made.uploads) if each != missing}) is None
     shown = made.uploads[late].words.copy()
-    for other in (0, 2, 3):
+    for other in (0, 2, missing):
         mask = pad(made.pairs[other][late].mask, shown.size)
         shown -= mask if late < other else -mask
     assert stats.chisquare(np.bincount(shown.view(np.uint8), minlength=256)).pvalue > 0.01
@@ -162,8 +163,8 @@ def test_members_with_different_lists_share_nothing():
 
 
 @pytest.mark.parametrize("members", [3, 4, 7])
-def test_all_uploads_of_a_planned_round_open_its_sum_and_fewer_do_not(members):
-    made = Round(members, planned=True)
+def test_all_uploads_open_their_sum_and_fewer_do_not(members):
+    made = Round(members)
     uploads = dict(enumerate(made.uploads))
     seeds = unlocked(uploads)
     assert seeds is not None
@@ -174,8 +175,6 @@ def test_all_uploads_of_a_planned_round_open_its_sum_and_fewer_do_not(members):
 
 
 def test_a_forged_token_is_noticed():
-    uploads = dict(enumerate(Round(4, planned=True).uploads))
-    tokens = uploads[2].tokens
-    assert tokens is not None
-    uploads[2] = uploads[2]._replace(tokens=tokens ^ 1)
+    uploads = dict(enumerate(Round(4).uploads))
+    uploads[2] = uploads[2]._replace(tokens=uploads[2].tokens ^ 1)
     assert unlocked(uploads) is None

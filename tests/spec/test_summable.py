@@ -21,12 +21,12 @@ def timeline(name="FedAvgS2", *, secure, bits, downlink_s, planned=False):
 
 
 @pytest.mark.parametrize(("name", "members"), [("FedAvgS2", 4), ("FedAvg-SYN", 8)])
-def test_shares_and_further_messages_are_on_the_clock(name, members):
+def test_shares_tokens_and_a_further_message_are_on_the_clock(name, members):
     secure = timeline(name, secure=True, bits=1e6, downlink_s=0.1)
-    plain = timeline(name, secure=None, bits=1e6 + extra_bits(members), downlink_s=0.3)
+    plain = timeline(name, secure=None, bits=1e6 + extra_bits(members), downlink_s=0.2)
     np.testing.assert_allclose(secure.time_s, plain.time_s, rtol=1e-12)
     np.testing.assert_array_equal(secure.ues, plain.ues)
-    assert secure.time_s[0] > timeline(name, secure=None, bits=1e6, downlink_s=0.1).time_s[0] + 0.2
+    assert secure.time_s[0] > timeline(name, secure=None, bits=1e6, downlink_s=0.1).time_s[0] + 0.1
 
 
 def test_a_planned_round_sends_as_many_bits_and_no_further_message():

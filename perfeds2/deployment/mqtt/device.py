@@ -212,6 +212,8 @@ class DeviceClient:
     def send(self, job: JobMessage, head: Head, update: Arrays | None = None) -> None:
         if not self.wants(job):  # superseded by a newer job, or too late
             return
+        if update is not None and job.asked is not None and not self.link.is_up:
+            return  # it would be sent with the next connection, after the server has counted this device as gone
         parcel = Parcel(b"") if update is None else Parcel.of(update)
         parts = {wire.HEAD: head.model_copy(update=parcel.announced).to_bytes(), **dict(enumerate(parcel.chunks))}
         published = [(self.topics.reply(self.number, job.ticket, part), data) for part, data in parts.items()]
