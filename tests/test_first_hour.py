@@ -214,7 +214,8 @@ class TestTyped:
         assert plan["sentence"].startswith("Take A = ")
         assert personal(rows(hour, "adopted")["PerFedS2"]) > 0.9
 
-    def test_the_federation_replays_to_the_same_weights(self, hour: Hour):
+    def test_the_federation_learns_and_replays_to_the_same_weights(self, hour: Hour):
+        assert personal(rows(hour, "federation")["PerFedS2"]) >= 0.8
         assert rows(hour, "federation")["PerFedS2"]["rounds"]["mean"] == 150
         (difference,) = re.findall(r"largest weight difference (\S+),", hour.printed["8-federation.md"])
         assert float(difference) < 1e-6

@@ -3,6 +3,9 @@
 import json
 import math
 import os
+import subprocess
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +14,7 @@ import pytest
 
 from benchmarks import __main__ as module
 from benchmarks.__main__ import main, measure, print_results, scripts, to_json
-from benchmarks.speed import clock, products
+from benchmarks.speed import clock, products, waiting
 from benchmarks.speed.allocation import allocation_group, opening, solver_finish_s
 from benchmarks.speed.clock import clock_group
 from benchmarks.speed.jobs import jobs_group
@@ -58,6 +61,17 @@ def assert_measured(results: list[Measurement], names: set[str]) -> None:
     assert json.loads(to_json(results))["results"][0]["name"] == results[0].name
 
 
+def start_once(monkeypatch: pytest.MonkeyPatch, where: object) -> None:
+    """Start one process for all turns and numbers of threads of a benchmark, and count its answer each time."""
+    answers: list[subprocess.CompletedProcess[str]] = []
+
+    def run(command: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:
+        answers[:] = answers or [subprocess.run(command, **settings)]
+        return answers[0]
+
+    monkeypatch.setattr(where, "subprocess", SimpleNamespace(run=run))
+
+
 def replays_draws(data: Shards, seed: int):
     """Which samples replay draws for a job: it is made to draw from samples that are their own numbers."""
     numbers = Shards(jnp.arange(len(data.y))[:, None], data.y, data.start, data.train_count, data.test_count)
@@ -99,7 +113,8 @@ def test_replay_is_measured_against_both_bare_loops_and_for_every_hessian():
     assert_measured(results, {f"replay/{name}" for name in ("plain", "numpy", "jax", "exact", "fo", "hf", "n=12")})
 
 
-def test_rounds_are_measured_against_their_matrix_products():
+def test_rounds_are_measured_against_their_matrix_products(monkeypatch):
+    start_once(monkeypatch, products)
     results = list(products_group(2, 0, silent, rounds=2, sizes="12-8-10"))
     threads = [number for number in THREADS if number <= (os.cpu_count() or 1)]
     names = {f"products/{what}{name}-{number}" for what in ("", "share-") for name in WORDS for number in threads}
@@ -178,6 +193,7 @@ def test_start_up_loads_no_jax():
 
 
 def test_where_the_time_goes_and_what_a_core_is_worth(monkeypatch):
+    start_once(monkeypatch, waiting)
     parts = {f"waiting/{name}" for name in ("whole", *PARTS, "evaluations")}
     assert_measured(list(waiting_group(1, 0, silent, TINY)), parts)
     monkeypatch.setattr("benchmarks.speed.jobs.count_cores", lambda: 2)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import command_line
 import pytest
 
 from perfeds2.errors import InputError
@@ -46,8 +47,8 @@ RuntimeError: Proxy failed to Connect to backend! Check `ray_client_server.err` 
 """
 
 
-def start_sweep(out: Path, on: str, command: tuple[str, ...] = ("-m", "perfeds2")) -> "subprocess.Popen[str]":
-    command = (sys.executable, *command, "sweep", *GRID, "--on", on, "--workers", "2", "--out", str(out))
+def start_sweep(out: Path, on: str, workers: int, *command: str) -> "subprocess.Popen[str]":
+    command = (sys.executable, *command, "sweep", *GRID, "--on", on, "--workers", str(workers), "--out", str(out))
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
 
 
@@ -55,13 +56,20 @@ def finish(sweep: "subprocess.Popen[str]", out: Path, must_say: str = "") -> lis
     said, _ = sweep.communicate(timeout=300)
     assert sweep.returncode == 0, said
     assert re.search(must_say, said)
+    return tables(out)
+
+
+def tables(out: Path) -> list[bytes]:
     return [(out / name).read_bytes() for name in TABLES]
 
 
 @pytest.fixture(scope="module")
-def by_processes(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    out = tmp_path_factory.mktemp("processes") / "out"
-    return finish(start_sweep(out, "processes"), out)
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """What one process leaves; test_jobs.py compares it with several."""
+    out = tmp_path_factory.mktemp("here") / "out"
+    status, said = command_line.perfeds2("sweep", *GRID, "--workers", "1", "--out", out)
+    assert status == 0, said
+    return tables(out)
 
 
 @dataclass(frozen=True)
@@ -104,20 +112,20 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-def test_ray_on_this_machine_gives_the_same_bytes(by_processes, tmp_path):
+def test_ray_on_this_machine_gives_the_same_bytes(expected, tmp_path):
     pytest.importorskip("ray", reason="needs the extra [ray]")
-    assert finish(start_sweep(tmp_path / "out", "ray"), tmp_path / "out") == by_processes
+    assert finish(start_sweep(tmp_path / "out", "ray", 1, "-m", "perfeds2"), tmp_path / "out") == expected
 
 
 @pytest.mark.slow
-def test_a_cluster_of_two_nodes_gives_the_same_bytes_also_if_one_is_killed_half_way(by_processes, cluster, tmp_path):
+def test_a_cluster_of_two_nodes_gives_the_same_bytes_also_if_one_is_killed_half_way(expected, cluster, tmp_path):
     out = tmp_path / "out"
-    sweep = start_sweep(out, cluster.address, ("-c", TELL_FAILURES))
+    sweep = start_sweep(out, cluster.address, 2, "-c", TELL_FAILURES)
     try:
         while not list(out.glob("trainings/*")) and sweep.poll() is None:
             time.sleep(0.01)
         cluster.kill_second_node()
-        assert finish(sweep, out, r"FAILED .*: \w+(Died|Crashed)Error") == by_processes
+        assert finish(sweep, out, r"FAILED .*: \w+(Died|Crashed)Error") == expected
     finally:
         sweep.kill()
 
