@@ -104,9 +104,18 @@ class Cells:
 
     def handovers(self, until_s: float) -> int | None:
         """Return how often UEs change their cell until a time; None if they stand still."""
+        return None if self._attached is None else self._attached.handover.count(until_s)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a UE that is handed over keeps its job."""
+        return self._attached is not None and self._attached.keeps
+
+    @property
+    def _attached(self) -> Attached | None:
         fleet = self.cells[0].fleet
         presence = None if fleet is None else fleet.presence
-        return presence.handover.count(until_s) if isinstance(presence, Attached) else None
+        return presence if isinstance(presence, Attached) else None
 
     def transfer_s(self, bits: float) -> PerCell:
         """Return the seconds that this many bits take between each base station and the cloud."""
@@ -148,6 +157,7 @@ def make_cells(
     interference: Interference = None,
     backhaul_bps: float = math.inf,
     backhaul_s: float = 0.0,
+    keeps: bool = False,
 ) -> Cells:
     """Drop the UEs of a drawn cell around base stations and attach each to the strongest with a free place.
 
@@ -162,6 +172,7 @@ def make_cells(
         interference: Rise over thermal in dB, or "full": the mean of all co-channel UEs that send all the time.
         backhaul_bps: Rate of the backhaul in bit/s, where the base station has none of its own.
         backhaul_s: Delay of the backhaul in seconds, where the base station has none of its own.
+        keeps: Whether a UE that is handed over keeps its job.
 
     Returns:
         The cells.
@@ -183,7 +194,7 @@ def make_cells(
         members, fleets, moves = *_stay(links), [None] * count
     else:
         members = [np.arange(n)] * count
-        fleets, moves = _roam(links, drawn.moves, radius_m)
+        fleets, moves = _roam(links, drawn.moves, radius_m, keeps)
     band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
     cells = []
     for site, own in enumerate(members):
@@ -288,7 +299,7 @@ def _by_site(sites: Int[np.ndarray, " m"], count: int) -> list[Int[np.ndarray, "
     return np.split(np.argsort(sites, kind="stable"), np.bincount(sites, minlength=count).cumsum()[:-1])
 
 
-def _roam(links: _Links, moves: Moves, radius_m: float) -> tuple[list[Fleet], list[Moves]]:
+def _roam(links: _Links, moves: Moves, radius_m: float, keeps: bool) -> tuple[list[Fleet], list[Moves]]:
     """Return which UEs are in each cell over time, and how its base station sees them move over all cells."""
     sites, everyone, unknown = links.sites, np.arange(links.x_m.size), np.full(links.x_m.size, np.nan)
     x_m, y_m = float(sites.x_m.mean()), float(sites.y_m.mean())
@@ -300,7 +311,7 @@ def _roam(links: _Links, moves: Moves, radius_m: float) -> tuple[list[Fleet], li
         return 10 * np.log10([links.gain(site, everyone, plane.at(time_s)) for site in numbers]).T
 
     handover = Handover(level_db)
-    fleets = [Fleet(unknown, unknown, presence=Attached(handover, site)) for site in numbers]
+    fleets = [Fleet(unknown, unknown, presence=Attached(handover, site, keeps)) for site in numbers]
     views = [Shifted(plane, float(sites.x_m[site]), float(sites.y_m[site])) for site in numbers]
     return fleets, [replace(moves, walk=lambda *_, view=view: view) for view in views]
 

@@ -52,12 +52,10 @@ class Handover:
 
 
 class Attached:
-    """When each UE is in a cell, for the clock of this cell. A UE that leaves loses its job."""
+    """When each UE is in a cell, for the clock of this cell, and whether a UE that leaves keeps its job."""
 
-    keeps = False
-
-    def __init__(self, handover: Handover, site: int) -> None:
-        self.handover = handover
+    def __init__(self, handover: Handover, site: int, keeps: bool = False) -> None:
+        self.handover, self.keeps = handover, keeps
         self._inside = lru_cache(8)(lambda number: handover.block(number) == site)
 
     def here(self, time_s: float) -> Bool[np.ndarray, " n"]:

@@ -88,7 +88,9 @@ def load_table(timeline: Timeline, cloud: Cloud) -> Table:
 def traffic(timeline: Timeline, cloud: Cloud) -> str:
     """Return a sentence on the cloud's rounds and what they sent over the backhaul."""
     closed = counted(cloud.time_s.size, "round")
-    return f"The cloud closed {closed} in {timeline.end_s:,.4g} s; the backhaul carried {cloud.total_bits:,.4g} bit."
+    said = f"The cloud closed {closed} in {timeline.end_s:,.4g} s; the backhaul carried {cloud.total_bits:,.4g} bit"
+    followed = cloud.followed_bits.sum()
+    return said + (f", {followed:,.4g} of them for uploads of UEs that had changed their cell." if followed else ".")
 
 
 def staleness_chart(shown: Sequence[Group]) -> Chart:

@@ -58,11 +58,8 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
             flag = "cell" if key == "kind" else key.replace("_", "-")
             raise InputError(f"--{flag} describes a single cell; leave it out, or leave out --cells {sites}.")
     flat = settings.merge_at == "cloud"
-    if spec.radio.mobility not in (None, "none"):
-        if flat or spec.radio.downlink in ("unicast", "multicast"):
-            raise InputError("UEs that move between cells need --merge-at edge and no --downlink.")
-        if spec.cell.on_leave == "keep":
-            raise InputError("--on-leave keep: a job does not follow its UE to another cell; use lose.")
+    if spec.radio.mobility not in (None, "none") and (flat or spec.radio.downlink in ("unicast", "multicast")):
+        raise InputError("UEs that move between cells need --merge-at edge and no --downlink.")
     if flat and spec.radio.downlink in ("unicast", "multicast"):
         raise InputError(f"--merge-at cloud has no radio downlink; leave out --downlink {spec.radio.downlink}.")
     with input_errors(f"--cells {sites}"):
@@ -74,6 +71,7 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
             interference=settings.interference,
             backhaul_bps=settings.backhaul_bps or math.inf,
             backhaul_s=settings.backhaul_s or 0.0,
+            keeps=spec.cell.on_leave == "keep",
         )
 
 

@@ -1,25 +1,27 @@
 """Simulate many cells below a cloud: each edge plays its own rounds, and the cloud merges the edges' models.
 
 After κ₂ of its rounds an edge sends its model to the cloud and opens its next round with the cloud's. Between these
-exchanges edges are independent, so each plays its κ₂ rounds at once. The cloud runs the protocol of a server whose UEs
-are the edges. Its clock knows only when their models arrive.
+exchanges edges are independent, so each plays its κ₂ rounds at once, unless UEs take their jobs to other cells. The
+cloud runs the protocol of a server whose UEs are the edges. Its clock knows only when their models arrive.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from perfeds2.allocation.bandwidth import Policy, equal_share
-from perfeds2.network.cells import Cells
+from perfeds2.network.cells import Cells, PerCell
 from perfeds2.timeline.clock import open_later, start_clock
 from perfeds2.timeline.cloud import joined
 from perfeds2.timeline.fast.play import Tell, knows
+from perfeds2.timeline.follow import Following
 from perfeds2.timeline.protocol import IDLE, Protocol, close_round, hand_out, open_server
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder
 from perfeds2.timeline.simulate import advance, before_rounds, check_length, conditions_of, recorded
-from perfeds2.timeline.state import Conditions
+from perfeds2.timeline.state import Conditions, Ues
 
 
 def simulate_cells(
@@ -69,13 +71,13 @@ def simulate_cells(
             f"the number of cells; got {cloud}."
         )
     server, end_s = open_server(count, cloud), math.inf if horizon_s is None else horizon_s
-    edges = [_Edge(conditions_of(cell, protocol, payload_bits, samples, bandwidth)) for cell in cells.cells]
-    transfer_s, closed_s = cells.transfer_s(model_bits), np.empty(count)
+    conditions = [conditions_of(cell, protocol, payload_bits, samples, bandwidth) for cell in cells.cells]
+    edges = Following(cells, conditions, edge_rounds) if cells.keeps else _Apart(conditions, edge_rounds)
+    transfer_s, closed_s = cells.transfer_s(model_bits), edges.closed_s
     merged, staleness, arrivals_s, times_s, handings = [], [], [], [], []  # of the cloud's rounds
     handed = np.arange(count)
     while True:
-        for edge in handed:
-            closed_s[edge] = edges[edge].play(edge_rounds, horizon_s)
+        edges.play(handed, horizon_s, lambda server=server: close_round(server, closed_s + transfer_s, cloud).time_s)
         arrival_s = closed_s + transfer_s
         closing = close_round(server, arrival_s, cloud)
         time_s = closing.time_s
@@ -89,17 +91,11 @@ def simulate_cells(
         server, hand = hand_out(server, closing, cloud)
         handed = hand.handed
         handings.append(np.isin(np.arange(count), handed))
-        for edge in handed:
-            edges[edge].open(time_s + transfer_s[edge])
+        edges.open(handed, time_s + transfer_s[handed])
         if tell is not None:
             tell(int(known), time_s)
-    last_s = max(edge.clock.time_s for edge in edges)
-    for edge in np.flatnonzero(np.isfinite(closed_s)):  # they wait for the cloud when the timeline ends
-        edges[edge].open(last_s)
-    waits = any(edge.has_waited for edge in edges)
-    timelines = [edge.timeline(waits) for edge in edges]
     timeline = joined(
-        timelines,
+        edges.timelines(),
         cells.ues,
         edge_rounds,
         cells=np.array(merged, int).reshape(-1, cloud.quorum),
@@ -108,8 +104,34 @@ def simulate_cells(
         time_s=np.array(times_s, float),
         handed=np.array(handings, bool).reshape(-1, count),
         backhaul_bits=model_bits,
+        followed_bits=edges.followed_bits,
     )
     return timeline if rounds is None else timeline.prefix(min(rounds, timeline.rounds))
+
+
+class _Apart:
+    """Edges that do not affect each other, each with a clock of its own."""
+
+    followed_bits = ()
+
+    def __init__(self, conditions: Sequence[Conditions], edge_rounds: int) -> None:
+        self._edges, self._rounds = [_Edge(each) for each in conditions], edge_rounds
+        self.closed_s = np.full(len(conditions), np.inf)  # when each began to wait for the cloud
+
+    def play(self, handed: Ues, horizon_s: float | None, _cloud_s: Callable[[], float]) -> None:
+        for edge in handed:
+            self.closed_s[edge] = self._edges[edge].play(self._rounds, horizon_s)
+
+    def open(self, handed: Ues, times_s: PerCell) -> None:
+        for edge, time_s in zip(handed, times_s, strict=True):
+            self._edges[edge].open(time_s)
+
+    def timelines(self) -> list[Timeline]:
+        last_s = max(edge.clock.time_s for edge in self._edges)
+        for edge in np.flatnonzero(np.isfinite(self.closed_s)):  # they wait for the cloud when the timeline ends
+            self._edges[edge].open(last_s)
+        waits = any(edge.has_waited for edge in self._edges)
+        return [edge.timeline(waits) for edge in self._edges]
 
 
 class _Edge:

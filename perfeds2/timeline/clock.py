@@ -67,7 +67,7 @@ def start_clock(conditions: Conditions) -> Clock:
     )
     if conditions.protocol.rests:
         return _invite(conditions, clock)[0]
-    return _begin_jobs(conditions, clock, np.flatnonzero(clock.server.versions != IDLE))
+    return begin_jobs(conditions, clock, np.flatnonzero(clock.server.versions != IDLE))
 
 
 def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tuple[Clock, RoundInfo] | None:
@@ -77,7 +77,7 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
     present = None if presence is None else presence.here(opened_s)
     signal_hz = cell.signal_at(clock.server.round, opened_s)
     planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
-    air = _share_out(conditions, clock, present, planned, signal_hz)
+    air = share_out(conditions, clock, present, planned, signal_hz)
     interrupted: list[Jobs] = []
     borders = 0
     while True:
@@ -114,7 +114,7 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
             continue
         clock, left = _change_presence(conditions, clock, before, present, planned)
         interrupted.append(left)
-        air = _share_out(conditions, clock, present, planned, signal_hz)
+        air = share_out(conditions, clock, present, planned, signal_hz)
     return _close(conditions, clock, closing, present, air, opened_s, interrupted)
 
 
@@ -159,7 +159,7 @@ def _mask(ues: Planned, n: int) -> Mask:
     return mask
 
 
-def _share_out(
+def share_out(
     conditions: Conditions, clock: Clock, present: Mask | None, planned: Planned | None, signal_hz: PerUe
 ) -> Air:
     """Ask the policy to share the band among the present UEs that have no uplink of their own."""
@@ -271,7 +271,7 @@ def _clear_idle(conditions: Conditions, work: WorkLeft, server: Server) -> None:
         compute_s[idle], bits[idle], arrived_s[idle] = 0.0, 0.0, np.inf
 
 
-def _begin_jobs(conditions: Conditions, clock: Clock, handed: Ues) -> Clock:
+def begin_jobs(conditions: Conditions, clock: Clock, handed: Ues) -> Clock:
     """Start the jobs of UEs that have just received a model. Changes the arrays of work in place."""
     cell, jobs, opened_s = conditions.cell, clock.jobs, clock.server.opened_s
     clock.compute_s[handed] = conditions.compute_s[handed]
@@ -305,7 +305,7 @@ def open_later(conditions: Conditions, clock: Clock, opened_s: float, sent_s: fl
     handed = np.flatnonzero(server.versions == server.round)
     work = clock.compute_s, clock.bits, clock.arrived_s
     later = Clock(clock.time_s, server, *work, clock.planned, clock.spent_j, clock.model_s, sent_s, clock.jobs)
-    return _begin_jobs(conditions, later, handed)
+    return begin_jobs(conditions, later, handed)
 
 
 def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Ues]:
@@ -313,7 +313,7 @@ def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Ues]:
     planned = _planned(conditions, clock, conditions.cell.signal_at(clock.server.round, clock.time_s))
     assert planned is not None  # simulate requires a schedule
     server, handed = invite(clock.server, planned, conditions.cell.here(clock.time_s))
-    return _begin_jobs(conditions, replace(clock, server=server, planned=planned), handed), handed
+    return begin_jobs(conditions, replace(clock, server=server, planned=planned), handed), handed
 
 
 def _change_presence(
@@ -335,7 +335,7 @@ def _change_presence(
     may_work = _may_work(conditions, clock.spent_j, present)
     assert may_work is not None
     server, handed = welcome(server, conditions.protocol, may_work, planned)
-    return _begin_jobs(conditions, replace(clock, server=server, jobs=jobs), handed), parts
+    return begin_jobs(conditions, replace(clock, server=server, jobs=jobs), handed), parts
 
 
 def _may_work(conditions: Conditions, spent_j: PerUe | None, present: Mask | None) -> Mask | None:
@@ -365,7 +365,7 @@ def _close(
         ended.append(parts_of(clock, merged, air.arrival_s[merged], MERGED, now_s))
         ended.append(parts_of(clock, hand.lost, np.minimum(air.arrival_s[hand.lost], now_s), LOST, now_s, present))
     _clear_idle(conditions, work, next_server)
-    later = _begin_jobs(conditions, _clock(clock, now_s, next_server, work, None, spent_j), hand.handed)
+    later = begin_jobs(conditions, _clock(clock, now_s, next_server, work, None, spent_j), hand.handed)
     if conditions.protocol.rests:
         later, invited = _invite(conditions, later)
         hand = HandOut(invited, hand.lost)

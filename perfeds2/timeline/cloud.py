@@ -31,6 +31,7 @@ class Cloud:
     time_s: Float[np.ndarray, " C"]  # when cloud round c closed
     handed: Bool[np.ndarray, "C E"]  # edges that get the new cloud model
     backhaul_bits: Float[np.ndarray, ""]  # of one transfer of a model
+    followed_bits: Float[np.ndarray, " K"]  # of uploads in row k that their UEs sent to other cells, on the backhaul
 
     @property
     def edges(self) -> int:
@@ -44,8 +45,9 @@ class Cloud:
 
     @property
     def total_bits(self) -> float:
-        """Bits that the merged models and the handed models took over the backhaul."""
-        return float(self.backhaul_bits) * (self.cells.size + np.count_nonzero(self.handed))
+        """Bits that the merged models, the handed models and the uploads to other cells took over the backhaul."""
+        models = self.cells.size + np.count_nonzero(self.handed)
+        return float(self.backhaul_bits * models + self.followed_bits.sum())
 
     def check(self, row_s: Float[np.ndarray, " K"]) -> None:
         """Raise ValueError unless this fits a timeline whose rows closed at these times."""
@@ -53,7 +55,7 @@ class Cloud:
         merged = (c, self.cells.shape[-1] if self.cells.ndim == 2 else 0)
         if not (e and merged[1]):
             raise ValueError("timeline cloud must have edges and merge at least one of them per round.")
-        shapes = [(k,), (e,), (c,), merged, merged, merged, (c,), (c, e), ()]
+        shapes = [(k,), (e,), (c,), merged, merged, merged, (c,), (c, e), (), (k,)]
         for (name, values), shape in zip(vars(self).items(), shapes, strict=True):
             if values.shape != shape:
                 raise ValueError(f"timeline cloud field {name} has shape {values.shape}; expected {shape}.")
@@ -61,7 +63,7 @@ class Cloud:
             check_whole(f"cloud field {name}", vars(self)[name], 0, high)
         check_whole("cloud field sizes", self.sizes, 1, np.iinfo(np.int32).max)
         check_whole("cloud field rows", self.rows, 1, k)
-        for name in ("arrival_s", "time_s", "backhaul_bits"):
+        for name in ("arrival_s", "time_s", "backhaul_bits", "followed_bits"):
             values = vars(self)[name]
             if not (np.issubdtype(values.dtype, np.floating) and np.isfinite(values).all() and (values >= 0).all()):
                 raise ValueError(f"timeline cloud field {name} must be finite and at least 0.")
@@ -78,7 +80,8 @@ class Cloud:
         """Return the cloud of the first rows."""
         kept = self.rows <= rows
         columns = {name: vars(self)[name][kept] for name in ("rows", "cells", "staleness", "arrival_s", "time_s")}
-        return replace(self, cell=self.cell[:rows], handed=self.handed[kept], **columns)
+        columns |= {"cell": self.cell[:rows], "followed_bits": self.followed_bits[:rows]}
+        return replace(self, handed=self.handed[kept], **columns)
 
 
 def joined(
@@ -92,6 +95,7 @@ def joined(
     time_s: Float[np.ndarray, " C"],
     handed: Bool[np.ndarray, "C E"],
     backhaul_bits: float = 0.0,
+    followed_bits: Sequence[Sequence[float]] = (),
 ) -> "Timeline":
     """Join the timelines of all edges, with UEs and rounds of their own, into one.
 
@@ -105,6 +109,7 @@ def joined(
         time_s: When each cloud round closed.
         handed: Edges that got its model.
         backhaul_bits: Bits of one transfer of a model.
+        followed_bits: For each round of each edge, bits of the uploads that came over the backhaul; empty: none.
 
     Returns:
         The timeline of all UEs.
@@ -150,9 +155,8 @@ def joined(
             values[own[busy]] = part[name][busy]
     sizes = np.array([each.size for each in ues])
     before = np.flatnonzero(is_cloud) - clouds
-    cloud = Cloud(
-        cell[order], sizes, before, cells, staleness, arrival_s, time_s, handed, np.array(float(backhaul_bits))
-    )
+    bits = np.array(float(backhaul_bits)), np.concatenate([*followed_bits, np.zeros(rounds)])[order]
+    cloud = Cloud(cell[order], sizes, before, cells, staleness, arrival_s, time_s, handed, *bits)
     logs = []
     for timeline, own, row in zip(edges, ues, numbers, strict=True):
         if (log := timeline.log) is not None:

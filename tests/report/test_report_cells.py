@@ -2,13 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Sites, make_cells
-from perfeds2.report.cells import load_table, map_chart, staleness_chart
+from perfeds2.report.cells import load_table, map_chart, staleness_chart, traffic
 from perfeds2.report.on_page import plot
 from perfeds2.report.run import write_report
 from perfeds2.report.timelines import Group
@@ -50,6 +51,16 @@ def test_the_page_of_many_cells_has_a_map_the_load_and_the_staleness(make_run):
         assert said in page
     assert re.search(r'id="cells"', page)
     assert re.search(r'id="end-to-end"', page)
+
+
+def test_the_page_says_what_uploads_took_over_the_backhaul():
+    timeline = two_levels()
+    assert timeline.cloud is not None
+    followed = np.zeros(timeline.rounds)
+    followed[2] = 5e5
+    cloud = replace(timeline.cloud, followed_bits=followed)
+    assert cloud.total_bits == timeline.cloud.total_bits + 5e5
+    assert traffic(timeline, cloud).endswith("bit, 5e+05 of them for uploads of UEs that had changed their cell.")
 
 
 def test_the_page_of_one_cell_has_none_of_it(make_run):

@@ -74,11 +74,13 @@ def test_a_flat_federation_shares_the_band_inside_each_cell_and_pays_the_backhau
     assert later.time_s[0] == pytest.approx(flat.time_s[0] + 0.5)
 
 
-def test_ues_that_move_between_cells_lose_their_jobs():
-    spec = spec_of(cells=3, on_leave="lose", rounds=None, horizon_s=3.0, **ROAMS)
+@pytest.mark.parametrize("rule", ["lose", "keep"])
+def test_ues_that_move_between_cells_lose_their_jobs_or_keep_them(rule):
+    spec = spec_of(cells=3, on_leave=rule, rounds=None, horizon_s=3.0, **ROAMS)
     timeline = played(spec)
     assert timeline.cloud is not None
     assert timeline.lost > 0
+    assert timeline.cloud.followed_bits.any() == (rule == "keep")
     homes = [set(timeline.cloud.cell[(timeline.ues == ue).any(axis=1)]) for ue in range(12)]
     assert max(map(len, homes)) > 1  # a UE is merged in several cells
     assert timeline.prefix(10).rounds == 10
@@ -126,7 +128,6 @@ def test_a_file_of_base_stations_is_part_of_the_spec(tmp_path):
         ({"cells": 3, "shares": [1 / 12] * 12}, "targets of one server"),
         ({"cells": 3, "merge_at": "cloud", "downlink": "unicast"}, "has no radio downlink"),
         ({"cells": 3, "merge_at": "cloud", **ROAMS}, "need --merge-at edge and no --downlink"),
-        ({"cells": 3, "on_leave": "keep", **ROAMS}, "does not follow its UE"),
         ({"cells": 3, "interference": "full", **ROAMS}, "is not constant"),
         ({"cells": 3, "algorithms": ["FedAvg-SYN"], **ROAMS}, "waits for all UEs of a cell"),
         ({"cells": "nowhere.csv"}, "--cells 'nowhere.csv' was not found"),

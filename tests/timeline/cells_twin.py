@@ -5,7 +5,7 @@ phones of its own; the cloud closes its rounds by the same rule as a server, on 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import simpy
@@ -22,6 +22,7 @@ class EdgeInputs:
     radio: Radio
     compute_s: Sequence[float]
     transfer_s: float  # of a model over the backhaul
+    upload_s: float = 0.0  # of an update over the backhaul
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Moving:
 
     level_db: Callable[[float], Sequence[Sequence[float]]]  # by UE and edge
     first: Sequence[int]  # the edge each UE begins in
+    keeps: bool = False  # who is handed over takes its job along
 
 
 @dataclass
@@ -55,6 +57,19 @@ class Edge:
     has_model: bool = True
     is_empty: bool = False
     here: bool = True
+    freed: bool = False  # a UE that works for another edge has done so
+
+    @property
+    def heard(self) -> list[Phone]:
+        """Who may send to it: all of its phones. ``Roamer`` says more."""
+        return list(self.phones)
+
+    def reaches(self, phone: Phone) -> bool:
+        """Whether it can give a phone a model now."""
+        return phone.here
+
+    def __iter__(self) -> Iterator[Phone]:
+        return iter(self.heard)
 
     def give(self, phones: list[Phone], version: int) -> None:
         """Give phones a model; while it is on its way from the cloud, they wait for it."""
@@ -72,6 +87,88 @@ class Edge:
         self.bell.put(-1)
 
 
+class Silence(Phone):
+    """In the place of a UE that is in another cell: it never has a job."""
+
+    def __init__(self, number: int):
+        self.number, self.version, self.band = number, OUT, 0.0
+        self.here = self.has_own = self.sending = False
+
+
+class MetroEdge(Edge):
+    """An edge whose UEs take their jobs along. It hears who is in its cell, for whomever they work."""
+
+    everywhere: "list[MetroEdge]"
+    serving: list[int]  # the cell of each UE
+
+    def at_work(self, ue: int) -> "Roamer | None":
+        """The UE's job that is not sent yet, of whatever edge."""
+        phones = [edge.phones[ue] for edge in self.everywhere]
+        return next((phone for phone in phones if isinstance(phone, Roamer) and phone.works), None)
+
+    @property
+    def heard(self) -> list[Phone]:
+        numbers = range(len(self.phones))
+        mine = [self.serving[ue] == self.number for ue in numbers]
+        return [(self.at_work(ue) or self.phones[ue]) if mine[ue] else Silence(ue) for ue in numbers]
+
+    def reaches(self, phone: Phone) -> bool:
+        if not self.has_model or self.serving[phone.number] != self.number:
+            return False
+        return self.at_work(phone.number) in (None, phone)
+
+    def receive(self) -> None:
+        self.has_model = self.weather.moved = True
+        self.bell.put(-1)
+
+
+class Roamer(Phone):
+    """What a UE does for one edge. It may send to the cell of another, from where the update takes the backhaul."""
+
+    edge: MetroEdge
+    on_backhaul = False
+
+    @property
+    def works(self) -> bool:
+        return self.busy and not self.on_backhaul
+
+    @property
+    def here(self) -> bool:
+        return self.works or self.edge.reaches(self)
+
+    @here.setter
+    def here(self, _: bool) -> None:
+        """It is where its UE is."""
+
+    def compute_left(self) -> float:
+        return super().compute_left() if self.works else 0.0
+
+    def bits_left(self) -> float:
+        return super().bits_left() if self.works else 0.0
+
+    def begin(self, version: int, model_s: float) -> None:
+        self.on_backhaul = False
+        super().begin(version, model_s)
+
+    def drop(self) -> None:
+        super().drop()
+        self.release()
+
+    def release(self) -> None:
+        """The UE is free: its cell may give it a model."""
+        cell = self.edge.everywhere[self.edge.serving[self.number]]
+        cell.freed = True
+        cell.bell.put(-1)
+
+    def send(self):
+        yield from super().send()
+        at = self.edge.serving[self.number]
+        if at != self.edge.number:
+            self.sending, self.on_backhaul = False, True
+            self.release()
+            yield self.env.timeout(self.edge.inputs.upload_s + self.edge.everywhere[at].inputs.upload_s)
+
+
 def play_cells(
     edges: Sequence[EdgeInputs],
     rules: RoundRules,
@@ -84,18 +181,25 @@ def play_cells(
     """All rounds of the edges and of the cloud until a time."""
     env = simpy.Environment()
     living, inbox, cloud_history = [], simpy.Store(env), []
+    keeps = moving is not None and moving.keeps
+    serving = [] if moving is None else list(moving.first)
     for number, inputs in enumerate(edges):
-        bell = simpy.Store(env)
-        phones = [Phone(env, ue, float(s), payload_bits, bell) for ue, s in enumerate(inputs.compute_s)]
-        edge = Edge(number, inputs, phones, bell)
+        bell, kind = simpy.Store(env), Roamer if keeps else Phone
+        phones = [kind(env, ue, float(s), payload_bits, bell) for ue, s in enumerate(inputs.compute_s)]
+        edge = (MetroEdge if keeps else Edge)(number, inputs, phones, bell)
         living.append(edge)
-        if moving is not None:
+        if isinstance(edge, MetroEdge):
+            edge.everywhere, edge.serving = living, serving
+            for phone in phones:
+                assert isinstance(phone, Roamer)
+                phone.edge = edge
+        elif moving is not None:
             for phone in phones:
                 phone.here = moving.first[phone.number] == number
         if inputs.radio.coherence_s < math.inf:
-            env.process(change_weather(env, phones, inputs.radio, edge.weather))
+            env.process(change_weather(env, edge, inputs.radio, edge.weather))
     if moving is not None:
-        env.process(hand_over(env, living, moving))
+        env.process(hand_over(env, living, moving, serving))
     for edge in living:
         env.process(serve(env, edge, rules, edge_rounds, inbox))
     env.process(merge_edges(env, living, cloud_rules, inbox, cloud_history))
@@ -109,16 +213,22 @@ def serve(env, edge: Edge, rules: RoundRules, edge_rounds: int, inbox: simpy.Sto
     if rules.stale == "wait" and rules.max_staleness is not None:
         places = rules.quorum * (rules.max_staleness + 1)
     edge.give([phone for phone in phones if phone.here][:places], 0)
+    yield env.timeout(0)  # all edges have begun
     while True:
-        open_the_air(phones, edge.inputs.radio, k, None, edge.weather)
+        open_the_air(edge.heard, edge.inputs.radio, k, None, edge.weather)
         while not edge.has_model or (merged := who_closes(phones, k, rules, None)) is None:
             yield edge.bell.get()
             yield env.timeout(0)  # UEs that arrive at this very instant count too
+            freed, edge.freed = edge.freed, False
             if edge.weather.moved:
                 edge.weather.moved = False
                 edge.give(in_turn(phones, places), k)
                 yield env.timeout(0)
-                open_the_air(phones, edge.inputs.radio, k, None, edge.weather)
+                open_the_air(edge.heard, edge.inputs.radio, k, None, edge.weather)
+            elif freed and (free := in_turn(phones, places)):
+                edge.give(free, k)
+                yield env.timeout(0)
+                open_the_air(edge.heard, edge.inputs.radio, k, None, edge.weather)
         merged.sort(key=lambda phone: (phone.arrived_s, phone.number))
         edge.history.append(Round(env.now, tuple(p.number for p in merged), tuple(k - p.version for p in merged)))
         refused = [p for p in phones if p.arrived_s < math.inf and overdue(p, k, rules)]
@@ -135,10 +245,10 @@ def serve(env, edge: Edge, rules: RoundRules, edge_rounds: int, inbox: simpy.Sto
             idle = [phone for phone in phones if phone.version == OUT and phone not in merged]
             next_ = list(dict.fromkeys([*merged, *refused, *too_old, *idle]))
             for phone in next_:
-                if not phone.here:
+                if not edge.reaches(phone):
                     phone.drop()
         k += 1
-        edge.give([phone for phone in next_ if phone.here], k)
+        edge.give([phone for phone in next_ if edge.reaches(phone)], k)
         yield env.timeout(0)  # a dropped job must be over before the new rates are announced
 
 
@@ -169,9 +279,9 @@ def download(env, edge: Edge):
     edge.receive()
 
 
-def hand_over(env, edges: list[Edge], moving: Moving):
+def hand_over(env, edges: list[Edge], moving: Moving, serving: list[int]):
     """Event A3: a UE goes to the best of the edges that were 3 dB better than its own, now and one measurement ago."""
-    serving, better = list(moving.first), [set[int]() for _ in moving.first]
+    better = [set[int]() for _ in moving.first]
     count = 0
     while True:
         levels, touched = moving.level_db(count * MEASURES_S), set[int]()
@@ -183,7 +293,8 @@ def hand_over(env, edges: list[Edge], moving: Moving):
                 target = max(still, key=lambda e, own=own: (own[e], -e))
                 for edge, comes in ((serving[ue], False), (target, True)):
                     phone = edges[edge].phones[ue]
-                    phone.come() if comes else phone.leave(False)
+                    if not moving.keeps:
+                        phone.come() if comes else phone.leave(False)
                     touched.add(edge)
                 serving[ue], better[ue] = target, set()
         for edge in touched:

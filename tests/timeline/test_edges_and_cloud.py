@@ -13,6 +13,8 @@ from twin_inputs import Radio, RoundRules
 from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, Sites, make_cells
+from perfeds2.network.fleet import Fleet
+from perfeds2.network.handover import Attached, Handover
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.timeline.cells import simulate_cells
@@ -154,26 +156,30 @@ def test_edges_and_cloud_agree_with_processes(seed):
 
 
 def twin_of(cells: Cells, protocol: Protocol, cloud: Protocol, edge_rounds: int, until_s: float, policy, moving=None):
-    inputs = []
-    for cell, transfer_s in zip(cells.cells, cells.transfer_s(1e5).tolist(), strict=True):
+    inputs, upload_s = [], cells.transfer_s(LOAD["payload_bits"]).tolist()
+    for edge, (cell, transfer_s) in enumerate(zip(cells.cells, cells.transfer_s(1e5).tolist(), strict=True)):
         signal_hz = cell.signal_hz if cell.coherence_s is None else cell.signal_in
         radio = Radio(signal_hz, cell.bandwidth_hz, policy, coherence_s=cell.coherence_s or math.inf)
-        inputs.append(EdgeInputs(radio, cell.compute_s(100.0).tolist(), transfer_s))
+        inputs.append(EdgeInputs(radio, cell.compute_s(100.0).tolist(), transfer_s, upload_s[edge]))
     rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)
     cloud_rules = RoundRules(cloud.quorum, cloud.max_staleness, "wait")
     return play_cells(inputs, rules, cloud_rules, 1e5, edge_rounds, until_s, moving)
 
 
+@pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed):
-    """Small cells and fast UEs: in 4 s there are dozens of handovers, and jobs are lost."""
+def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed, keeps):
+    """Small cells and fast UEs: in 4 s there are dozens of handovers, and jobs are lost or follow their UEs."""
     random = np.random.default_rng([seed, 33])
     count, ues = int(random.integers(2, 5)), int(random.integers(2, 4))
     moves = Moves([Waypoints, GaussMarkov][seed % 2], 40.0, 1.0)
     drawn = Cell.draw(count * ues, seed, cpu_hz=(2e7, 2e9), coherence_s=0.16 / 3.3, moves=moves)
     backhaul_s = float(random.uniform(0, 0.3)) * (seed % 4 > 0)
-    cells = make_cells(drawn, Sites.grid(count, 20.0), 20.0, backhaul_s=backhaul_s)
-    protocol = Protocol(1, [None, 2, 4][seed % 3], STALE[seed % 2])
+    cells = make_cells(drawn, Sites.grid(count, 20.0), 20.0, backhaul_s=backhaul_s, keeps=keeps)
+    if keeps:
+        cells = replace(cells, backhaul_s=backhaul_s * np.linspace(0.2, 1.0, count))
+    quorum, stale = (1 + seed // 4 % 2, STALE[seed // 2 % 3]) if keeps else (1, STALE[seed % 2])
+    protocol = Protocol(quorum, [None, 6, 9][seed % 3] if keeps else [None, 2, 4][seed % 3], stale)
     cloud = Protocol(int(random.integers(1, count + 1)), None if seed % 5 < 2 else count - 1, "wait")
     until_s, edge_rounds = 4.0, int(random.integers(1, 4))
     timeline = simulate_cells(
@@ -185,12 +191,48 @@ def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed):
         return (-38 * np.log10(np.transpose(seen))).tolist()
 
     first = [max(range(count), key=own.__getitem__) for own in level_db(0.0)]
-    edges, rounds = twin_of(cells, protocol, cloud, edge_rounds, until_s, equal_share, Moving(level_db, first))
+    edges, rounds = twin_of(cells, protocol, cloud, edge_rounds, until_s, equal_share, Moving(level_db, first, keeps))
     assert_agrees(timeline, cells, edges, rounds)
     assert timeline.log is not None
     there = np.array([[cell.here(time_s) for cell in cells.cells] for time_s in np.arange(0, until_s, 0.01)], float)
     np.testing.assert_array_equal(np.sum(there, axis=1), 1)  # every UE is in one cell
     assert np.abs(np.diff(there, axis=0)).sum() >= 2 * 5  # and goes to others
+    assert timeline.cloud is not None
+    assert bool(timeline.cloud.followed_bits.any()) == keeps  # some in the middle of a job
+
+
+def test_a_job_that_follows_its_ue_by_hand():
+    """Two UEs with jobs of 1 s and no time to send. UE 0 goes from cell 0 to cell 1 after 0.32 s, and stays.
+
+    Its update is sent after 1 s and crosses two backhauls of 0.25 s, so edge 0 closes its only round at 1.5 s. Edge 1
+    has UE 1 for its first round, at 1 s, and then both UEs, at 2 s: UE 0 has worked for it since 1 s.
+    """
+    handover = Handover(lambda time_s: np.array([[10.0, 0.0 if time_s < 0.1 else 20.0], [0.0, 10.0]]))
+    made, unknown = cells_of(4, 2, backhaul_s=0.25), np.full(2, np.nan)
+    fleets = [Fleet(unknown, unknown, presence=Attached(handover, site, keeps=True)) for site in (0, 1)]
+    edges = [
+        replace(cell, cpu_hz=np.full(2, 1e8), bandwidth_hz=1e15, fleet=fleet)
+        for cell, fleet in zip(made.cells, fleets, strict=True)
+    ]
+    cells = replace(made, cells=edges, ues=[np.arange(2)] * 2)
+    load: dict[str, Any] = {"payload_bits": 1e-6, "samples": 1e8 / edges[0].cycles_per_sample}
+    timeline = simulate_cells(cells, Protocol(1), Protocol(2), **load, model_bits=8.0, edge_rounds=3, horizon_s=2.5)
+    cloud, log = timeline.cloud, timeline.log
+    assert cloud is not None
+    assert log is not None
+    np.testing.assert_allclose(timeline.time_s, [1, 1.5, 2, 2], atol=1e-9)
+    np.testing.assert_array_equal(cloud.cell, [1, 0, 1, 1])
+    np.testing.assert_array_equal(timeline.ues[:, 0], [1, 0, 0, 1])
+    np.testing.assert_array_equal(cloud.followed_bits, [0, 2e-6, 0, 0])
+    assert cloud.total_bits == pytest.approx(2e-6)  # the cloud has merged nothing yet
+    assert timeline.prefix(1).cloud.total_bits == 0  # type: ignore[union-attr]  # it has a cloud
+    followed = log.take((log.ue == 0) & (log.version == 0) & (log.round == 1))
+    times_s = followed.start_s, followed.sending_s, followed.arrival_s, followed.end_s
+    np.testing.assert_allclose(np.concatenate(times_s), [0, 1, 1, 1.5], atol=1e-9)  # on the backhaul it draws no power
+    lost = [Fleet(unknown, unknown, presence=Attached(handover, site)) for site in (0, 1)]
+    cells = replace(cells, cells=[replace(cell, fleet=fleet) for cell, fleet in zip(edges, lost, strict=True)])
+    timeline = simulate_cells(cells, Protocol(1), Protocol(2), **load, edge_rounds=3, horizon_s=2.5)
+    np.testing.assert_allclose(timeline.time_s, [1, 1.32, 2], atol=1e-9)  # edge 0 never closes a round
 
 
 def assert_agrees(timeline: Timeline, cells: Cells, edges, rounds) -> None:

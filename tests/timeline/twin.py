@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -239,7 +239,7 @@ def play_with_processes(
     return history
 
 
-def change_weather(env, phones: list[Phone], radio: Radio, weather: Weather):
+def change_weather(env, phones: Iterable[Phone], radio: Radio, weather: Weather):
     """Block after block: new gains, with unchanged bands."""
     while True:
         yield env.timeout((weather.block + 1) * radio.coherence_s - env.now)
