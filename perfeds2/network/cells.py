@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from perfeds2.network.cell import MIN_DISTANCE_M, Cell, Ues
 from perfeds2.network.fleet import Fleet
-from perfeds2.network.fleet_file import POSITIVE, read_bytes, read_number, read_rows
+from perfeds2.network.fleet_file import ITSELF, POSITIVE, read_bytes, read_number, read_rows
 from perfeds2.network.handover import Attached, Handover
 from perfeds2.network.link import PerUe
 from perfeds2.network.mobility import Moves, Walk
@@ -45,11 +45,12 @@ class Sites:
     bs_power_dbm: PerCell
     colour: Int[np.ndarray, " E"] | None = None  # which third of the band it uses with reuse 3; None: not on a grid
     digest: str = field(default="", compare=False)
+    texts: Mapping[str, bytes] = field(default_factory=dict, compare=False)  # the file, as in ``FleetFile``
 
     @classmethod
-    def open(cls, path: Path | str) -> "Sites":
-        """Read a CSV file with one row per base station. The text of a ValueError continues the file's name."""
-        data = read_bytes(Path(path), "was not found")
+    def open(cls, path: Path | str, kept: Mapping[str, bytes] | None = None) -> "Sites":
+        """Read a CSV file with one row per base station, or its copy. As for ``FleetFile``, also in its errors."""
+        data = read_bytes(Path(path), "was not found") if kept is None else kept.get(ITSELF, b"")
         rows = []
         for line, given in read_rows(data, COLUMNS, "base station"):
             lacking = next((name for name in ("x_m", "y_m") if name not in given), None)
@@ -57,7 +58,7 @@ class Sites:
                 raise ValueError(f"has no {lacking} in line {line}; give the position of every base station in metres")
             rows.append({name: read_number(text, name, line, COLUMNS[name]) for name, text in given.items()})
         columns = (np.array([row.get(name, math.nan) for row in rows]) for name in COLUMNS)
-        return cls(*columns, digest=hashlib.sha256(data).hexdigest())
+        return cls(*columns, digest=hashlib.sha256(data).hexdigest(), texts={ITSELF: data})
 
     @classmethod
     def grid(cls, count: int, radius_m: float) -> "Sites":

@@ -20,7 +20,7 @@ from typing import IO
 from perfeds2.errors import InputError
 from perfeds2.files import FULL, clear_unfinished, naming, when_there_is_room, write_text
 from perfeds2.runs.store import PARTS
-from perfeds2.spec.cells import keep_fleet, with_kept_fleet
+from perfeds2.spec.cells import keep_files, with_kept_files
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import read_toml, resolve
 
@@ -96,7 +96,7 @@ def open_folder(path: Path, spec: Spec) -> Folder:
     folder = Folder(path)
     claim_folder(path, "run", spec.to_toml(), lambda: read_run(path).to_toml(), spec.unwritten)
     with _refusing(path):
-        keep_fleet(path, spec)
+        keep_files(path, spec)
         clear_unfinished(folder.parts)
         shutil.rmtree(path / DONE, ignore_errors=True)
         if not folder.finished:
@@ -106,7 +106,7 @@ def open_folder(path: Path, spec: Spec) -> Folder:
 
 def read_run(path: Path) -> Spec:
     """Read the spec of a run's folder."""
-    return resolve(with_kept_fleet(read_toml(path / "spec.toml"), path))
+    return resolve(with_kept_files(read_toml(path / "spec.toml"), path))
 
 
 def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwritten: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from command_line import perfeds2
 
 from perfeds2.errors import InputError
 from perfeds2.runs.trainer import facts_of
@@ -109,6 +110,23 @@ def test_a_file_of_base_stations_is_part_of_the_spec(tmp_path):
     path.write_text("x_m,y_m,backhaul_s\n0,0,0.1\n900,0,0.2\n")
     with pytest.raises(InputError, match="has changed since"):
         spec_from(**spec.values())
+
+
+def test_a_folder_keeps_its_base_stations(tmp_path, monkeypatch):
+    """A run whose file is gone is resumed in another folder, to the same bytes, and shown again."""
+    monkeypatch.chdir(tmp_path)
+    path, out, moved = tmp_path / "sites.csv", tmp_path / "run", tmp_path / "elsewhere"
+    path.write_text("x_m,y_m,backhaul_s\n0,0,0.1\n500,0,0.2\n")
+    command = ["simulate", "--cells", "sites.csv", "--ues", 4, "--algorithms", "PerFedS2", "--rounds", 6, "--seed", 3]
+    assert perfeds2(*command, "--quiet", "--out", out) == (0, "")
+    before = (out / "timeline.npz").read_bytes()
+    for name in ("timeline.npz", "summary.json"):
+        (out / name).unlink()
+    path.unlink()
+    out.rename(moved)
+    assert perfeds2("simulate", "--resume", moved, "--quiet") == (0, "")
+    assert (moved / "timeline.npz").read_bytes() == before
+    assert perfeds2("report", moved)[0] == 0
 
 
 @pytest.mark.parametrize(
