@@ -10,17 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.network.cells import Cells, PerCell
 from perfeds2.timeline.clock import open_later, start_clock
 from perfeds2.timeline.cloud import joined
-from perfeds2.timeline.fast.play import Tell, knows
+from perfeds2.timeline.fast.play import Tell, knows, play_fast
 from perfeds2.timeline.follow import Following
 from perfeds2.timeline.protocol import IDLE, Protocol, close_round, hand_out, open_server
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import Recorder
-from perfeds2.timeline.simulate import advance, before_rounds, check_length, conditions_of, recorded
+from perfeds2.timeline.recorder import FOREVER, Above, Recorder, Station, nothing_yet
+from perfeds2.timeline.simulate import advance, before_rounds, check_length, conditions_of
 from perfeds2.timeline.state import Conditions, Ues
 
 
@@ -70,39 +71,37 @@ def simulate_cells(
             f"with a bound, the cloud needs stale='wait' and a quorum times (max_staleness + 1) of at least {count}, "
             f"the number of cells; got {cloud}."
         )
-    server, end_s = open_server(count, cloud), math.inf if horizon_s is None else horizon_s
+    end_s, most = math.inf if horizon_s is None else horizon_s, FOREVER if rounds is None else rounds
     conditions = [conditions_of(cell, protocol, payload_bits, samples, bandwidth) for cell in cells.cells]
-    edges = Following(cells, conditions, edge_rounds) if cells.keeps else _Apart(conditions, edge_rounds)
-    transfer_s, closed_s = cells.transfer_s(model_bits), edges.closed_s
-    merged, staleness, arrivals_s, times_s, handings = [], [], [], [], []  # of the cloud's rounds
-    handed = np.arange(count)
+    transfer_s = cells.transfer_s(model_bits)
+    of_cloud = Recorder(nothing_yet(transfer_s, cloud.quorum))
+    above = Above(cloud, open_server(count, cloud), of_cloud, transfer_s, edge_rounds, most)
+    edges = Following(cells, conditions, edge_rounds) if cells.keeps else _Apart(conditions, above, tell)
+    closed_s = edges.closed_s
     while True:
-        edges.play(handed, horizon_s, lambda server=server: close_round(server, closed_s + transfer_s, cloud).time_s)
-        arrival_s = closed_s + transfer_s
+        edges.play(horizon_s, lambda: close_round(above.server, closed_s + transfer_s, cloud).time_s)
+        arrival_s, server = closed_s + transfer_s, above.server
         closing = close_round(server, arrival_s, cloud)
-        time_s = closing.time_s
+        time_s, merged = closing.time_s, closing.merged
         known = edge_rounds * (server.round * cloud.quorum + np.count_nonzero(closed_s <= time_s))
-        if math.isinf(time_s) or time_s > end_s or (rounds is not None and known > rounds):
+        if math.isinf(time_s) or time_s > end_s or known > most:
             break
-        merged.append(closing.merged)
-        staleness.append(server.round - server.versions[closing.merged])
-        arrivals_s.append(arrival_s[closing.merged])
-        times_s.append(time_s)
-        server, hand = hand_out(server, closing, cloud)
-        handed = hand.handed
-        handings.append(np.isin(np.arange(count), handed))
-        edges.open(handed, time_s + transfer_s[handed])
+        staleness = server.round - server.versions[merged]
+        of_cloud.add_rounds([merged[None], staleness[None], arrival_s[None, merged], np.array([time_s])])
+        above.server, hand = hand_out(server, closing, cloud)
+        edges.open(hand.handed, time_s + transfer_s[hand.handed])
         if tell is not None:
             tell(int(known), time_s)
+    merges = above.timeline()
     timeline = joined(
         edges.timelines(),
         cells.ues,
         edge_rounds,
-        cells=np.array(merged, int).reshape(-1, cloud.quorum),
-        staleness=np.array(staleness, int).reshape(-1, cloud.quorum),
-        arrival_s=np.array(arrivals_s, float).reshape(-1, cloud.quorum),
-        time_s=np.array(times_s, float),
-        handed=np.array(handings, bool).reshape(-1, count),
+        cells=merges.ues,
+        staleness=merges.staleness,
+        arrival_s=merges.arrival_s,
+        time_s=merges.time_s,
+        handed=_handed(merges),
         backhaul_bits=model_bits,
         followed_bits=edges.followed_bits,
     )
@@ -114,59 +113,77 @@ class _Apart:
 
     followed_bits = ()
 
-    def __init__(self, conditions: Sequence[Conditions], edge_rounds: int) -> None:
-        self._edges, self._rounds = [_Edge(each) for each in conditions], edge_rounds
-        self.closed_s = np.full(len(conditions), np.inf)  # when each began to wait for the cloud
+    def __init__(self, conditions: Sequence[Conditions], above: Above, tell: Tell | None) -> None:
+        self._edges, self._above, self._tell = [_start(each, above.edge_rounds) for each in conditions], above, tell
+        self._fast, self.closed_s = all(map(knows, conditions)), np.empty(len(conditions))  # waiting for the cloud
 
-    def play(self, handed: Ues, horizon_s: float | None, _cloud_s: Callable[[], float]) -> None:
-        for edge in handed:
-            self.closed_s[edge] = self._edges[edge].play(self._rounds, horizon_s)
+    def play(self, horizon_s: float | None, _cloud_s: Callable[[], float]) -> None:
+        """Play all rounds until the edges wait for the cloud. The compiled loops also play what comes after."""
+        if self._fast:
+            play_fast(self._edges, horizon_s, self._tell, above=self._above)
+        for edge in self._edges:
+            if edge.left > 0:
+                _play(edge, horizon_s)
+        self.closed_s[:] = [edge.clock.time_s if edge.left == 0 else math.inf for edge in self._edges]
 
     def open(self, handed: Ues, times_s: PerCell) -> None:
-        for edge, time_s in zip(handed, times_s, strict=True):
-            self._edges[edge].open(time_s)
+        for edge, time_s in zip(handed, times_s.tolist(), strict=True):
+            self._edges[edge].left = self._above.edge_rounds
+            _open(self._edges[edge], time_s)
 
     def timelines(self) -> list[Timeline]:
-        last_s = max(edge.clock.time_s for edge in self._edges)
-        for edge in np.flatnonzero(np.isfinite(self.closed_s)):  # they wait for the cloud when the timeline ends
-            self._edges[edge].open(last_s)
-        waits = any(edge.has_waited for edge in self._edges)
-        return [edge.timeline(waits) for edge in self._edges]
+        last_s, merges = max(edge.clock.time_s for edge in self._edges), self._above.timeline()
+        timelines, waits_s, handed = [], [], _handed(merges)
+        for number, edge in enumerate(self._edges):
+            opened_s = merges.time_s[handed[:, number]] + self._above.transfer_s[number]
+            if edge.left == 0:  # it waits for the cloud when the timeline ends
+                _open(edge, last_s)
+                opened_s = np.append(opened_s, last_s)
+            timelines.append(edge.timeline())
+            waits_s.append(_waits_s(timelines[-1], opened_s, self._above.edge_rounds))
+        if not any(each.any() for each in waits_s):
+            return timelines
+        return [_with_waits(*each) for each in zip(timelines, waits_s, strict=True)]
 
 
-class _Edge:
-    """A cell with the clock and the record of its own rounds."""
+def _handed(merges: Timeline) -> Bool[np.ndarray, "C E"]:
+    """Return which edges get the model of each round of the cloud: those that it merges, because none rests."""
+    handed = np.zeros((merges.rounds, merges.compute_s.size), bool)
+    np.put_along_axis(handed, merges.ues, True, axis=1)
+    return handed
 
-    def __init__(self, conditions: Conditions) -> None:
-        self.conditions, self.clock, self._fast = conditions, start_clock(conditions), knows(conditions)
-        self._record, self._sent_s = Recorder(before_rounds(conditions, self.clock)), 0.0
-        self._waits_s = {0: 0.0}  # of UEs for a model from the cloud, by version
 
-    def play(self, rounds: int, horizon_s: float | None) -> float:
-        """Play some rounds; return when the last one closed, infinite if that is after the horizon."""
-        last = self.clock.server.round + rounds
-        if self.conditions.cell.downlink is not None:  # ``open`` sends the model of the last round once more
-            self.clock = advance(self.conditions, self.clock, self._record, last - 1, horizon_s, fast=self._fast)
-            self._sent_s = self.clock.sent_s
-        self.clock = advance(self.conditions, self.clock, self._record, last, horizon_s, fast=self._fast)
-        return self.clock.time_s if self.clock.server.round == last else math.inf
+def _start(conditions: Conditions, edge_rounds: int) -> Station:
+    clock = start_clock(conditions)
+    return Station(conditions, clock, Recorder(before_rounds(conditions, clock)), edge_rounds)
 
-    def open(self, time_s: float) -> None:
-        """Open the next round with the model that the cloud has sent."""
-        self._waits_s[self.clock.server.round] = time_s - self.clock.time_s
-        self.clock = open_later(self.conditions, self.clock, time_s, self._sent_s)
 
-    @property
-    def has_waited(self) -> bool:
-        return any(self._waits_s.values())
+def _play(edge: Station, horizon_s: float | None) -> None:
+    """Play the rounds that an edge has left, with the NumPy clock."""
+    last = edge.clock.server.round + edge.left
+    if edge.conditions.cell.downlink is not None:  # ``_open`` sends the model of the last round once more
+        advance(edge, last - 1, horizon_s, fast=False)
+        edge.sent_s = edge.clock.sent_s
+    advance(edge, last, horizon_s, fast=False)
+    edge.left = 0 if edge.clock.server.round == last else -1
 
-    def timeline(self, waits: bool) -> Timeline:
-        """Return its own rounds; ``waits`` says whether to record how long UEs waited for models."""
-        timeline = recorded(self.conditions, self.clock, self._record)
-        if not waits or timeline.model_s is not None or timeline.log is not None:  # they have these waits
-            return timeline
-        waits_s = np.zeros(timeline.rounds + 1)
-        waits_s[list(self._waits_s)] = list(self._waits_s.values())
-        open_model_s = np.where(timeline.open_version == IDLE, 0.0, waits_s[timeline.open_version])
-        of = {"model_s": waits_s[timeline.versions], "lost_model_s": waits_s[timeline.lost_version]}
-        return replace(timeline, **of, open_model_s=open_model_s)
+
+def _open(edge: Station, time_s: float) -> None:
+    """Open the next round of an edge with the model that the cloud has sent."""
+    edge.clock = open_later(edge.conditions, edge.clock, time_s, edge.sent_s)
+
+
+def _waits_s(timeline: Timeline, opened_s: Float[np.ndarray, " o"], edge_rounds: int) -> Float[np.ndarray, " k"]:
+    """Return how long UEs waited for each version of an edge, if its rounds after exchanges opened at these times."""
+    waits_s, versions = np.zeros(timeline.rounds + 1), edge_rounds * np.arange(1, opened_s.size + 1)
+    waits_s[versions] = opened_s - timeline.time_s[versions - 1]
+    return waits_s
+
+
+def _with_waits(timeline: Timeline, waits_s: Float[np.ndarray, " k"]) -> Timeline:
+    """Record how long UEs waited for each version, unless the timeline has it."""
+    if timeline.model_s is not None or timeline.log is not None:
+        return timeline
+    open_model_s = np.where(timeline.open_version == IDLE, 0.0, waits_s[timeline.open_version])
+    of = {"model_s": waits_s[timeline.versions], "lost_model_s": waits_s[timeline.lost_version]}
+    return replace(timeline, **of, open_model_s=open_model_s)

@@ -42,7 +42,7 @@ class Following:
         self.closed_s: PerCell = np.full(count, np.inf)  # since when an edge waits for the cloud
         self.followed_bits = [[] for _ in conditions]  # by edge and round: on the backhaul, as uploads
 
-    def play(self, _handed: Ues, horizon_s: float | None, cloud_s: Callable[[], float]) -> None:
+    def play(self, horizon_s: float | None, cloud_s: Callable[[], float]) -> None:
         """Play until the cloud closes its round, or until the horizon."""
         end_s = np.inf if horizon_s is None else horizon_s
         while True:

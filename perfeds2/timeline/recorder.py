@@ -1,15 +1,17 @@
 """Collect the rounds of a simulation into a timeline."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfeds2.network.link import Downlink, Numbers, PerUe
 from perfeds2.timeline.jobs import LOST, OPEN, Jobs, in_order
-from perfeds2.timeline.protocol import IDLE
+from perfeds2.timeline.protocol import IDLE, Protocol, Server
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.state import RoundInfo
+from perfeds2.timeline.state import Clock, Conditions, RoundInfo, open_parts
 
+FOREVER = np.iinfo(np.int64).max  # rounds
 MANY_LOST = 256  # above this many jobs lost at once, consecutive UEs share a row
 
 
@@ -18,8 +20,10 @@ class Recorder:
 
     def __init__(self, past: Timeline) -> None:
         self._compute_s = past.compute_s
-        self._rounds = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
-        self._lost = [[past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]]
+        self._rounds: list[Sequence[np.ndarray]] = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
+        self._lost: list[Sequence[np.ndarray]] = [
+            [past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]
+        ]
         self._models = [[past.model_s, past.lost_model_s]]  # None without a downlink
         self.parts: list[Jobs] = []  # parts of jobs, if UEs leave and return
         if past.log is not None:
@@ -49,10 +53,11 @@ class Recorder:
         if model_s is not None:
             self._models.append([model_s[None, merged], model_s[lost]])
 
-    def add_rounds(self, rounds: list[np.ndarray], lost: list[np.ndarray]) -> None:
+    def add_rounds(self, rounds: Sequence[np.ndarray], lost: Sequence[np.ndarray] | None = None) -> None:
         """Add several rounds at once: their timeline columns, and the columns of the jobs lost in them."""
         self._rounds.append(rounds)
-        self._lost.append(lost)
+        if lost is not None:
+            self._lost.append(lost)
 
     def timeline(
         self,
@@ -82,3 +87,37 @@ def nothing_yet(compute_s: PerUe, quorum: int, downlink: Downlink | None = None)
     if downlink is None:
         return empty
     return replace(empty, model_s=arrival_s, lost_model_s=never, open_model_s=np.zeros(n))
+
+
+@dataclass
+class Station:
+    """A base station with its server: a clock and the record of its rounds."""
+
+    conditions: Conditions
+    clock: Clock
+    record: Recorder
+    left: int = FOREVER  # rounds to play; an edge then sends its model to the cloud, below 0 if that is too late
+    sent_s: float = 0.0  # of an edge: when all models before the newest one were sent
+
+    def timeline(self) -> Timeline:
+        """Return the timeline of what was recorded up to the clock."""
+        clock, waits_s, open_ = self.clock, self.clock.model_s, None
+        if clock.jobs is not None:
+            waits_s, open_ = None, open_parts(clock, self.conditions.cell.here(clock.time_s))
+        return self.record.timeline(clock.server.versions, clock.arrived_s, waits_s, open_)
+
+
+@dataclass
+class Above:
+    """The cloud above base stations: a server whose UEs are the edges."""
+
+    protocol: Protocol
+    server: Server
+    record: Recorder
+    transfer_s: PerUe  # of each edge's model, one way
+    edge_rounds: int  # rounds of an edge between two exchanges
+    rounds: int  # of all edges together, at most
+
+    def timeline(self) -> Timeline:
+        """Return the cloud's rounds as a timeline of edges."""
+        return self.record.timeline(self.server.versions, np.full(self.transfer_s.size, np.inf))

@@ -12,8 +12,8 @@ from perfeds2.timeline.clock import start_clock, tick
 from perfeds2.timeline.fast.play import Tell, find_crowd, knows, play_crowd, play_fast
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import Recorder, nothing_yet
-from perfeds2.timeline.state import Budget, Clock, Conditions, RoundInfo, Schedule, open_parts
+from perfeds2.timeline.recorder import FOREVER, Recorder, Station, nothing_yet
+from perfeds2.timeline.state import Budget, Clock, Conditions, RoundInfo, Schedule
 
 
 def simulate(
@@ -127,10 +127,10 @@ def play(
     past = before_rounds(conditions, clock) if past is None else past
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock is at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    record = Recorder(past)
+    station = Station(conditions, clock, Recorder(past))
     last, fast = None if rounds is None else past.rounds + rounds, watch is None and knows(conditions)
-    clock = advance(conditions, clock, record, last, horizon_s, watch, tell, fast=fast)
-    return clock, recorded(conditions, clock, record)
+    advance(station, last, horizon_s, watch, tell, fast=fast)
+    return station.clock, station.timeline()
 
 
 def before_rounds(conditions: Conditions, clock: Clock) -> Timeline:
@@ -140,40 +140,32 @@ def before_rounds(conditions: Conditions, clock: Clock) -> Timeline:
 
 
 def advance(
-    conditions: Conditions,
-    clock: Clock,
-    record: Recorder,
+    station: Station,
     last: int | None,
     horizon_s: float | None,
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
     *,
     fast: bool,
-) -> Clock:
-    """Play and record rounds before round ``last`` that close by ``horizon_s``; return the clock where it stopped.
+) -> None:
+    """Play and record rounds before round ``last`` that close by ``horizon_s``.
 
     ``fast`` allows the compiled loops, which must know the conditions.
     """
-    end_s = math.inf if horizon_s is None else horizon_s
+    conditions, end_s = station.conditions, math.inf if horizon_s is None else horizon_s
     while True:
-        if fast:
-            clock = play_fast(conditions, clock, record, last, horizon_s, tell) or clock
+        station.left = FOREVER if last is None else last - station.clock.server.round
+        if fast and station.left > 0:
+            play_fast([station], horizon_s, tell)
+        clock = station.clock
         if last is not None and clock.server.round >= last:
-            return clock
+            return
         ticked = tick(conditions, clock, end_s)
         if ticked is None or ticked[0].time_s > end_s:
-            return clock
-        later, info = ticked
-        record.add(info, clock.model_s if clock.jobs is None else None)
+            return
+        station.clock, info = ticked
+        station.record.add(info, clock.model_s if clock.jobs is None else None)
         if watch is not None:
             watch(info)
-        clock = later
         if tell is not None:
-            tell(clock.server.round, clock.time_s)
-
-
-def recorded(conditions: Conditions, clock: Clock, record: Recorder) -> Timeline:
-    """Return the timeline of what was recorded up to a clock."""
-    open_ = None if clock.jobs is None else open_parts(clock, conditions.cell.here(clock.time_s))
-    waits_s = clock.model_s if clock.jobs is None else None
-    return record.timeline(clock.server.versions, clock.arrived_s, waits_s, open_)
+            tell(station.clock.server.round, station.clock.time_s)

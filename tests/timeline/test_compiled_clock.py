@@ -26,6 +26,7 @@ from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.fast import loading
 from perfeds2.timeline.fast import play as compiled
 from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.recorder import FOREVER, Recorder, Station, nothing_yet
 from perfeds2.timeline.simulate import play
 from perfeds2.timeline.state import Conditions
 
@@ -306,13 +307,15 @@ def test_it_is_loaded_or_compiled_where_that_saves_time(nothing_loaded, monkeypa
 @pytest.mark.usefixtures("nothing_loaded")
 def test_the_work_ahead_is_estimated_from_rounds_ues_and_seconds():
     """A round takes 0.25 ms and 0.1 us more for each UE."""
-    clock = start_clock(Run(Cell.draw(5), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None).setting)
-    assert compiled._seconds_left(clock, 100, None, 1_000) == pytest.approx(100 * 3.5e-4)
+    setting = Run(Cell.draw(1_000), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None).setting
+    clock = start_clock(setting)
+    station = Station(setting, clock, Recorder(nothing_yet(setting.compute_s, 2)))
+    assert compiled._seconds_left(station, 100, None) == pytest.approx(100 * 3.5e-4)
     assert loading.Loaded.spent_s == pytest.approx(3.5e-4)
-    assert compiled._seconds_left(clock, 100, 6.0, 1_000) == 0  # nothing is known about a round's length
-    later = replace(clock, time_s=2.0, server=replace(clock.server, round=10))
-    assert compiled._seconds_left(later, None, 6.0, 1_000) == pytest.approx(20 * 3.5e-4)
-    assert compiled._seconds_left(later, 15, 6.0, 1_000) == pytest.approx(5 * 3.5e-4)
+    assert compiled._seconds_left(station, 100, 6.0) == 0  # nothing is known about a round's length
+    later = replace(station, clock=replace(clock, time_s=2.0, server=replace(clock.server, round=10)))
+    assert compiled._seconds_left(later, FOREVER, 6.0) == pytest.approx(20 * 3.5e-4)
+    assert compiled._seconds_left(later, 5, 6.0) == pytest.approx(5 * 3.5e-4)
 
 
 def test_what_cannot_be_loaded_is_done_without(nothing_loaded, monkeypatch):

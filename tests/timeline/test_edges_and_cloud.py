@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,14 +11,16 @@ from cells_twin import EdgeInputs, Moving, play_cells
 from random_runs import STALE, assert_same, only, uneven_share
 from twin_inputs import Radio, RoundRules
 
-from perfeds2.allocation.bandwidth import equal_share
+from perfeds2.allocation.bandwidth import equal_finish, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, Sites, make_cells
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.handover import Attached, Handover
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
+from perfeds2.timeline import simulate as simulating
 from perfeds2.timeline.cells import simulate_cells
+from perfeds2.timeline.fast import play as compiled
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
@@ -115,17 +118,76 @@ def test_a_longer_simulation_begins_with_a_shorter_one():
         np.testing.assert_array_equal(shorter.staleness, more.staleness[:40])
 
 
-def test_the_compiled_clock_plays_the_same():
+def on_both_clocks(cells: Cells, protocol: Protocol, cloud: Protocol, **limits) -> Timeline:
+    """Play on both clocks, assert that the timelines are the same, and that the compiled one played all rounds."""
+    with only("numpy"):
+        slow = simulate_cells(cells, protocol, cloud, **LOAD, **limits)
+    pytest.importorskip("numba")
+    by_numpy = []
+    with only("compiled"), patch.object(simulating, "tick", lambda *given: by_numpy.append(given)):
+        fast = simulate_cells(cells, protocol, cloud, **LOAD, **limits)
+    assert slow.cloud is not None
+    assert slow.cloud.rows.size > 5
+    for name, column in slow.columns.items():
+        np.testing.assert_array_equal(column, fast.columns[name], err_msg=name)
+    assert by_numpy == []
+    return fast
+
+
+@pytest.mark.parametrize("policy", [equal_share, equal_finish], ids=lambda policy: policy.__name__)
+def test_the_compiled_clock_plays_the_same(policy):
     cells = cells_of(40, 4, seed=2, backhaul_s=0.05)
-    for protocol in (Protocol(3, 2), Protocol(3, 4, "wait"), Protocol(10), Protocol(1)):
-        played = []
-        for clock in ("numpy", "compiled"):
-            with only(clock):
-                played.append(
-                    simulate_cells(cells, protocol, Protocol(2, 2, "wait"), **LOAD, edge_rounds=3, rounds=100)
-                )
-        for name, column in played[0].columns.items():
-            np.testing.assert_array_equal(column, played[1].columns[name], err_msg=name)
+    for protocol in (Protocol(3, 2), Protocol(3, 4, "wait"), Protocol(3, 1, "ignore"), Protocol(10), Protocol(1)):
+        on_both_clocks(cells, protocol, Protocol(2, 2, "wait"), edge_rounds=3, rounds=100, bandwidth=policy)
+
+
+@pytest.mark.parametrize("cloud", [Protocol(1), Protocol(7), Protocol(2, 3, "wait"), Protocol(3, 5, "wait")])
+@pytest.mark.parametrize("limits", [{"horizon_s": 4.0}, {"rounds": 90, "horizon_s": 3.0}, {"rounds": 90}])
+def test_the_compiled_clock_plays_unequal_edges(cloud, limits, monkeypatch):
+    """Edges of different speed run out of signals at different times, and room for lost jobs grows from one row."""
+    cells = cells_of(21, 7, seed=2, backhaul_s=0.05)
+    unequal = [replace(cell, bandwidth_hz=1e6 * 0.7**e) for e, cell in enumerate(cells.cells)]
+    monkeypatch.setattr(compiled, "AT_A_TIME", 21 * 5)
+    monkeypatch.setattr(compiled, "LOST_ROWS", 1)
+    timeline = on_both_clocks(replace(cells, cells=unequal), Protocol(1, 1), cloud, **limits)
+    assert timeline.lost_ue.size > 5
+
+
+def test_the_compiled_clock_takes_over_and_hands_back(monkeypatch):
+    """It is loaded after three exchanges, and leaves a round between two exchanges to the NumPy clock."""
+    cells, protocol = cells_of(12, 3, seed=1, backhaul_s=0.05), Protocol(2, 3)
+    whole = on_both_clocks(cells, protocol, Protocol(1), edge_rounds=3, horizon_s=6.0)
+    kernel, asked, ended = compiled.loading.Loaded.kernels[False], [], []
+    loops = kernel.names.play_rounds
+
+    def play_rounds(*given):
+        why, *played = loops(*given)
+        ended.append(why)
+        return kernel.names.ASK if len(ended) == 3 else why, *played
+
+    def loaded(*given, **_):
+        asked.append(given)
+        return kernel if len(asked) > 3 else None
+
+    monkeypatch.setattr(compiled.loading, "loaded", loaded)
+    monkeypatch.setattr(compiled, "AT_A_TIME", 12 * 4)
+    monkeypatch.setattr(kernel.names, "play_rounds", play_rounds)
+    with only("compiled"):
+        turned = simulate_cells(cells, protocol, Protocol(1), **LOAD, edge_rounds=3, horizon_s=6.0)
+    assert ended[2] == kernel.names.DRAW
+    assert len(asked) == 3 + 2
+    for name, column in whole.columns.items():
+        np.testing.assert_array_equal(column, turned.columns[name], err_msg=name)
+
+
+def test_one_compiled_loop_serves_single_cells_and_edges():
+    pytest.importorskip("numba")
+    cells = cells_of(12, 3)
+    with only("compiled"):
+        simulate(cells.cells[0], Protocol(1), **LOAD, rounds=3)
+        simulate_cells(cells, Protocol(1), Protocol(1), **LOAD, rounds=9)
+        play_rounds = compiled.loading.Loaded.kernels[False].names.play_rounds
+    assert len({str(signature) for signature in play_rounds.signatures}) <= 2  # with and without equal_finish
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -10,16 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfeds2.timeline.fast.numbers import apply, compiled, entrance
+from perfeds2.timeline.fast.numbers import apply, compiled, entrance, smallest, sort
+from perfeds2.timeline.fast.search import LN2, SEARCH_ROWS, share_band
 
 IDLE = -1  # version of a UE without a job
-DONE, LATE, FULL, LOST_HOPE, ASK = range(5)  # why the loop stopped; ASK: the NumPy clock must play this round
+DONE, LATE, FULL, LOST_HOPE, ASK, DRAW = range(6)  # why the loop stopped; ASK: the NumPy clock must play this round
 RESTART, WAIT, IGNORE = range(3)
-EQUAL_SHARE, PLANNED_SHARE, EQUAL_FINISH = range(3)
-LN2 = float(np.log(2))
+EQUAL_SHARE = 0  # the first policy of ``play``
 LEAST_LEFT = float(np.finfo(float).eps)  # fraction of the payload that a job keeps until it has arrived
 MANY_LOST = 256  # above this many jobs lost at once, consecutive UEs that lost the same job share a row
-SEARCH_ROWS = 13  # scratch arrays of ``search``
 MARGIN = 1e-12  # safety margin of the proof that no other UE arrives
 
 
@@ -31,9 +30,8 @@ class Rules(NamedTuple):
     stale: int
     policy: int
     planned: bool  # whether rounds close on given rows of UEs
-    at_work: int  # UEs that may hold a job at once
+    at_work: int  # UEs that may hold a job at once, with ``WAIT`` and a bound
     payload_bits: float
-    bandwidth_hz: float
     most_nats: float  # most nat/s/Hz that modulation carries; infinite for no limit
     horizon_s: float
     others: int  # UEs that are not followed: they send but never arrive
@@ -41,8 +39,21 @@ class Rules(NamedTuple):
     others_s: float  # none of them computes for less time
 
 
+class Servers(NamedTuple):
+    """Servers that each play rounds with UEs of their own. If they are edges, the last row is their cloud."""
+
+    first: np.ndarray  # where the UEs of each begin among all that are followed; the last row is where they end
+    bandwidth_hz: np.ndarray
+    round: np.ndarray  # the open round
+    time_s: np.ndarray  # when the last round closed
+    opened_s: np.ndarray  # when the model of the open round is there
+    left: np.ndarray  # rounds to play, then an edge needs a model; -1: too late; cloud: rounds of all edges
+    drawn: np.ndarray  # round of the first row of signals
+    hope: np.ndarray  # of a single server: bits that the best UE that is not followed has sent, and since when
+
+
 class Followed(NamedTuple):
-    """The UEs that are followed, in ascending order, and the state of each."""
+    """The UEs that are followed, in ascending order, and the state of each. The UEs of a cloud are edges."""
 
     ues: np.ndarray
     job_s: np.ndarray
@@ -68,7 +79,7 @@ class RoundBuffers(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Scratch arrays for one round, each with a value per followed UE."""
+    """Scratch arrays for one round, each with a value per followed UE of a server."""
 
     band: np.ndarray
     rate: np.ndarray
@@ -81,51 +92,76 @@ class Scratch(NamedTuple):
     lost: np.ndarray
     serve: np.ndarray
     call: np.ndarray  # the arguments of a call of NumPy
-    search: np.ndarray  # rows for the search for bandwidths
 
 
 # ---- Rounds
 
 
 @entrance
-def play_rounds(loops, rules, followed, signals, rows, round_, time_s, hope, record, scratch):
-    """Play rounds with equal bandwidths until the signals are used up or there is a reason to stop.
+def play_rounds(
+    loops, rules, servers, followed, signals, rows, search, record, scratch, above, edges, edge_rounds, merges
+):
+    """Play the rounds that servers have left until there is a reason to stop, DRAW if signals are used up.
 
-    Returns (reason, rounds played, rows of lost jobs, time reached in seconds).
+    Servers are edges if ``edge_rounds`` is above 0. Then ``above`` has the rules of their cloud, whose UEs are
+    ``edges``, and ``merges`` the buffers for its rounds. Without ``search``, UEs share the band equally.
+
+    Returns (reason, rounds played, rows of lost jobs, rounds of the cloud).
     """
-    lost_rows = 0
-    for played in range(signals.shape[0]):
-        who_is_served(rules, followed, rows, played, scratch.serve)
-        _equal_parts(rules, scratch)
-        why, lost_rows, time_s = settle(
-            loops,
-            rules,
-            followed,
-            signals[played],
-            rows,
-            played,
-            round_ + played,
-            time_s,
-            hope,
-            record,
-            lost_rows,
-            scratch,
-        )
-        if why != DONE:
-            return why, played, lost_rows, time_s
-    return DONE, signals.shape[0], lost_rows, time_s
+    played = lost_rows = merged = 0
+    while True:
+        why = DONE
+        for server in range(servers.first.size - 1):
+            if servers.left[server] <= 0:
+                continue
+            first, end = servers.first[server], servers.first[server + 1]
+            own = Followed(
+                followed.ues[first:end],
+                followed.job_s[first:end],
+                followed.compute_s[first:end],
+                followed.bits[first:end],
+                followed.arrived_s[first:end],
+                followed.versions[first:end],
+                followed.merged_in[first:end],
+            )
+            while servers.left[server] > 0:
+                row = servers.round[server] - servers.drawn[server]
+                if row == rows.shape[0]:
+                    why = DRAW
+                    break
+                signal, plan = signals[row, first:end], rows[row]
+                stopped, lost_rows = _play_round(
+                    loops, rules, servers, server, own, signal, plan, search, record, played, lost_rows, scratch
+                )
+                if stopped == LATE:
+                    servers.left[server] = -1
+                elif stopped != DONE:
+                    return stopped, played, lost_rows, merged
+                else:
+                    servers.left[server] -= 1
+                    played += 1
+        if (
+            why != DONE
+            or not edge_rounds
+            or not _play_cloud(above, servers, edges, edge_rounds, merges, merged, scratch)
+        ):
+            return why, played, lost_rows, merged
+        _open_edges(servers, followed, edges, edge_rounds)
+        merged += 1
 
 
-def play_one_round(play, draw, loops, searching):
+def play_one_round(draw, loops, searching):
     """Call both entry points once, so that everything is compiled or read from the cache."""
-    signals, two = np.ones((1, 2)), np.ones(2)
+    signals, two, one = np.ones((1, 2)), np.ones(2), np.ones(1, np.int64)
     draw(signals, np.uint64(0), 0, 0, np.arange(2))
-    policy = EQUAL_FINISH if searching else EQUAL_SHARE
-    rules = Rules(1, 1, RESTART, policy, False, 2, 1.0, 1e6, np.inf, np.inf, 0, 0.0, 0.0)
-    state = (np.ones(2), np.ones(2), np.full(2, np.inf), np.zeros(2, np.int64), np.full(2, -1))
-    followed = Followed(np.arange(2), two, *state)
-    buffers = new_buffers(1, 1, 8), new_scratch(2, searching)
-    play(loops, rules, followed, np.ones((1, 2)), np.empty((1, 0), np.int64), 0, 0.0, np.zeros(3), *buffers)
+    rules = Rules(1, 1, RESTART, EQUAL_SHARE, False, 2, 1.0, np.inf, np.inf, 0, 0.0, 0.0)
+    servers = Servers(np.array([0, 2]), np.full(1, 1e6), 0 * one, np.zeros(1), np.zeros(1), one, 0 * one, two)
+    followed = Followed(np.arange(2), two, two.copy(), two.copy(), np.full(2, np.inf), np.zeros(2, int), np.full(2, -1))
+    record, scratch, search = new_buffers(1, 1, 8), new_scratch(2), new_search(2) if searching else None
+    rows = np.empty((1, 0), np.int64)
+    play_rounds(
+        loops, rules, servers, followed, np.ones((1, 2)), rows, search, record, scratch, rules, followed, 0, record
+    )
 
 
 def new_buffers(rounds, quorum, lost_rows):
@@ -138,60 +174,97 @@ def new_buffers(rounds, quorum, lost_rows):
     )
 
 
-def new_scratch(n, searching):
-    """Return scratch arrays for ``n`` followed UEs; a search for bandwidths needs more of them."""
+def new_scratch(n):
+    """Return scratch arrays for a server with at most ``n`` followed UEs."""
     values, whole, masks = np.empty((6, n)), np.empty((2, n), np.int64), np.zeros((2, n), np.bool_)
-    search = np.empty((SEARCH_ROWS if searching else 0, n))
-    return Scratch(*values, *whole, *masks, call=np.empty(7, np.int64), search=search)
+    return Scratch(*values, *whole, *masks, call=np.empty(7, np.int64))
+
+
+def new_search(n):
+    """Return scratch arrays for a search for the bandwidths of at most ``n`` UEs."""
+    return np.empty((SEARCH_ROWS, n))
 
 
 @compiled
-def who_is_served(rules, followed, rows, played, serve):
+def _play_round(loops, rules, servers, server, followed, signal, plan, search, record, played, lost_rows, scratch):
+    """Play one round of a server; return the reason to stop and the next row for lost jobs."""
+    round_, time_s, band_hz = servers.round[server], servers.time_s[server], servers.bandwidth_hz[server]
+    _who_is_served(rules, followed, plan, scratch.serve)
+    if search is None:
+        _equal_parts(rules, followed, band_hz, scratch)
+    elif not share_band(loops, rules, followed, signal, band_hz, search, scratch):
+        return ASK, lost_rows
+    _arrivals(loops[0], rules, followed, signal, time_s, scratch)
+    close_s = _close(rules, followed, plan, round_, scratch)
+    if close_s == np.inf:
+        return ASK, lost_rows
+    close_s = max(close_s, time_s, servers.opened_s[server])
+    if rules.others and not _hopeless(
+        loops[0], rules, followed, round_, time_s, close_s, band_hz, servers.hope, scratch
+    ):
+        return LOST_HOPE, lost_rows
+    if close_s > rules.horizon_s:
+        return LATE, lost_rows
+    end = _merge(rules, followed, round_, close_s, record, played, lost_rows, scratch)
+    if end < 0:
+        return FULL, lost_rows
+    _carry_over(rules, followed, scratch.rate, scratch.arrival, round_ + 1, time_s, close_s)
+    servers.round[server], servers.time_s[server], servers.opened_s[server] = round_ + 1, close_s, close_s
+    return DONE, end
+
+
+@compiled
+def _play_cloud(rules, servers, edges, edge_rounds, record, played, scratch):
+    """Play one round of the cloud; return whether it closes within the horizon and the number of rounds."""
+    cloud, ready = servers.first.size - 1, 0
+    for edge in range(cloud):
+        sent = servers.left[edge] == 0
+        scratch.arrival[edge] = servers.time_s[edge] + edges.job_s[edge] if sent else np.inf
+    round_ = servers.round[cloud]
+    close_s = max(_close(rules, edges, edges.ues, round_, scratch), servers.opened_s[cloud])
+    for edge in range(cloud):
+        ready += servers.left[edge] == 0 and servers.time_s[edge] <= close_s
+    known = edge_rounds * (round_ * rules.quorum + ready)
+    if close_s == np.inf or close_s > rules.horizon_s or known > servers.left[cloud]:
+        return False
+    _merge(rules, edges, round_, close_s, record, played, 0, scratch)
+    servers.round[cloud], servers.time_s[cloud], servers.opened_s[cloud] = round_ + 1, close_s, close_s
+    return True
+
+
+@compiled
+def _open_edges(servers, followed, edges, edge_rounds):
+    """Open the next round of the edges that the cloud has handed its model, when the model is there."""
+    cloud = servers.first.size - 1
+    for edge in range(cloud):
+        if edges.versions[edge] == servers.round[cloud]:
+            servers.left[edge], servers.opened_s[edge] = edge_rounds, servers.time_s[cloud] + edges.job_s[edge]
+            wait_s = servers.opened_s[edge] - servers.time_s[edge]
+            for i in range(servers.first[edge], servers.first[edge + 1]):
+                if wait_s > 0 and followed.versions[i] == servers.round[edge]:
+                    followed.compute_s[i] += wait_s
+
+
+@compiled
+def _who_is_served(rules, followed, plan, serve):
     """Mark the UEs with something to send: the planned ones, or all of them for equal shares or without a plan."""
     planned = rules.planned and rules.policy != EQUAL_SHARE
-    for i in range(serve.size):
+    for i in range(followed.bits.size):
         serve[i] = followed.bits[i] > 0 and not planned
     if planned:
-        for slot in range(rules.quorum):
-            ue = rows[played, slot]
+        for ue in plan:
             serve[ue] = followed.bits[ue] > 0
 
 
 @compiled
-def _equal_parts(rules, scratch):
+def _equal_parts(rules, followed, band_hz, scratch):
     """Give the same bandwidth to every UE that is served."""
     count = rules.others
-    for i in range(scratch.band.size):
+    for i in range(followed.bits.size):
         count += scratch.serve[i]
-    part = rules.bandwidth_hz / max(count, 1)
-    for i in range(scratch.band.size):
+    part = band_hz / max(count, 1)
+    for i in range(followed.bits.size):
         scratch.band[i] = part if scratch.serve[i] else 0.0
-
-
-@compiled
-def settle(loops, rules, followed, signal, rows, played, round_, time_s, hope, record, lost_rows, scratch):
-    """Play a round whose bandwidths are set; return the reason, the next row for lost jobs and the closing time."""
-    _arrivals(loops[0], rules, followed, signal, time_s, scratch)
-    close_s = _close(rules, followed, rows, played, round_, scratch)
-    if close_s == np.inf:
-        return ASK, lost_rows, time_s
-    close_s = max(close_s, time_s, hope[2])
-    if rules.others and not _hopeless(loops[0], rules, followed, round_, time_s, close_s, hope, scratch):
-        return LOST_HOPE, lost_rows, time_s
-    if close_s > rules.horizon_s:
-        return LATE, lost_rows, time_s
-    end = _lose(rules, followed, scratch.arrival, round_, close_s, scratch.merged, scratch.lost, record, lost_rows)
-    if end < 0:
-        return FULL, lost_rows, time_s
-    for slot in range(rules.quorum):
-        i = scratch.merged[slot]
-        record.ues[played, slot] = followed.ues[i]
-        record.staleness[played, slot] = round_ - followed.versions[i]
-        record.arrival_s[played, slot] = scratch.arrival[i]
-    record.time_s[played] = close_s
-    _hand_out(rules, followed, round_ + 1, scratch)
-    _carry_over(rules, followed, scratch.rate, scratch.arrival, round_ + 1, time_s, close_s)
-    return DONE, end, close_s
 
 
 @compiled
@@ -211,20 +284,20 @@ def _arrivals(log1p, rules, followed, signal, time_s, scratch):
 
 
 @compiled
-def _close(rules, followed, rows, played, round_, scratch):
+def _close(rules, followed, plan, round_, scratch):
     """Return when the round closes; write the merged UEs in order of arrival, ties by number."""
     versions, arrival, eligible, merged = followed.versions, scratch.arrival, scratch.eligible, scratch.merged
     oldest = 0 if rules.bound < 0 else max(round_ - rules.bound, 0)
-    for i in range(arrival.size):
+    for i in range(versions.size):
         scratch.spare[i] = eligible[i] = arrival[i] if versions[i] >= oldest else np.inf
     close_s = -np.inf
     if rules.planned:
         for slot in range(rules.quorum):
-            merged[slot] = rows[played, slot]  # in ascending order
+            merged[slot] = plan[slot]  # in ascending order
             close_s = max(close_s, eligible[merged[slot]])
-        _sort(merged, rules.quorum, eligible, scratch.order)
+        sort(merged, rules.quorum, eligible, scratch.order)
     else:
-        close_s = _smallest(scratch.spare, arrival.size, rules.quorum)
+        close_s = smallest(scratch.spare, versions.size, rules.quorum)
         waits = rules.stale == WAIT and rules.bound >= 0
         if waits:
             close_s = max(close_s, _everyone_in_time(rules, versions, eligible, scratch.spare, round_))
@@ -234,43 +307,18 @@ def _close(rules, followed, rows, played, round_, scratch):
 
 
 @compiled
-def _smallest(values, count, rank):
-    """Return the ``rank``-th smallest value, counting from 1. Reorders the values."""
-    low, high, place = 0, count - 1, rank - 1
-    while low < high:
-        pivot = values[(low + high) // 2]
-        i, j = low, high
-        while i <= j:
-            while values[i] < pivot:
-                i += 1
-            while pivot < values[j]:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if place <= j:
-            high = j
-        elif place >= i:
-            low = i
-        else:
-            break
-    return values[place]
-
-
-@compiled
 def _everyone_in_time(rules, versions, arrival, copy, round_):
     """Return the earliest time the round can close so that all other jobs can still be merged within the bound."""
     close_s = -np.inf
     for later in range(rules.bound + 1):
         due = 0
-        for i in range(arrival.size):
+        for i in range(versions.size):
             if versions[i] != IDLE and versions[i] + rules.bound - round_ <= later:
                 copy[due] = arrival[i]
                 due += 1
         needed = due - rules.quorum * later
         if needed > 0:
-            close_s = max(close_s, _smallest(copy, due, needed))
+            close_s = max(close_s, smallest(copy, due, needed))
     return close_s
 
 
@@ -278,57 +326,30 @@ def _everyone_in_time(rules, versions, arrival, copy, round_):
 def _pick(waits, quorum, versions, close_s, scratch):
     """Select the A updates to merge, in order of arrival: the earliest, or with ``wait`` the stalest."""
     arrival, merged, key, order, count = scratch.eligible, scratch.merged, scratch.key, scratch.order, 0
-    for i in range(arrival.size):
+    for i in range(versions.size):
         if arrival[i] <= close_s:
             merged[count] = i
             count += 1
-    _sort(merged, count, arrival, order)
+    sort(merged, count, arrival, order)
     if waits and count > quorum:
-        for i in range(arrival.size):
+        for i in range(versions.size):
             key[i] = versions[i]
-        _sort(merged, count, key, order)
-        for i in range(arrival.size):
+        sort(merged, count, key, order)
+        for i in range(versions.size):
             key[i] = i
-        _sort(merged, quorum, key, order)
-        _sort(merged, quorum, arrival, order)
+        sort(merged, quorum, key, order)
+        sort(merged, quorum, arrival, order)
 
 
 @compiled
-def _sort(places, count, key, spare):
-    """Sort stably by key: insertion sort on runs of 16, then merge the runs."""
-    for start in range(0, count, 16):
-        for i in range(start + 1, min(start + 16, count)):
-            place, value, j = places[i], key[places[i]], i
-            while j > start and key[places[j - 1]] > value:
-                places[j] = places[j - 1]
-                j -= 1
-            places[j] = place
-    width = 16
-    while width < count:
-        for start in range(0, count, 2 * width):
-            i, middle, stop = start, min(start + width, count), min(start + 2 * width, count)
-            j = middle
-            for k in range(start, stop):
-                if i < middle and (j >= stop or key[places[i]] <= key[places[j]]):
-                    spare[k] = places[i]
-                    i += 1
-                else:
-                    spare[k] = places[j]
-                    j += 1
-        for k in range(count):
-            places[k] = spare[k]
-        width *= 2
-
-
-@compiled
-def _hopeless(log1p, rules, followed, round_, time_s, close_s, hope, scratch):
+def _hopeless(log1p, rules, followed, round_, time_s, close_s, band_hz, hope, scratch):
     """Return whether no unfollowed UE can have arrived, even with the strongest fading since its job began."""
     if round_ % (rules.bound + 1) == 0:
         hope[0], hope[1] = 0.0, time_s + rules.others_s  # they are never merged, so they all restart together
     sending = rules.others
     for i in range(followed.bits.size):
         sending += followed.bits[i] > 0
-    part = rules.bandwidth_hz / sending
+    part = band_hz / sending
     scratch.key[0] = rules.others_hz / part
     apply(log1p, scratch.key, 1, scratch.call)
     hope[0] += min(scratch.key[0], rules.most_nats) * (part / LN2) * max(close_s - max(time_s, hope[1]), 0.0)
@@ -336,9 +357,24 @@ def _hopeless(log1p, rules, followed, round_, time_s, close_s, hope, scratch):
 
 
 @compiled
+def _merge(rules, followed, round_, close_s, record, played, lost_rows, scratch):
+    """Close a round, record it and hand out the new model; return the next row for lost jobs, or -1 if there is none."""
+    end = _lose(rules, followed, scratch.arrival, round_, close_s, scratch.merged, scratch.lost, record, lost_rows)
+    if end >= 0:
+        for slot in range(rules.quorum):
+            i = scratch.merged[slot]
+            record.ues[played, slot] = followed.ues[i]
+            record.staleness[played, slot] = round_ - followed.versions[i]
+            record.arrival_s[played, slot] = scratch.arrival[i]
+        record.time_s[played] = close_s
+        _hand_out(rules, followed, round_ + 1, scratch)
+    return end
+
+
+@compiled
 def _lose(rules, followed, arrival, round_, close_s, merged, lost, record, row):
     """Record the jobs that end without a merge; return the next free row, or -1 if the buffer is full."""
-    n, versions, others, new = arrival.size, followed.versions, 0, round_ + 1
+    n, versions, others, new = followed.versions.size, followed.versions, 0, round_ + 1
     for slot in range(rules.quorum):
         followed.merged_in[merged[slot]] = round_
     if rules.bound < 0:
@@ -408,7 +444,7 @@ def _hand_out(rules, followed, new, scratch):
         if versions[i] == IDLE:
             order[idle], key[i] = i, followed.merged_in[i]
             idle += 1
-    _sort(order, idle, key, merged)
+    sort(order, idle, key, merged)
     for slot in range(min(rules.at_work - (versions.size - idle), idle)):
         versions[order[slot]] = new
 
@@ -417,7 +453,7 @@ def _hand_out(rules, followed, new, scratch):
 def _carry_over(rules, followed, rate, arrival, new, time_s, now_s):
     """Subtract the work done in the round, and start the new jobs."""
     lasted_s, least_bits = now_s - time_s, LEAST_LEFT * rules.payload_bits
-    for i in range(rate.size):
+    for i in range(followed.bits.size):
         if followed.versions[i] == new:
             followed.compute_s[i], followed.bits[i], followed.arrived_s[i] = (
                 followed.job_s[i],

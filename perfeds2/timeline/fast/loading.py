@@ -32,7 +32,6 @@ class Kernel:
     """The compiled functions."""
 
     names: ModuleType  # the kernel module, for its records and stop reasons
-    play: Callable[..., tuple[int, int, int, float]]
     draw: Callable[..., None]
     loops: tuple[tuple[int, int], ...]  # NumPy's logarithms, exponential and sum
 
@@ -80,11 +79,8 @@ def _load(searching: bool, folder: Path | None) -> None:
         from perfeds2.timeline.fast import kernel
         from perfeds2.timeline.fast.numbers import draw, loops
 
-        play = kernel.play_rounds
-        if searching:
-            from perfeds2.timeline.fast.search import play_searching as play
-        kernel.play_one_round(play, draw, loops(), searching)
-        Loaded.kernels[searching] = Kernel(kernel, play, draw, loops())
+        kernel.play_one_round(draw, loops(), searching)
+        Loaded.kernels[searching] = Kernel(kernel, draw, loops())
     except Exception:  # an unknown NumPy or a corrupt cache: the NumPy clock gives the same result
         Loaded.broken = True
         if folder is not None:

@@ -94,6 +94,61 @@ def add_up(loop, values, count, total, call):
     return total[0]
 
 
+# ---- Order
+
+
+@compiled
+def smallest(values, count, rank):
+    """Return the ``rank``-th smallest value, counting from 1. Reorders the values."""
+    low, high, place = 0, count - 1, rank - 1
+    while low < high:
+        pivot = values[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while pivot < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if place <= j:
+            high = j
+        elif place >= i:
+            low = i
+        else:
+            break
+    return values[place]
+
+
+@compiled
+def sort(places, count, key, spare):
+    """Sort stably by key: insertion sort on runs of 16, then merge the runs."""
+    for start in range(0, count, 16):
+        for i in range(start + 1, min(start + 16, count)):
+            place, value, j = places[i], key[places[i]], i
+            while j > start and key[places[j - 1]] > value:
+                places[j] = places[j - 1]
+                j -= 1
+            places[j] = place
+    width = 16
+    while width < count:
+        for start in range(0, count, 2 * width):
+            i, middle, stop = start, min(start + width, count), min(start + 2 * width, count)
+            j = middle
+            for k in range(start, stop):
+                if i < middle and (j >= stop or key[places[i]] <= key[places[j]]):
+                    spare[k] = places[i]
+                    i += 1
+                else:
+                    spare[k] = places[j]
+                    j += 1
+        for k in range(count):
+            places[k] = spare[k]
+        width *= 2
+
+
 # ---- Random numbers of the fading: Philox 4×64, keyed by (seed, round, stream, UE)
 
 

@@ -11,7 +11,7 @@ other UE could have arrived. A wrong guess costs time but never changes the resu
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -22,18 +22,18 @@ from perfeds2.allocation import bandwidth as policies
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import LN2, rate_bps
 from perfeds2.timeline.fast import loading
-from perfeds2.timeline.protocol import Protocol, Server, most_at_work, open_server
+from perfeds2.timeline.protocol import Protocol, Server
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import Recorder, nothing_yet
+from perfeds2.timeline.recorder import FOREVER, Above, Recorder, Station, nothing_yet
 from perfeds2.timeline.state import Clock, Conditions
 
 if TYPE_CHECKING:  # the module imports Numba
-    from perfeds2.timeline.fast.kernel import Followed, Rules
+    from perfeds2.timeline.fast.kernel import Followed, Rules, Servers
 
 Tell = Callable[[int, float], None]  # gets the number of closed rounds and the simulated time
 ROUND_S, UE_S = 2.5e-4, 1e-7  # seconds that the NumPy clock takes per round, and per UE and round
 AT_A_TIME = 65_536  # signals drawn in advance: as many as fit in the processor's cache
-FEW_ROUNDS = 64  # first block, when the number of rounds is unknown
+FEW_ROUNDS = 64  # for which a schedule is asked in advance
 LOST_ROWS = 4_096
 LEAST_CROWD = 50_000  # UEs; smaller crowds are followed completely
 HOPE = 8  # follow this many times A·(S + 1), the updates merged in S + 1 rounds
@@ -100,131 +100,158 @@ class Crowd:
 
 
 def play_fast(
-    conditions: Conditions,
-    clock: Clock,
-    record: Recorder,
-    last: int | None,
+    stations: Sequence[Station],
     horizon_s: float | None,
     tell: Tell | None,
     crowd: Crowd | None = None,
-) -> Clock | None:
-    """Play rounds in the compiled loops and record them, as far as the loops apply and save time.
+    above: Above | None = None,
+) -> bool:
+    """Play the rounds that stations have left in the compiled loops, as far as the loops apply and save time.
 
     Args:
-        conditions: Conditions that ``knows`` accepts.
-        clock: Where to start; for a crowd, the state of the followed UEs only.
-        record: Receives the rounds.
-        last: Stop before this round.
+        stations: Stations with conditions that ``knows`` accepts; changed in place.
         horizon_s: Stop before the first round that closes after this time, in seconds.
         tell: Called with the number of closed rounds and the simulated time.
-        crowd: The UEs to follow; the loops prove in every round that no other UE could have arrived.
+        crowd: The UEs to follow at a single station; the clock has only their state. The loops prove in every round
+            that no other UE could have arrived.
+        above: The cloud, if the stations are edges; changed in place.
 
     Returns:
-        The clock after the last round, the given clock if no round was played, or None if that proof failed.
+        Whether the crowd is safe: False if that proof failed.
     """
-    server, n, bound = clock.server, conditions.cell.ues, conditions.protocol.max_staleness
-    if last is not None and server.round >= last:
-        return clock
-    searching = conditions.bandwidth is policies.equal_finish
-    work_s = _seconds_left(clock, last, horizon_s, n)
-    kernel = loading.loaded(searching, math.inf if crowd and last is None else work_s, wait=crowd is not None)
+    some, count = stations[0].conditions, len(stations)
+    left = [one.left if above is None else above.rounds // count for one in stations]
+    work_s = sum(_seconds_left(one, rounds, horizon_s) for one, rounds in zip(stations, left, strict=True))
+    searching = some.bandwidth is policies.equal_finish
+    wait, unknown = crowd is not None, crowd is not None and left[0] == FOREVER
+    kernel = loading.loaded(searching, math.inf if unknown else work_s, wait=wait)
     if kernel is None:
-        return clock
-    ues = np.arange(n) if crowd is None else crowd.hopeful
-    rules = _rules(kernel, conditions, horizon_s)
-    if crowd is not None:
-        rules = rules._replace(others=n - ues.size, others_hz=crowd.strongest_hz, others_s=crowd.least_s)
-    work = (clock.compute_s.copy(), clock.bits.copy(), clock.arrived_s.copy())
-    own = slice(None) if crowd is None else ues
-    of_server = (server.versions[own].copy(), server.merged_in[own].copy())
-    followed = kernel.names.Followed(ues, conditions.compute_s[own], *work, *of_server)
-    played = _play(kernel, conditions, rules, followed, server.round, clock.time_s, server.opened_s, record, last, tell)
-    if played is None:
-        return None
-    round_, time_s = played
-    if round_ == server.round:
-        return clock
-    versions, merged_in = followed.versions, followed.merged_in
-    if crowd is not None:
-        versions, merged_in = server.versions.copy(), server.merged_in.copy()
-        if bound is not None:
-            versions[:] = round_ - round_ % (bound + 1)  # UEs that are never merged all restart together
-        versions[ues], merged_in[ues] = followed.versions, followed.merged_in
-    later = Server(round_, versions, merged_in, time_s)
-    return Clock(time_s, later, followed.compute_s, followed.bits, followed.arrived_s)
+        return True
+    names, followed = kernel.names, _followed(kernel, stations, crowd)
+    n, most = followed.ues.size, max(count, *(one.clock.bits.size for one in stations))
+    scratch, search = names.new_scratch(most), names.new_search(most) if searching else None
+    rules = _rules(kernel, some, horizon_s, crowd)
+    higher, edges, edge_rounds, top = rules, followed, 0, stations[0].clock.server  # not used without a cloud
+    if above is not None:
+        higher, edge_rounds, top = rules._replace(**_round_rules(above.protocol)), above.edge_rounds, above.server
+        of_server = {"versions": top.versions.copy(), "merged_in": top.merged_in.copy()}
+        edges = followed._replace(ues=np.arange(count), job_s=above.transfer_s, **of_server)
+    servers = _servers(kernel, stations, top, FOREVER if above is None else above.rounds)
+    block = max(1, min(FEW_ROUNDS if some.schedule else AT_A_TIME, AT_A_TIME // n, *left))
+    signals, rows, lost_rows = np.empty((block, n)), np.empty((block, 0)), LOST_ROWS
+    servers.drawn[:], servers.hope[1] = servers.round - block, rules.others_s
+    written, lost, merges, why = [], [], [], names.DRAW
+    while why in (names.DRAW, names.FULL):
+        for number in np.flatnonzero((servers.round - servers.drawn)[:count] == rows.shape[0]).tolist():
+            own, round_ = slice(*servers.first[number : number + 2]), int(servers.round[number])
+            ues, cell = followed.ues[own] - own.start, stations[number].conditions.cell
+            signals[:, own], servers.drawn[number] = _signals(kernel, cell, ues, round_, block), round_
+        rows = _rows(some, int(servers.drawn[0]), block)
+        if not rows.shape[0]:
+            break
+        record = names.new_buffers(count * block, rules.quorum, lost_rows)
+        of_cloud = names.new_buffers(count * (block + 1) // higher.quorum + 1, higher.quorum, 0)
+        why, played, gone, merged = names.play_rounds(
+            *(kernel.loops, rules, servers, followed, signals, rows, search, record, scratch),
+            *(higher, edges, edge_rounds, of_cloud),
+        )
+        written.append([column[:played] for column in record[:4]])
+        lost.append([column[:gone].copy() for column in record[4:]])
+        merges.append([column[:merged] for column in of_cloud[:4]])
+        lost_rows *= 2 if why == names.FULL else 1
+        if tell is not None and played:
+            tell(int(servers.round[:count].sum()), float(servers.time_s[:count].max()))
+    if why == names.LOST_HOPE or (why == names.ASK and rules.others):
+        return False
+    for number, one in enumerate(stations):
+        one.clock, one.left = _clock(servers, followed, number), int(servers.left[number])
+    if above is None:
+        for each in zip(written, lost, strict=True):
+            stations[0].record.add_rounds(*each)
+        return True
+    for one, *each in zip(stations, *(_by_station(parts, servers.first) for parts in (written, lost)), strict=True):
+        one.record.add_rounds(*each)
+    for each in merges:
+        above.record.add_rounds(each)
+    above.server = Server(int(servers.round[-1]), edges.versions, edges.merged_in, float(servers.opened_s[-1]))
+    return True
 
 
-def _seconds_left(clock: Clock, last: int | None, horizon_s: float | None, ues: int) -> float:
+def _seconds_left(station: Station, rounds: float, horizon_s: float | None) -> float:
     """Estimate the seconds that the NumPy clock would take for the remaining rounds."""
-    round_, rounds = clock.server.round, math.inf if last is None else last - clock.server.round
+    clock = station.clock
     if horizon_s is not None:
-        by_then = (horizon_s - clock.time_s) * round_ / clock.time_s if clock.time_s > 0 else 0.0
+        by_then = (horizon_s - clock.time_s) * clock.server.round / clock.time_s if clock.time_s > 0 else 0.0
         rounds = min(rounds, by_then)
-    round_s = ROUND_S + UE_S * ues
+    round_s = ROUND_S + UE_S * station.conditions.cell.ues
     loading.Loaded.spent_s += round_s
     return rounds * round_s
 
 
-def _rules(kernel: loading.Kernel, conditions: Conditions, horizon_s: float | None) -> "Rules":
-    protocol, cell = conditions.protocol, conditions.cell
-    bound, cap = protocol.max_staleness, cell.cap_bits_per_s_hz
-    return kernel.names.Rules(
-        quorum=int(protocol.quorum),
-        bound=-1 if bound is None else int(bound),
-        stale=STALE[protocol.stale],
-        policy=POLICIES.index(conditions.bandwidth),
-        planned=conditions.schedule is not None,
-        at_work=most_at_work(cell.ues, protocol),
-        payload_bits=float(conditions.payload_bits),
-        bandwidth_hz=float(cell.bandwidth_hz),
-        most_nats=math.inf if cap is None else float(cap) * LN2,
-        horizon_s=math.inf if horizon_s is None else float(horizon_s),
-        others=0,
-        others_hz=0.0,
-        others_s=0.0,
+def _followed(kernel: loading.Kernel, stations: Sequence[Station], crowd: Crowd | None) -> "Followed":
+    """Return the state of the UEs of all stations, numbered one after the other."""
+    job_s = np.concatenate([one.conditions.compute_s for one in stations])
+    ues = np.arange(job_s.size) if crowd is None else crowd.hopeful
+    clocks = [one.clock for one in stations]
+    of_clock = [
+        (each.compute_s, each.bits, each.arrived_s, each.server.versions, each.server.merged_in) for each in clocks
+    ]
+    return kernel.names.Followed(ues, job_s[ues], *map(np.concatenate, zip(*of_clock, strict=True)))
+
+
+def _servers(kernel: loading.Kernel, stations: Sequence[Station], cloud: Server, rounds: int) -> "Servers":
+    """Return the servers of all stations, and the cloud that stops after this many rounds of all stations."""
+    clocks = [one.clock for one in stations]
+    below = [each.server for each in clocks]
+    return kernel.names.Servers(
+        np.append(0, np.cumsum([each.bits.size for each in clocks])),
+        np.array([one.conditions.cell.bandwidth_hz for one in stations], float),
+        np.array([each.round for each in [*below, cloud]]),
+        np.array([*(each.time_s for each in clocks), cloud.opened_s], float),
+        np.array([each.opened_s for each in [*below, cloud]], float),
+        np.array([*(one.left for one in stations), rounds]),
+        np.empty(len(stations) + 1, np.int64),
+        np.zeros(2),
     )
 
 
-def _play(
-    kernel: loading.Kernel,
-    conditions: Conditions,
-    rules: "Rules",
-    followed: "Followed",
-    round_: int,
-    time_s: float,
-    opened_s: float,
-    record: Recorder,
-    last: int | None,
-    tell: Tell | None,
-) -> tuple[int, float] | None:
-    """Play rounds in blocks; return the open round and when it opened, or None if an unfollowed UE might arrive."""
-    hope = np.array([0.0, rules.others_s, opened_s])
-    scratch = kernel.names.new_scratch(followed.ues.size, rules.policy == kernel.names.EQUAL_FINISH)
-    loops, most, rounds, lost_rows = kernel.loops, max(AT_A_TIME // followed.ues.size, 1), FEW_ROUNDS, LOST_ROWS
-    while last is None or round_ < last:
-        rounds = min(rounds, most, most if last is None else last - round_)
-        rows = _rows(conditions, round_, rounds)
-        signals = _signals(kernel, conditions.cell, followed.ues, round_, rows.shape[0])
-        at, why = 0, kernel.names.DONE
-        while at < signals.shape[0]:
-            written = kernel.names.new_buffers(signals.shape[0] - at, rules.quorum, lost_rows)
-            why, played, lost, time_s = kernel.play(
-                loops, rules, followed, signals[at:], rows[at:], round_, time_s, hope, written, scratch
-            )
-            record.add_rounds([field[:played] for field in written[:4]], [field[:lost].copy() for field in written[4:]])
-            at, round_ = at + played, round_ + played
-            if why == kernel.names.FULL and not played:
-                lost_rows *= 2
-            elif why != kernel.names.FULL:
-                break
-        if tell is not None and at:
-            tell(round_, time_s)
-        if why == kernel.names.LOST_HOPE or (why == kernel.names.ASK and rules.others):
-            return None
-        if why != kernel.names.DONE or not at:
-            break
-        rounds *= 2
-    return round_, time_s
+def _rules(kernel: loading.Kernel, conditions: Conditions, horizon_s: float | None, crowd: Crowd | None) -> "Rules":
+    cap = conditions.cell.cap_bits_per_s_hz
+    return kernel.names.Rules(
+        **_round_rules(conditions.protocol),
+        policy=POLICIES.index(conditions.bandwidth),
+        planned=conditions.schedule is not None,
+        payload_bits=float(conditions.payload_bits),
+        most_nats=math.inf if cap is None else float(cap) * LN2,
+        horizon_s=math.inf if horizon_s is None else float(horizon_s),
+        others=0 if crowd is None else conditions.cell.ues - crowd.hopeful.size,
+        others_hz=0.0 if crowd is None else crowd.strongest_hz,
+        others_s=0.0 if crowd is None else crowd.least_s,
+    )
+
+
+def _round_rules(protocol: Protocol) -> dict[str, int]:
+    bound = -1 if protocol.max_staleness is None else int(protocol.max_staleness)
+    quorum = int(protocol.quorum)
+    return {"quorum": quorum, "bound": bound, "stale": STALE[protocol.stale], "at_work": quorum * (bound + 1)}
+
+
+def _clock(servers: "Servers", followed: "Followed", number: int) -> Clock:
+    """Return the clock of one station."""
+    own, time_s = slice(*servers.first[number : number + 2]), float(servers.time_s[number])
+    of_server = followed.versions[own], followed.merged_in[own], float(servers.opened_s[number])
+    server = Server(int(servers.round[number]), *of_server)
+    return Clock(time_s, server, followed.compute_s[own], followed.bits[own], followed.arrived_s[own])
+
+
+def _by_station(parts: list[list[np.ndarray]], first: Int[np.ndarray, " _"]) -> list[tuple[np.ndarray, ...]]:
+    """Join columns that begin with UEs and split them by station, with the UEs numbered by each."""
+    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
+    station = np.repeat(np.arange(first.size - 1), np.diff(first))[columns[0]]
+    columns[0] -= first[station]
+    station = np.atleast_2d(station.T)[0]  # of each row
+    order, ends = np.argsort(station, kind="stable"), np.bincount(station, minlength=first.size - 1).cumsum()[:-1]
+    return list(zip(*(np.split(column[order], ends) for column in columns), strict=True))
 
 
 def _rows(conditions: Conditions, first: int, rounds: int) -> Int[np.ndarray, "rounds A"]:
@@ -294,13 +321,16 @@ def play_crowd(
     conditions: Conditions, crowd: Crowd, rounds: int | None, horizon_s: float | None, tell: Tell | None
 ) -> Timeline | None:
     """Return the timeline from time 0, or None if no round was played or an unfollowed UE might arrive."""
-    n, ues = conditions.cell.ues, crowd.hopeful
+    n, ues, protocol = conditions.cell.ues, crowd.hopeful, conditions.protocol
+    server = Server(0, np.zeros(ues.size, np.int64), np.full(ues.size, -1), 0.0)
     full_bits, never = np.full(ues.size, conditions.payload_bits), np.full(ues.size, np.inf)
-    clock = Clock(0.0, open_server(n, conditions.protocol), conditions.compute_s[ues], full_bits, never)
-    record = Recorder(nothing_yet(conditions.compute_s, conditions.protocol.quorum))
-    later = play_fast(conditions, clock, record, rounds, horizon_s, tell, crowd)
-    if later is None or later is clock:
+    clock = Clock(0.0, server, conditions.compute_s[ues], full_bits, never)
+    record = Recorder(nothing_yet(conditions.compute_s, protocol.quorum))
+    station = Station(conditions, clock, record, FOREVER if rounds is None else rounds)
+    if not play_fast([station], horizon_s, tell, crowd) or station.clock.server.round == 0:
         return None
-    arrived_s = np.full(n, np.inf)
-    arrived_s[ues] = later.arrived_s
-    return record.timeline(later.server.versions, arrived_s)
+    assert protocol.max_staleness is not None
+    round_, arrived_s = station.clock.server.round, np.full(n, np.inf)
+    versions = np.full(n, round_ - round_ % (protocol.max_staleness + 1))  # unfollowed UEs all restart together
+    versions[ues], arrived_s[ues] = station.clock.server.versions, station.clock.arrived_s
+    return record.timeline(versions, arrived_s)

@@ -9,59 +9,33 @@ import math
 
 import numpy as np
 
-from perfeds2.timeline.fast.kernel import ASK, DONE, LN2, SEARCH_ROWS, settle, who_is_served
-from perfeds2.timeline.fast.numbers import add_up, apply, compiled, entrance
+from perfeds2.timeline.fast.numbers import add_up, apply, compiled
 
 MOST_STEPS, STRETCH, NO_BITS = 200, 32_768, 1e-100  # iterations, UEs per block, lower limit on bits
-# Rows of ``scratch.search``, with one value per served UE:
+LN2 = float(np.log(2))
+SEARCH_ROWS = 13
+# Rows of the scratch array, with one value per served UE:
 SIGNAL, NATS, COMPUTE_S, GIVEN, LIMIT_S, SPARE_S, EFFICIENCY, FALL, LOAD, SENDING_S, CLOSER, SPARE, TOTAL = range(
     SEARCH_ROWS
 )
 
 
-@entrance
-def play_searching(loops, rules, followed, signals, rows, round_, time_s, hope, record, scratch):
-    """Play rounds as ``play_rounds`` does, with the policy ``equal_finish``."""
-    lost_rows = 0
-    for played in range(signals.shape[0]):
-        who_is_served(rules, followed, rows, played, scratch.serve)
-        if not _share_band(loops, rules, followed, signals[played], scratch):
-            return ASK, played, lost_rows, time_s
-        why, lost_rows, time_s = settle(
-            loops,
-            rules,
-            followed,
-            signals[played],
-            rows,
-            played,
-            round_ + played,
-            time_s,
-            hope,
-            record,
-            lost_rows,
-            scratch,
-        )
-        if why != DONE:
-            return why, played, lost_rows, time_s
-    return DONE, signals.shape[0], lost_rows, time_s
-
-
 @compiled
-def _share_band(loops, rules, followed, signal, scratch):
+def share_band(loops, rules, followed, signal, band_hz, work, scratch):
     """Compute every UE's bandwidth; return False if the result is NaN or exceeds the band."""
-    work, count = scratch.search, 0
+    count = 0
     for i in range(signal.size):
         if scratch.serve[i]:
             work[SIGNAL, count], work[NATS, count] = signal[i], max(followed.bits[i], NO_BITS) * LN2
             work[COMPUTE_S, count] = followed.compute_s[i]
             count += 1
     if count:
-        _finish_together(loops, rules.bandwidth_hz, rules.most_nats, count, work, scratch.call)
+        _finish_together(loops, band_hz, rules.most_nats, count, work, scratch.call)
     count = 0
     for i in range(signal.size):
         scratch.band[i] = work[GIVEN, count] if scratch.serve[i] else 0.0
         count += scratch.serve[i]
-    return add_up(loops[3], scratch.band, signal.size, work[TOTAL], scratch.call) <= rules.bandwidth_hz * (1 + 1e-9)
+    return add_up(loops[3], scratch.band, signal.size, work[TOTAL], scratch.call) <= band_hz * (1 + 1e-9)
 
 
 @compiled
