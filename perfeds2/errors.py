@@ -27,7 +27,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return a question with the closest of the names, or a list of all names if none is close."""
     names = list(names)
     near = difflib.get_close_matches(name, names, 1, cutoff=0.4)
-    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
+    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}."
 
 
 def need_extra(what: str, extra: str, *modules: str) -> None:

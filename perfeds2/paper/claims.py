@@ -22,12 +22,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from perfeds2.paper.figures import TARGET, load_curves
-from perfeds2.runs.statistics import Statistic, censored_median, holm, over_time, paired_p, statistic, time_to_target
+from perfeds2.runs.statistics import (
+    Statistic,
+    censored_median,
+    holm,
+    mean_over_time,
+    paired_p,
+    statistic,
+    time_to_target,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,45 +228,22 @@ class Curve:
     def of(cls, table: "pd.DataFrame") -> "Curve":
         task, algorithm = str(table["task"].iloc[0]), str(table["algorithm"].iloc[0])
         is_personal = not algorithm.startswith(NOT_PERSONAL)
+        as_it_is = "test_accuracy_personal" if is_personal else "test_accuracy"
+        seeds: Any = {seed: rows.to_dict("records") for seed, rows in table.groupby("seed")}
         return cls(
-            accuracy=mean_accuracy(table),
-            accuracy_as_it_is=mean_accuracy(table, "test_accuracy_personal" if is_personal else "test_accuracy"),
-            accuracy_at_end={
-                seed: float(rows.test_accuracy_personal.fillna(0.0).iloc[-1]) for seed, rows in _by_seed(table)
-            },
-            loss=mean_loss(table),
-            time_s=median_time(table, TARGET[task]),
+            accuracy={seed: mean_over_time(rows) for seed, rows in seeds.items()},
+            accuracy_as_it_is={seed: mean_over_time(rows, as_it_is) for seed, rows in seeds.items()},
+            accuracy_at_end={seed: mean_over_time(rows, last=True) for seed, rows in seeds.items()},
+            loss={seed: _mean_loss(rows) for seed, rows in seeds.items()},
+            time_s=censored_median([time_to_target(rows, TARGET[task]) for rows in seeds.values()]),
             is_personal=is_personal,
             learned=_learned(table, MOST_FREQUENT[task]),
         )
 
 
-def _by_seed(table: "pd.DataFrame") -> "Iterator[tuple[int, pd.DataFrame]]":
-    for seed, rows in table.groupby("seed"):
-        yield int(seed), rows  # type: ignore[arg-type]  # seeds are whole numbers
-
-
-def mean_accuracy(curve: "pd.DataFrame", column: str = "test_accuracy_personal") -> dict[int, float]:
-    """Return per seed the mean of a test accuracy over simulated time; a diverged model counts as 0."""
-    seeds = _by_seed(curve)
-    return {
-        seed: over_time(rows.time_s.to_numpy(float), np.nan_to_num(rows[column].to_numpy(float)))
-        for seed, rows in seeds
-    }
-
-
-def mean_loss(curve: "pd.DataFrame") -> dict[int, float | None]:
-    """Return per seed the mean personalised training loss over simulated time; None for a seed that diverges."""
-    losses = {
-        seed: (rows.time_s.to_numpy(float), rows.train_loss_personal.to_numpy(float)) for seed, rows in _by_seed(curve)
-    }
-    return {seed: over_time(*each) if np.isfinite(each[1]).all() else None for seed, each in losses.items()}
-
-
-def median_time(curve: "pd.DataFrame", target: float) -> float | None:
-    """Return the median time to a target over seeds; a seed that never reaches it counts as later than all others."""
-    seeds = [rows.to_dict("records") for _, rows in _by_seed(curve)]
-    return censored_median([time_to_target(rows, target) for rows in seeds])
+def _mean_loss(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    name = "train_loss_personal"
+    return mean_over_time(rows, name) if all(math.isfinite(row[name]) for row in rows) else None
 
 
 def _learned(curve: "pd.DataFrame", most_frequent: float) -> bool:

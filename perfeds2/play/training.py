@@ -6,6 +6,7 @@ together along simulated time. Training and evaluation match ``perfeds2 compare`
 
 import threading
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from perfeds2.errors import InputError
 from perfeds2.play.knobs import Answer, Keywords
@@ -74,21 +75,12 @@ class Trainer:
 
 def train_in_turns(settings: Keywords) -> Iterator[Answer]:
     """Train all algorithms in turns of one evaluation, and yield a row for each evaluation."""
-    from perfeds2.learning.train import evaluation_points, train
-    from perfeds2.spec.build import Stage, make_algorithms, make_timelines
+    from perfeds2.runs.trainer import Workbench, train_alone
+    from perfeds2.runs.training import trainings_of
     from perfeds2.spec.resolve import spec_from
-    from perfeds2.spec.tasks import make_task
 
-    spec = spec_from(**settings)
-    seed, run = spec.run.seeds[0], spec.run
-    task, stage = make_task(spec, seed), Stage.of(spec, seed)
-    algorithms, courses = make_algorithms(spec, stage), []
-    for algorithm, timeline in zip(algorithms, make_timelines(spec, stage, algorithms), strict=True):
-        points = evaluation_points(timeline, horizon_s=run.horizon_s, every_s=run.eval_every_s)
-        courses.append((algorithm, points, train(task, timeline, algorithm.learner, points, seed=seed)))
-    for turn in range(max(len(points) for _, points, _ in courses)):
-        for algorithm, points, course in courses:
-            if turn < len(points):
-                values = next(course).values[turn]
-                row = {"mode": algorithm.mode, "algorithm": algorithm.name, "time_s": points[turn].time_s}
-                yield without_nan(row | {name: values[name] for name in SHOWN})
+    prepared = map(Workbench().prepare, trainings_of(spec_from(**settings)))
+    for number, turn in enumerate(zip_longest(*(train_alone(one) for one in prepared))):
+        for one, state in filter(None, turn):
+            row = {"mode": one.algorithm.mode, "algorithm": one.algorithm.name, "time_s": one.points[number].time_s}
+            yield without_nan(row | {name: state.values[number][name] for name in SHOWN})

@@ -148,20 +148,17 @@ def time_to_target(rows: Sequence[Mapping[str, Any]], target: float, what: str =
     return next((row.get(what) for row in rows if row["test_accuracy_personal"] >= target), None)
 
 
-def mean_over_time(rows: Sequence[Mapping[str, Any]], *, last: bool = False) -> float:
-    """Return the mean of the personalised accuracy over simulated time, or its last value if ``last``.
+def mean_over_time(
+    rows: Sequence[Mapping[str, Any]], column: str = "test_accuracy_personal", *, last: bool = False
+) -> float:
+    """Return the mean of a metric over simulated time, or its last value if ``last``.
 
-    Once diverged (NaN), it counts as 0, or as its worst value so far if that is negative.
+    Each value holds until the next evaluation. Once diverged (NaN), it counts as 0, or as its worst value so far if
+    that is negative.
     """
-    found = [float(row["test_accuracy_personal"]) for row in rows]
+    found = [float(row[column]) for row in rows]
     worst = min([0.0, *filter(math.isfinite, found)])  # a metric that replaces it may be negative
     values = [value if math.isfinite(value) else worst for value in found]
-    if last:
-        return values[-1]
-    return over_time(np.array([row["time_s"] for row in rows], float), np.array(values, float))
-
-
-def over_time(time_s: Float[np.ndarray, " t"], values: Float[np.ndarray, " t"]) -> float:
-    """Return the mean over simulated time; each value holds until the next evaluation."""
-    span = time_s[-1] - time_s[0]
-    return float((np.diff(time_s) * values[:-1]).sum() / span) if span > 0 else float(values[-1])
+    time_s = np.array([row["time_s"] for row in rows], float)
+    span_s = time_s[-1] - time_s[0]
+    return values[-1] if last or not span_s else float((np.diff(time_s) * values[:-1]).sum() / span_s)

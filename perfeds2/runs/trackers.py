@@ -202,14 +202,8 @@ def trackers(asked: TrackerChoice, out: Path | str | None) -> list["Tracking"]:
         InputError: If a name is unknown, its package is missing, or there is no folder.
     """
     given = [] if asked is None else [asked] if isinstance(asked, str) or callable(asked) else list(asked)
-    named = list[Named]()
-    for each in (part for one in given for part in (one.split(",") if isinstance(one, str) else [one])):
-        try:
-            named.append(TRACKER.find(each.strip() if isinstance(each, str) else each))
-        except InputError:
-            raise
-        except ValueError as error:
-            raise InputError(f"--track {each!r} {error}.") from None
+    every = (part for one in given for part in (map(str.strip, one.split(",")) if isinstance(one, str) else [one]))
+    named = [TRACKER.named("--track", each) for each in every]
     if named and out is None:
         raise InputError(f"--track {named[0]} needs a folder to remember what was sent; give --out DIR.")
     for one in named:

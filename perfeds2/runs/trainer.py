@@ -156,15 +156,17 @@ Trained = list[tuple[PreparedTraining, TrainState]]
 def _train_one(work: _Work, alike: Sequence[PreparedTraining]) -> Trained:
     (one,), checkpoints = alike, _Checkpoints(work.store, alike)
     end = resume = checkpoints.load()[0]
-    for one, end in _progress(alike[0], resume):
+    for one, end in train_alone(alike[0], resume):
         checkpoints.save_if_due(lambda _, end=end: end)
         work.evaluated(one, end.values)
     assert end is not None
     return [(one, end)]
 
 
-def _progress(one: PreparedTraining, resume: TrainState | None) -> Iterator[tuple[PreparedTraining, TrainState]]:
-    """Train alone, and yield the training and its state at every evaluation."""
+def train_alone(
+    one: PreparedTraining, resume: TrainState | None = None
+) -> Iterator[tuple[PreparedTraining, TrainState]]:
+    """Train, and yield the training and its state at every evaluation."""
     lane, spec, learner = one.lane, one.training.spec, one.algorithm.learner
     options = {"seed": lane.seed, "resume": resume, "stop_when_diverged": bool(spec.run.stop_when_diverged)}
     if learner.feedback is None:

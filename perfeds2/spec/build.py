@@ -59,7 +59,7 @@ from perfeds2.spec.cells import (
 from perfeds2.spec.fields import PrivacySpec, Spec
 from perfeds2.spec.methods import Method, method_of
 from perfeds2.spec.names import Named, Values, call, expect, user_errors
-from perfeds2.spec.privacy import refuse_unless_private, refuse_unless_summable
+from perfeds2.spec.privacy import has_noise, refuse_unless_private, refuse_unless_summable
 from perfeds2.spec.rounds import bound_of, plan_rounds, protocol_of
 from perfeds2.spec.tasks import check_model, make_task, model_of
 from perfeds2.timeline.cells import simulate_cells
@@ -178,7 +178,7 @@ def _refuse_at_edges(spec: Spec, algorithm: Algorithm) -> None:
         why = f"the rounds of {algorithm.name} are planned for one server, and edges close theirs on the first arrivals"
     elif limits_energy(spec):
         why = "an edge whose UEs have spent their energy would stop the cloud"
-    elif privacy.noise is not None or privacy.epsilon is not None or privacy.secure_aggregation:
+    elif has_noise(privacy) or privacy.secure_aggregation:
         why = "privacy is accounted for one server"
     elif str(spec.protocol.shares) != "equal":
         why = "--shares are targets of one server"
@@ -197,7 +197,7 @@ def asking(spec: Spec, algorithm: Algorithm) -> Algorithm:
     if asked not in REPORTS:
         raise InputError(f"the schedule of {algorithm.name} asks for feedback {asked!r}; use {', '.join(REPORTS)}.")
     privacy = spec.privacy
-    if privacy.noise is not None or privacy.epsilon is not None or privacy.secure_aggregation:
+    if has_noise(privacy) or privacy.secure_aggregation:
         raise InputError(
             f"the schedule of {algorithm.name} asks UEs for their {asked}, which noise on uploads does not hide. "
             f"Use another --schedule, or no --dp-noise, --epsilon and --secure-aggregation."

@@ -104,7 +104,16 @@ class Kind:
         if ":" in given:
             return self._checked(_referred(given))
         files = f"{self.files} or " if self.files else ""
-        raise ValueError(f"is not known; {did_you_mean(given, table)} or your own as {files}FILE.py:NAME")
+        raise ValueError(f"is not known; {did_you_mean(given, table).rstrip('.')} or your own as {files}FILE.py:NAME")
+
+    def named(self, flag: str, given: Value) -> Named:
+        """Return the object as ``find`` does; an error is a whole sentence that names the flag."""
+        try:
+            return self.find(given)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"{flag} {given!r} {error}.") from None
 
     def is_reference(self, text: str) -> bool:
         """Return whether a text refers to a user's file or module, rather than a built-in name."""
@@ -148,7 +157,8 @@ def _referred(reference: str) -> Named:
     module, digest = load_source(source)
     if not hasattr(module, name):
         own = [known for known, value in vars(module).items() if not known.startswith("_") and callable(value)]
-        raise ValueError(f"was not found: {source} has no {name}; {did_you_mean(name, own or ['a name it defines'])}")
+        hint = did_you_mean(name, own or ["a name it defines"]).rstrip(".")
+        raise ValueError(f"was not found: {source} has no {name}; {hint}")
     return Named(reference, getattr(module, name), source, digest)
 
 

@@ -26,9 +26,9 @@ def refuse_unless_private(privacy: PrivacySpec, algorithm: str, learner: Learner
         raise InputError(
             f"--dp-noise {privacy.noise:g} and --epsilon {privacy.epsilon:g} were both given; give one of them."
         )
-    if flag is not None and learner.noise is None and privacy.epsilon is None:
-        raise InputError(f"{flag} has no effect without noise; add --dp-noise or --epsilon, or leave it out.")
     if learner.noise is None and privacy.epsilon is None:
+        if flag is not None:
+            raise InputError(f"{flag} has no effect without noise; add --dp-noise or --epsilon, or leave it out.")
         return
     if not isinstance(learner.merge, OfMean | Weighted):
         raise InputError(

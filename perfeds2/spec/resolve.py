@@ -292,7 +292,7 @@ def _method_settings(spec: Spec) -> dict[str, Values]:
     for name, given in spec.methods.items():
         if name not in known:
             hint = did_you_mean(name, [*known, *SECTIONS])
-            raise InputError(f"settings for {name} were given, but it is not a method; {_sentence_end(hint)}")
+            raise InputError(f"settings for {name} were given, but it is not a method; {hint}")
         types = {key: _type_of(each) for key, each in own_settings(known[name]).items()} | LEARNING
         if given:
             checked[name] = {key: _read_setting(types, name, key, value) for key, value in given.items()}
@@ -308,7 +308,7 @@ def _type_of(parameter: inspect.Parameter) -> Value:
 def _read_setting(types: Mapping[str, Value], name: str, key: str, value: Value) -> Value:
     """Validate the value of a method's setting by its type."""
     if key not in types:
-        raise InputError(f"{name} has no setting {key}; {_sentence_end(did_you_mean(key, types))}")
+        raise InputError(f"{name} has no setting {key}; {did_you_mean(key, types)}")
     if value is None:  # cannot be written to a file
         raise InputError(f"{name}.{key} is None; give a value, or leave it out.")
     try:
@@ -380,14 +380,10 @@ def _sentence(errors: Sequence[ErrorDetails], sections: Mapping[str, type[Sectio
         section, *rest = map(str, location)
         fields = sections[section].model_fields if rest and section in sections else sections
         path = ".".join(part if part.isprintable() else repr(part) for part in map(str, location))
-        return f"{path} is not a setting; {_sentence_end(did_you_mean(rest[0] if rest else section, fields))}"
+        return f"{path} is not a setting; {did_you_mean(rest[0] if rest else section, fields)}"
     section, *rest = (str(part) for part in location if not isinstance(part, int))
     found = next((each for each in settings_of(sections) if [each.section, each.key] == [section, *rest[:1]]), None)
     return _complaint(errors, found.flag if found is not None else f"section [{section}]")
-
-
-def _sentence_end(hint: str) -> str:
-    return hint if hint.endswith("?") else f"{hint}."
 
 
 def _complaint(errors: Sequence[Value], flag: str) -> str:

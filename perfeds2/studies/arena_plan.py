@@ -284,15 +284,9 @@ def _popped(values: Values, section: str, key: str) -> Any:
 
 def _methods(given: Sequence[object], mine: Sequence[object]) -> list[Named]:
     """Return the named methods; ``all`` stands for every built-in algorithm."""
-    named: list[Named] = []
-    for flag, each in [*(("--methods", one) for one in given), *(("--mine", one) for one in mine)]:
-        try:
-            named += [ALGORITHM.find(name) for name in ALGORITHM.table()] if each == "all" else [ALGORITHM.find(each)]
-        except ValueError as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{flag} {each!r} {error}.") from None
-    named = list(dict.fromkeys(named))
+    every = [name for each in given for name in (ALGORITHM.table() if each == "all" else [each])]
+    found = [ALGORITHM.named("--methods", each) for each in every] + [ALGORITHM.named("--mine", each) for each in mine]
+    named = list(dict.fromkeys(found))
     names = [name_of_method(one) for one in named]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

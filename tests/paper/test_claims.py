@@ -24,13 +24,10 @@ from perfeds2.paper.claims import (
     best_fedavg,
     distinct_tests,
     ledger,
-    mean_accuracy,
-    mean_loss,
-    median_time,
 )
 from perfeds2.paper.claims import _measure as measure
 from perfeds2.paper.figures import load_figures
-from perfeds2.runs.statistics import statistic
+from perfeds2.runs.statistics import mean_over_time, statistic
 
 HIGH, LOW, GONE = (CurveName("exp_1", "MNIST", line) for line in ("PerFedS2", "PerFed-SYN", "absent"))
 
@@ -134,38 +131,44 @@ def test_the_same_lead_on_every_seed_holds(low, lead):
     assert verdict([accuracy + lead for accuracy in low], low) == "holds"
 
 
+def of_seed_7(**columns: list[float]) -> Curve:
+    """A curve of one seed, evaluated at 0, 3 and 4 s."""
+    usual = {"seed": 7, "task": "mnist", "algorithm": "PerFedS2", "time_s": [0.0, 3.0, 4.0]}
+    usual |= {"test_accuracy_personal": [0.5] * 3, "train_loss_personal": [1.0] * 3}
+    return Curve.of(pd.DataFrame(usual | columns))
+
+
 def test_the_mean_is_over_simulated_time_and_a_model_stands_until_the_next():
     """0.2 for 3 s and 0.6 for 1 s: 0.3. What the last round brings at the horizon had no time."""
-    table = pd.DataFrame({"seed": 7, "time_s": [0.0, 3.0, 4.0], "test_accuracy_personal": [0.2, 0.6, 0.9]})
-    assert mean_accuracy(table) == {7: pytest.approx(0.3)}
+    assert of_seed_7(test_accuracy_personal=[0.2, 0.6, 0.9]).accuracy == {7: pytest.approx(0.3)}
 
 
 def test_a_run_that_diverged_counts_with_accuracy_zero_from_then_on():
-    table = pd.DataFrame({"seed": 7, "time_s": [0.0, 3.0, 4.0], "test_accuracy_personal": [0.2, math.nan, math.nan]})
-    assert mean_accuracy(table) == {7: pytest.approx(0.15)}
+    gone = of_seed_7(test_accuracy_personal=[0.2, math.nan, math.nan])
+    assert (gone.accuracy, gone.accuracy_at_end) == ({7: pytest.approx(0.15)}, {7: 0.0})
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=9), st.data())
 def test_the_mean_lies_between_the_lowest_and_the_highest(values, data):
     steps = data.draw(st.lists(st.floats(0.01, 10), min_size=len(values), max_size=len(values)))
-    table = pd.DataFrame({"seed": 0, "time_s": np.cumsum(steps), "test_accuracy_personal": values})
-    assert min(values) - 1e-12 <= mean_accuracy(table)[0] <= max(values) + 1e-12
+    rows = [{"time_s": at, "test_accuracy_personal": value} for at, value in zip(np.cumsum(steps), values, strict=True)]
+    assert min(values) - 1e-12 <= mean_over_time(rows) <= max(values) + 1e-12
 
 
-def reaching(times: Sequence[float | None]) -> pd.DataFrame:
+def reaching(times: Sequence[float | None]) -> Curve:
     """Seeds that reach 0.9 at a time, or never."""
     rows = []
     for seed, time_s in enumerate(times):
         rows.append({"seed": seed, "time_s": 0.0, "test_accuracy_personal": 0.1})
         rows.append({"seed": seed, "time_s": time_s or 50.0, "test_accuracy_personal": 0.1 if time_s is None else 0.9})
-    return pd.DataFrame(rows)
+    return Curve.of(pd.DataFrame(rows).assign(task="mnist", algorithm="PerFedS2", train_loss_personal=1.0))
 
 
 def test_a_seed_that_never_gets_there_is_later_than_all_others():
-    assert median_time(reaching([5.0, 1.0, 3.0]), 0.9) == 3.0
-    assert median_time(reaching([5.0, None, 3.0]), 0.9) == 5.0
-    assert median_time(reaching([None, None, 3.0]), 0.9) is None
-    assert median_time(reaching([None, 3.0]), 0.9) == 3.0  # the lower of the two in the middle, as everywhere
+    assert reaching([5.0, 1.0, 3.0]).time_s == 3.0
+    assert reaching([5.0, None, 3.0]).time_s == 5.0
+    assert reaching([None, None, 3.0]).time_s is None
+    assert reaching([None, 3.0]).time_s == 3.0  # the lower of the two in the middle, as everywhere
 
 
 def test_times_to_a_target_change_no_verdict():
@@ -291,9 +294,8 @@ def test_a_seed_that_diverged_leaves_no_loss_and_is_counted(gone):
 
 
 def test_the_mean_loss_is_over_simulated_time():
-    table = pd.DataFrame({"seed": 7, "time_s": [0.0, 3.0, 4.0], "train_loss_personal": [2.0, 6.0, 1.0]})
-    assert mean_loss(table) == {7: pytest.approx(3.0)}
-    assert mean_loss(table.assign(train_loss_personal=[2.0, 6.0, math.inf])) == {7: None}  # at the very end, too
+    assert of_seed_7(train_loss_personal=[2.0, 6.0, 1.0]).loss == {7: pytest.approx(3.0)}
+    assert of_seed_7(train_loss_personal=[2.0, 6.0, math.inf]).loss == {7: None}  # at the very end, too
 
 
 def rising(start: float, end: float, which: CurveName = HIGH) -> Curve:

@@ -143,8 +143,7 @@ def _chosen(names: Sequence[str], given: Sequence[str], usual: Sequence[str], fl
     """Return the named columns, or the one with a usual name, if there is one."""
     for name in given:
         if name not in names:
-            hint = did_you_mean(name, names)
-            raise DataBroken(f"has no column {name} ({flag}); {hint}{'' if hint.endswith('?') else '.'}")
+            raise DataBroken(f"has no column {name} ({flag}); {did_you_mean(name, names)}")
     found = list(given) or [name for name in names if name.lower() in usual]
     if not given and len(found) > 1:
         raise DataBroken(f"has columns {' and '.join(found)}; choose one with {flag}.")

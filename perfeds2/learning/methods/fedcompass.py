@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from perfeds2.learning.merges import Arrived, Params, Rows, discounted, weighted
-from perfeds2.learning.methods.fednova import first_steps
-from perfeds2.learning.objectives import Batches, Loss, Number, stepped
+from perfeds2.learning.methods.fednova import SomeSteps
+from perfeds2.learning.objectives import stepped
 from perfeds2.learning.settings import Share, setting, traced
 
 
@@ -37,26 +36,15 @@ class FedCompass:
 
 
 @traced
-class OwnSteps:
+class OwnSteps(SomeSteps):
     """Each UE takes its own number of local steps."""
 
     fewest: Share = 0.2
     shares: Rows | tuple[()] = ()  # of the local steps, for every UE; they come from the rounds
 
-    batches = 1
-
     def of_ue(self, ue: Int[Array, ""]) -> "OwnSteps":
         """Return the objective of one UE, with its share in place of the smallest."""
         return replace(self, fewest=jnp.asarray(self.shares)[ue])
-
-    def first(self, params: Params) -> None:
-        return None
-
-    def job(
-        self, loss: Loss, start: Params, told: None, kept: None, batches: Batches, beta: Number
-    ) -> tuple[Params, None]:
-        steps = jax.tree.leaves(batches)[0].shape[0]
-        return first_steps(jnp.round(self.fewest * steps), loss, start, batches, beta), kept
 
 
 @traced

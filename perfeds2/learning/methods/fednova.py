@@ -11,22 +11,12 @@ from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain
 from perfeds2.learning.settings import Share, setting, traced
 
 
-@traced
-class FedNova:
-    """A job takes K_i of the K local steps and uploads K/K_i times the sum of their gradients; w −= mean.
+class SomeSteps:
+    """A job takes a share of the local steps, its first ones."""
 
-    K_i is drawn for each job. So the effective number of steps τ_eff is K in every round. With K_i = K it is FedAvg.
-    """
-
-    paper = "Wang et al., NeurIPS 2020, eq. (6)"
-
-    fewest: Share = setting("Smallest share of the local steps that a job takes.", default=0.4)
-
+    fewest: Share
     batches = 1
-
-    def drawn(self, key: Key[Array, ""]) -> "FedNova":
-        """Return the objective of one job, with the share of the steps that it takes in place of the smallest."""
-        return replace(self, fewest=jax.random.uniform(key, minval=self.fewest, maxval=1.0))
+    normalised = False  # whether the sum of its gradients is scaled up to that of all local steps
 
     def first(self, params: Params) -> None:
         return None
@@ -36,15 +26,28 @@ class FedNova:
     ) -> tuple[Params, None]:
         steps = jax.tree.leaves(batches)[0].shape[0]
         taken = jnp.maximum(jnp.round(self.fewest * steps), 1)
-        return jax.tree.map(lambda g: steps / taken * g, first_steps(taken, loss, start, batches, beta)), kept
+
+        def until_taken(w: Params, now: tuple[Batches, Array]) -> Params:
+            own, number = now
+            return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), plain(loss)(w, own))
+
+        _, total = descend(until_taken, start, (batches, jnp.arange(steps)), beta)
+        return jax.tree.map(lambda g: steps / taken * g, total) if self.normalised else total, kept
 
 
-def first_steps(taken: Array, loss: Loss, start: Params, batches: Batches, beta: Number) -> Params:
-    """Return the sum of the gradients of the first ``taken`` local steps."""
+@traced
+class FedNova(SomeSteps):
+    """A job takes K_i of the K local steps and uploads K/K_i times the sum of their gradients; w −= mean.
 
-    def until_taken(w: Params, now: tuple[Batches, Array]) -> Params:
-        own, number = now
-        return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), plain(loss)(w, own))
+    K_i is drawn for each job. So the effective number of steps τ_eff is K in every round. With K_i = K it is FedAvg.
+    """
 
-    numbers = jnp.arange(jax.tree.leaves(batches)[0].shape[0])
-    return descend(until_taken, start, (batches, numbers), beta)[1]
+    paper = "Wang et al., NeurIPS 2020, eq. (6)"
+
+    fewest: Share = setting("Smallest share of the local steps that a job takes.", default=0.4)
+
+    normalised = True
+
+    def drawn(self, key: Key[Array, ""]) -> "FedNova":
+        """Return the objective of one job, with the share of the steps that it takes in place of the smallest."""
+        return replace(self, fewest=jax.random.uniform(key, minval=self.fewest, maxval=1.0))
