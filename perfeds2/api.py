@@ -14,6 +14,7 @@ from perfeds2.runs.training import trainings_of
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import train_spec
+from perfeds2.studies.execution import Execution
 
 
 def compare(
@@ -58,14 +59,14 @@ def compare(
     refuse_while_loading("compare")
     spec = spec_from(**settings)
     refuse_days(trainings_of(spec), yes=yes)
-    followers, workers = trackers(track, out), Workers(jobs, together=together)
+    execution = Execution(Workers(jobs, together=together), watch=watch, followers=trackers(track, out))
     if out is None:
-        return train_spec(spec, "compare", None, workers, watch)
+        return train_spec(spec, "compare", None, execution)
     folder = open_folder(Path(out), spec)
     with alone(folder.path):
         if folder.finished:
             comparison = load_comparison(spec, folder)
         else:
-            comparison = train_spec(spec, "compare", folder, workers, watch, followers)
+            comparison = train_spec(spec, "compare", folder, execution)
         finish_report(folder.path)
     return comparison

@@ -38,6 +38,7 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
                 from perfeds2.runs.training import trainings_of
                 from perfeds2.spec.build import check
                 from perfeds2.studies.compare import simulate_spec, train_spec
+                from perfeds2.studies.execution import Execution
 
                 if trains:
                     prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), jobs)
@@ -49,10 +50,8 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
             else:
                 with alone(path), progress(asked.quiet, command) as watch:
                     folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
-                    if trains:
-                        train_spec(spec, command, folder, Workers(jobs), watch, followers)
-                    else:
-                        simulate_spec(spec, command, folder, watch, followers)
+                    execution = Execution(Workers(jobs), watch=watch, followers=followers)
+                    (train_spec if trains else simulate_spec)(spec, command, folder, execution)
             from perfeds2.report.run import finish_report, print_summary
 
             finish_report(path)

@@ -64,6 +64,7 @@ def reproduce(
         from perfeds2.report.live import progress
         from perfeds2.runs.pool import Workers
         from perfeds2.spec.resolve import put_text, resolve
+        from perfeds2.studies.execution import Execution
         from perfeds2.studies.figure import merged
         from perfeds2.studies.reproduce import open_set, plan_curves, read_tuned
         from perfeds2.studies.reproduce import reproduce as run_figures
@@ -89,7 +90,8 @@ def reproduce(
             open_set(path, scale, changed, tuned)
             place.append(path)
             with progress(quiet, "reproduce") as watch:
-                for figure, table in run_figures(figures, curves, path, watch, Workers(jobs), followers):
+                execution = Execution(Workers(jobs), watch=watch, followers=followers)
+                for figure, table in run_figures(figures, curves, path, execution):
                     written += [table, *write_figure(figure, table, path)]
         ledgers = open_ledgers(path, beside)
         if names or beside is not None:

@@ -1,20 +1,20 @@
 """Compare algorithms on the same cell, data, fading and initial weights, over the same simulated time."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 from perfeds2.runs.comparison import Comparison, Which, write_results
 from perfeds2.runs.folder import Folder
 from perfeds2.runs.pool import Workers, run_all
-from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
+from perfeds2.runs.progress import Reporter
 from perfeds2.runs.store import Facts, Result, Store
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
-from perfeds2.runs.training import Training, trainings_of
+from perfeds2.runs.training import trainings_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.privacy import with_noise
+from perfeds2.studies.execution import Execution
 from perfeds2.timeline.record import Timeline
 
 
@@ -22,27 +22,20 @@ def train_spec(
     spec: Spec,
     command: str,
     folder: Folder | None,
-    workers: Workers = Workers(),  # noqa: B008 (frozen)
-    watch: Watch | None = None,
-    followers: Sequence[Follower] = (),
+    execution: Execution = Execution(Workers()),  # noqa: B008 (frozen)
 ) -> Comparison:
     """Train every algorithm and seed of a spec, resuming from its folder."""
     make_algorithms(spec, Stage.of(spec, spec.run.seeds[0]))  # checks that the algorithms can be combined
     trainings = trainings_of(spec)
     store = Store(None if folder is None else folder.parts, whole=True)
-    with nullcontext() if folder is None else open_live(folder.path, command, followers) as live:
-        log = None if folder is None else folder.log
-        results = run_all(trainings, store, workers, Reporter(watch, live), strict=True, log=log)
-        trained = [(one.key, results[one]) for one in in_order(spec, trainings)]
+    with execution.reporting(folder and folder.path, command) as reporter:
+        results = run_all(trainings, store, execution.workers, reporter, strict=True, log=folder and folder.log)
+        in_order = sorted(trainings, key=lambda one: spec.algorithms.index(one.named))  # of tables: by algorithm
+        trained = [(one.key, results[one]) for one in in_order]
         comparison = comparison_of(spec, command, [result for _, result in trained])
         if folder is not None:
             write_results(comparison, folder, trained)
     return comparison
-
-
-def in_order(spec: Spec, trainings: Sequence[Training]) -> list[Training]:
-    """Return trainings in the order of tables: algorithm by algorithm."""
-    return sorted(trainings, key=lambda one: spec.algorithms.index(one.named))
 
 
 def comparison_of(spec: Spec, command: str, results: Sequence[Result]) -> Comparison:
@@ -60,11 +53,14 @@ def comparison_of(spec: Spec, command: str, results: Sequence[Result]) -> Compar
 
 
 def simulate_spec(
-    spec: Spec, command: str, folder: Folder | None, watch: Watch | None = None, followers: Sequence[Follower] = ()
+    spec: Spec,
+    command: str,
+    folder: Folder | None,
+    execution: Execution = Execution(),  # noqa: B008 (frozen)
 ) -> Comparison:
     """Simulate the timelines of a spec without training anything."""
-    with nullcontext() if folder is None else open_live(folder.path, command, followers) as live:
-        comparison = _play(spec, command, Reporter(watch, live))
+    with execution.reporting(folder and folder.path, command) as reporter:
+        comparison = _play(spec, command, reporter)
         if folder is not None and not folder.finished:
             write_results(comparison, folder)
     return comparison

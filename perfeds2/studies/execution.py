@@ -1,7 +1,7 @@
 """Execute a study: its workers, the results it reuses, its followers, and its folder."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -93,8 +93,14 @@ class Execution:
         """
         others = open_others(self.reuse)
         claim_folder(path, what, request.to_toml(), lambda: read(path).to_toml(), request.unwritten)
-        with alone(path), open_live(path, Path(FILES[what]).stem, self.followers) as live:
-            yield Store(path / TRAININGS, reuse=others), Reporter(self.watch, live, total)
+        with alone(path), self.reporting(path, Path(FILES[what]).stem, total) as reporter:
+            yield Store(path / TRAININGS, reuse=others), reporter
+
+    @contextmanager
+    def reporting(self, path: Path | None, command: str, total: int | None = None) -> Iterator[Reporter]:
+        """Yield a reporter of a command's progress: to ``watch``, and in a folder to its live file and followers."""
+        with nullcontext() if path is None else open_live(path, command, self.followers) as live:
+            yield Reporter(self.watch, live, total)
 
 
 def base_values(base: Base) -> Values:

@@ -20,7 +20,7 @@ from perfeds2.files import write_text
 from perfeds2.runs.folder import FILES, alone, open_folder, read_run
 from perfeds2.runs.notes import drowned, privacy_note
 from perfeds2.runs.pool import Workers
-from perfeds2.runs.progress import Reporter, Watch, open_live
+from perfeds2.runs.progress import Watch
 from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
 from perfeds2.runs.table import radio_name
 from perfeds2.runs.trackers import TrackerChoice, trackers
@@ -105,9 +105,8 @@ def run_plan(space: Space, request: PlanRequest, path: Path | None, execution: E
     check_limits(space, Trials(space, request.keep), request)
     others = open_others(execution.reuse)
     if path is None:
-        return make_plan(
-            space, request, Trials(space, request.keep, Store(None, reuse=others), Reporter(execution.watch))
-        )
+        with execution.reporting(None, "plan") as reporter:
+            return make_plan(space, request, Trials(space, request.keep, Store(None, reuse=others), reporter))
     asked = _to_toml(space, request)
     if (path / ASKED).exists() and (path / ASKED).read_text(encoding="utf-8") != asked:
         raise InputError(
@@ -116,9 +115,8 @@ def run_plan(space: Space, request: PlanRequest, path: Path | None, execution: E
     folder = open_folder(path, spec)
     with alone(path):
         write_text(path / ASKED, asked)
-        with open_live(path, "plan", execution.followers) as live:
-            store, reporter = Store(path / TRAININGS, reuse=others), Reporter(execution.watch, live)
-            trials = Trials(space, request.keep, store, reporter)
+        with execution.reporting(path, "plan") as reporter:
+            trials = Trials(space, request.keep, Store(path / TRAININGS, reuse=others), reporter)
             made = make_plan(space, request, trials)
         if made.best is not None and not spec.unwritten:
             write_text(path / ADOPTED, adopted(trials, made.best.choice, made.target.horizon_s).to_toml())

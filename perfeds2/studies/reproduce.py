@@ -15,7 +15,6 @@ from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, write_text
 from perfeds2.runs.folder import alone
 from perfeds2.runs.pool import Workers, run_all
-from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
 from perfeds2.runs.store import TRAININGS, Store
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.spec.build import check
@@ -23,6 +22,7 @@ from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml, resolve
 from perfeds2.spec.values import ALGORITHM
+from perfeds2.studies.execution import Execution
 from perfeds2.studies.figure import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, Tuned, tuned_file
 
 
@@ -106,21 +106,19 @@ def reproduce(
     figures: Sequence[Figure],
     curves: Sequence[FigureCurve],
     out: Path,
-    watch: Watch | None = None,
-    workers: Workers = Workers(),  # noqa: B008 (frozen)
-    followers: Sequence[Follower] = (),
+    execution: Execution = Execution(Workers()),  # noqa: B008 (frozen)
 ) -> Iterator[tuple[Figure, Path]]:
     """Train what is missing, write a table per figure, and yield each figure and its file when it is complete."""
     _check(out, curves)
     out.mkdir(parents=True, exist_ok=True)
-    with alone(out), open_live(out, "reproduce", followers) as live:
+    total = len({one.key for curve in curves for one in curve.trainings})
+    with alone(out), execution.reporting(out, "reproduce", total) as reporter:
         clear_unfinished(out)
-        total = len({one.key for curve in curves for one in curve.trainings})
-        store, reporter = Store(out / TRAININGS), Reporter(watch, live, total)
+        store = Store(out / TRAININGS)
         for figure in figures:
             own = [curve for curve in curves if curve.figure == figure.name]
             trainings = [one for curve in own for one in curve.trainings]
-            results = run_all(trainings, store, workers, reporter, strict=True)
+            results = run_all(trainings, store, execution.workers, reporter, strict=True)
             rows = [
                 {"figure": curve.figure, "panel": curve.panel.title, "task": curve.panel.task, "line": curve.line.label}
                 | row

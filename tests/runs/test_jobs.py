@@ -21,6 +21,7 @@ from perfeds2.runs.store import Store
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec import build
 from perfeds2.studies.compare import train_spec
+from perfeds2.studies.execution import Execution
 
 TINY = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 4, "horizon_s": 0.5, "eval_every_s": 0.1}
 FILES = ("metrics.csv", "ue_metrics.csv", "timeline.npz", "model.safetensors", "summary.json", "spec.toml")
@@ -104,7 +105,7 @@ def test_what_is_in_the_store_is_not_trained_again(tmp_path, monkeypatch):
     run_all(trainings_of(spec), Store(folder.parts, whole=True), Workers(2))
     monkeypatch.setattr(trainer, "train", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr("perfeds2.spec.build.simulate", lambda *_, **__: pytest.fail("played again"))
-    train_spec(spec, "compare", folder, Workers(2))
+    train_spec(spec, "compare", folder, Execution(Workers(2)))
     monkeypatch.undo()
     compare(**TINY, algorithms=("FedAvgS2", "FedAvg-SYN"), seeds=(0, 1), out=tmp_path / "whole")
     same_files(folder.path, tmp_path / "whole")

@@ -93,7 +93,7 @@ def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, jobs, t
     train_in_numpy(monkeypatch.setattr)
     recorder, spec = Recorder(), spec_from(**TINY)
     folder = open_folder(tmp_path / "run", spec)
-    train_spec(spec, "compare", folder, Workers(jobs, together=together), followers=[recorder])
+    train_spec(spec, "compare", folder, Execution(Workers(jobs, together=together), followers=[recorder]))
     same_as_written(recorder, tmp_path / "run")
     assert recorder.ends == 1
     assert (recorder.board.end, recorder.board.share) == (DONE, 1.0)
@@ -114,11 +114,11 @@ def test_a_run_that_was_interrupted_shows_everything_once_when_it_goes_on(tmp_pa
 
     folder = open_folder(tmp_path / "run", spec)
     with pytest.raises(KeyboardInterrupt):
-        train_spec(spec, "compare", folder, watch=stop, followers=[first])
+        train_spec(spec, "compare", folder, Execution(Workers(), watch=stop, followers=[first]))
     assert first.board.end == INTERRUPTED
     before = len(first.rows)
     assert 0 < before < 4 * 6
-    train_spec(spec, "compare", open_folder(tmp_path / "run", spec), followers=[second])
+    train_spec(spec, "compare", open_folder(tmp_path / "run", spec), Execution(Workers(), followers=[second]))
     same_as_written(second, tmp_path / "run")  # the file remembers what was shown before
 
 

@@ -27,6 +27,7 @@ from perfeds2.runs.training import groups_of, trainings_of
 from perfeds2.runs.workers import Event
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import train_spec
+from perfeds2.studies.execution import Execution
 
 SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "seeds": (0, 1)}
 NAMES = ("FedAvgS2", "FedAvg-SYN", "FedAvg-ASY")
@@ -190,7 +191,7 @@ def test_a_single_group_that_is_missing_needs_no_other_process(alone, tmp_path, 
     run_all(first, Store(folder.parts, whole=True), Workers(together=True))
     monkeypatch.setattr(pool, "Process", lambda *_: pytest.fail("sent to a process"))
     trained = counting(monkeypatch)
-    train_spec(spec, "compare", folder, Workers(2, together=True))
+    train_spec(spec, "compare", folder, Execution(Workers(2, together=True)))
     assert trained == [2]
     same_files(alone, folder.path)
 
