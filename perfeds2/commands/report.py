@@ -91,10 +91,6 @@ def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
     what = _kind(folder)
     usual = folder / "figures" if what in ("run", "arena") else folder
     place = (out or usual) if paper else None
-    if what == "arena":
-        return arena.write_arena(folder, axis, place)
-    if what == "sweep":
-        return sweep.write_sweep(folder, axis, place)
     if what == "plan":
         return plan.write_plan(plan.load_plan(folder), folder, axis, place)
     if what == "tuning":
@@ -103,10 +99,8 @@ def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
         if axis != "seconds":
             raise InputError(f"--x {axis}: a tuning stores one number per training, its mean over time, and no curves.")
         return tuning.write_tuning(load_tuning(folder), place)
-    if what == "reproduction":
-        return reproduction.write_reproduction(folder, axis, place)
-    written = [run.write_report(folder, axis)]
-    return written if place is None else [*written, *run.write_paper_figures(folder, place, axis)]
+    write = {"arena": arena.write_arena, "sweep": sweep.write_sweep, "reproduction": reproduction.write_reproduction}
+    return write.get(what, run.write_run)(folder, axis, place)
 
 
 def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: str) -> list[Path]:

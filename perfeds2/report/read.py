@@ -5,7 +5,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +73,7 @@ class AlgorithmResult:
     diverged: int = 0  # number of seeds
     p_behind_best: float | None = None  # of a paired test against the algorithm that ends best
     settings: Mapping[str, object] = field(default_factory=dict)  # found by tuning
-    edges: tuple[str, ...] = ()  # settings whose value is the smallest or largest tried
+    edges: Sequence[str] = ()  # settings whose value is the smallest or largest tried
     tried: int = 0  # number of settings tried
 
     @property
@@ -240,31 +240,25 @@ def load_run(folder: Path | str) -> RunResults:
 
 def read_summary(summary: Json) -> RunResults:
     """Return the part of a run that is in summary.json."""
+    same = {name: summary[name] for name in ("command", "task", "ues", "horizon_s", "rounds", "target_accuracy")}
+    same |= {name: summary[name] for name in ("took_part", "radio", "cells") if name in summary}
     return RunResults(
-        version=str(summary["perfeds2"]),
-        command=str(summary["command"]),
-        task=summary["task"],
-        ues=int(summary["ues"]),
-        took_part=summary.get("took_part"),
-        horizon_s=finite(summary["horizon_s"]),
-        rounds=summary["rounds"],
-        seeds=tuple(int(seed) for seed in summary["seeds"]),
-        target_accuracy=finite(summary["target_accuracy"]),
-        score=score_of(str(summary.get("metric") or "accuracy")),
-        notes=tuple(str(note) for note in summary["notes"]),
+        **same,
+        version=summary["perfeds2"],
+        seeds=tuple(summary["seeds"]),
+        score=score_of(summary.get("metric") or "accuracy"),
+        notes=tuple(summary["notes"]),
         algorithms=tuple(
             AlgorithmResult(
-                str(row["algorithm"]),
+                row["algorithm"],
                 estimates(row),
-                str(row["objective"]),
-                str(row["mode"]),
-                int(row.get("diverged") or 0),
-                finite(row.get("p_behind_best")),
+                row["objective"],
+                row["mode"],
+                row.get("diverged", 0),
+                row.get("p_behind_best"),
             )
             for row in summary["algorithms"]
         ),
-        radio=summary.get("radio"),
-        cells=summary.get("cells"),
     )
 
 

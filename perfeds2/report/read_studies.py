@@ -139,7 +139,7 @@ class BoutFound:
     cell: str
     eval_every_s: float
     is_tuned: bool
-    missing: tuple[str, ...]  # methods that failed
+    missing: Sequence[str]  # methods that failed
     compared: Mapping[str, tuple[Verdict, ...]]  # by measure; empty with fewer than three seeds
 
     @property
@@ -160,7 +160,7 @@ class ArenaFolder:
     version: str
     seeds: tuple[int, ...]
     tries: int
-    mine: tuple[str, ...]  # the user's own methods
+    mine: Sequence[str]  # the user's own methods
     bouts: tuple[BoutFound, ...]
     suite: str = ""  # the benchmark it ran
     submissions: Sequence[Mapping[str, str]] = ()  # in a leaderboard: who signed which method's results
@@ -177,21 +177,20 @@ def load_arena(folder: Path, axis: str = "seconds") -> ArenaFolder:
     """Read an arena's folder. Only arena.json is required."""
     said = read_json(folder / "arena.json")
     metrics = read_csv(folder / "arena_metrics.csv", "task", "cell", "method")
-    seeds = tuple(map(int, said["seeds"]))
-    bouts = []
+    seeds, bouts = tuple(said["seeds"]), []
     for each in said["bouts"]:
-        task, cell = str(each["task"]), str(each["cell"])
+        task, cell = each["task"], each["cell"]
         rows = None if metrics is None else metrics[(metrics["task"] == task) & (metrics["cell"] == cell)]
         run = RunResults(
-            version=str(said["perfeds2"]),
+            version=said["perfeds2"],
             command="arena",
             task=task,
-            ues=int(each["ues"]),
-            horizon_s=float(each["horizon_s"]),
+            ues=each["ues"],
+            horizon_s=each["horizon_s"],
             rounds=None,
             seeds=seeds,
-            target_accuracy=float(each["target_accuracy"]),
-            score=score_of(str(each["metric"])),
+            target_accuracy=each["target_accuracy"],
+            score=score_of(each["metric"]),
             algorithms=tuple(map(_method, each["methods"])),
             metrics=None if rows is None else rows.rename(columns={"method": "algorithm"}),  # type: ignore[call-overload]  # a data frame
         )
@@ -199,28 +198,13 @@ def load_arena(folder: Path, axis: str = "seconds") -> ArenaFolder:
             str(IN_ARENA.get(name, name)): tuple(Verdict(**v) for v in found)
             for name, found in each["compared"].items()
         }
-        missing = tuple(map(str, each["missing"]))
         run = over(run, axis, "arena_metrics.csv")
-        bouts.append(BoutFound(run, cell, float(each["eval_every_s"]), bool(each["tuning"]), missing, verdicts))
-    return ArenaFolder(
-        folder,
-        str(said["perfeds2"]),
-        seeds,
-        int(said["tune"]),
-        tuple(map(str, said["mine"])),
-        tuple(bouts),
-        str(said.get("suite", "")),
-        said.get("submissions", ()),
-    )
+        bouts.append(BoutFound(run, cell, each["eval_every_s"], bool(each["tuning"]), each["missing"], verdicts))
+    own = {name: said[name] for name in ("suite", "submissions") if name in said}
+    return ArenaFolder(folder, said["perfeds2"], seeds, said["tune"], said["mine"], tuple(bouts), **own)
 
 
 def _method(said: Json) -> AlgorithmResult:
-    return AlgorithmResult(
-        str(said["method"]),
-        {IN_ARENA.get(name, name): found for name, found in estimates(said).items()},
-        objective=str(said["method"]),
-        diverged=int(said["diverged"]),
-        settings=dict(said["settings"]),
-        edges=tuple(map(str, said["edges"])),
-        tried=int(said["tried"]),
-    )
+    known = {IN_ARENA.get(name, name): found for name, found in estimates(said).items()}
+    found = {name: said[name] for name in ("diverged", "settings", "edges", "tried")}
+    return AlgorithmResult(said["method"], known, objective=said["method"], **found)

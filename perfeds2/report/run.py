@@ -48,6 +48,12 @@ def write_report(folder: Path | str, axis: str = "seconds") -> Path:
     return path
 
 
+def write_run(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
+    """Write a run's ``report.html``; with ``paper``, also write figures and a table there. Return the paths."""
+    written = [write_report(folder, axis)]
+    return written if paper is None else [*written, *write_paper_figures(folder, paper, axis)]
+
+
 def finish_report(folder: Path) -> None:
     """Write the report of a finished run unless it is there; the page of the running command is replaced."""
     path = folder / "report.html"

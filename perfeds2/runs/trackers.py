@@ -43,26 +43,14 @@ class Tracked:
 
 @runtime_checkable
 class Tracker(Protocol):
-    """An object that receives the evaluations of one training."""
+    """An object that receives the evaluations of one training.
+
+    It may also have ``flush()``, called a few times a second, and ``close(done)``, called when the training is over;
+    ``done`` is False if the command failed or was interrupted.
+    """
 
     def log(self, row: Row) -> None:
         """Receive one evaluation: time_s (simulated), round, metrics, joules and bits."""
-
-
-@runtime_checkable
-class Flushes(Protocol):
-    """A tracker that buffers: flushed a few times a second."""
-
-    def flush(self) -> None:
-        """Write what is buffered."""
-
-
-@runtime_checkable
-class Closes(Protocol):
-    """A tracker that is told when its training is over."""
-
-    def close(self, done: bool) -> None:
-        """End the tracked run; ``done`` is False if the command failed or was interrupted."""
 
 
 MakeTracker = Callable[[Tracked], Tracker]
@@ -231,9 +219,7 @@ class Tracking:
             self._open[training.name].log(row)
             self._told[training.name] = number + 1
         for name in {training.name for training, *_ in new}:
-            tracker = self._open[name]
-            if isinstance(tracker, Flushes):
-                tracker.flush()
+            getattr(self._open[name], "flush", lambda: None)()
         if new:
             told = read_told(self._folder) | {self._tracker.text: self._told}
             write_json(self._folder / TOLD, told)
@@ -252,8 +238,7 @@ class Tracking:
 
     def _close(self, names: Sequence[str], *, done: bool) -> None:
         for tracker in [self._open.pop(name) for name in names]:
-            if isinstance(tracker, Closes):
-                tracker.close(done)
+            getattr(tracker, "close", lambda _: None)(done)
 
 
 def read_told(folder: Path) -> dict[str, dict[str, int]]:

@@ -1,4 +1,4 @@
-"""FedAT: tiers of UEs with similar speed work side by side, and slow tiers weigh more."""
+"""FedAT and TiFL: UEs of similar speed are a tier. Tiers work side by side, and slow ones weigh more, or in turn."""
 
 from collections.abc import Sequence
 
@@ -60,3 +60,12 @@ class TierAverage:
         rounds = rounds.at[tier].add(1.0)
         weights = rounds[::-1] / rounds.sum()
         return weighted(weights, models), (models, rounds)
+
+
+@traced
+class TiFL:
+    """Each round is FedAvg with UEs of one tier, so no UE waits for a slower tier (``--tiers``)."""
+
+    paper = "Chai et al., HPDC 2020"
+    mode = "SYN"
+    rounds = "one tier"

@@ -1,4 +1,4 @@
-"""FedAdam, FedYogi and FedAdagrad: adaptive optimisers at the server."""
+"""FedAdam, FedYogi, FedAdagrad and FedAvgM: optimisers at the server."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from perfeds2.learning.merges import MergeState, Params
-from perfeds2.learning.objectives import Scalar, zeros
+from perfeds2.learning.objectives import Scalar, stepped, zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
 
 
@@ -66,3 +66,20 @@ class FedAdagrad(FedOpt):
 
     def second(self, v: Array, d: Array) -> Array:
         return v + d**2
+
+
+@traced
+class FedAvgM:
+    """v ← momentum·v + Δ with Δ = mean of the UEs' moves, and w −= η_g·v."""
+
+    paper = "Hsu et al., 2019"
+
+    server_step: Length = setting("η_g: the server's step size.", default=1.0)
+    momentum: Decay = setting("Share of its last step the server keeps.", default=0.9)
+
+    def init(self, params: Params, ues: int) -> Params:
+        return zeros(params)
+
+    def step(self, params: Params, mean: Params, beta: Scalar, state: Params) -> tuple[Params, Params]:
+        state = jax.tree.map(lambda v, g: self.momentum * v + beta * g, state, mean)
+        return stepped(params, self.server_step, state), state

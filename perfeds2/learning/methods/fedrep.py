@@ -1,4 +1,4 @@
-"""FedPer and FedRep: the last layer, the head, stays on the UE."""
+"""FedPer, FedRep, FedBABU, LG-FedAvg and FedBN: part of the layers stays on the UE."""
 
 import jax
 import jax.numpy as jnp
@@ -80,3 +80,48 @@ class FedRep(KeepsHead):
 def without_head(gradient: Params, head: Params) -> Params:
     """Return the gradient with zeros for the head, which is not uploaded."""
     return {name: jnp.zeros_like(g) if name in head else g for name, g in gradient.items()}
+
+
+@traced
+class FedBABU:
+    """Steps on all layers but the last, which all UEs have as it was drawn and do not upload."""
+
+    paper = "Oh et al., ICLR 2022, algorithm 1"
+
+    batches = 1
+    withheld = staticmethod(head_of)
+
+    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
+        return without_head(plain(loss)(params, batches), head_of(params))
+
+
+def body_of(params: Params) -> Params:
+    """Return the arrays below the last layer."""
+    head = head_of(params)
+    return {name: w for name, w in params.items() if name not in head}
+
+
+@traced
+class LGFedAvg(FedPer):
+    """Steps on all layers together; only the last one is uploaded. The opposite of FedPer."""
+
+    paper = "Liang et al., 2020, algorithm 1"
+
+    first = withheld = staticmethod(body_of)
+
+
+@traced
+class FedBN(FedPer):
+    """Steps on all layers together; normalisation layers are not uploaded. Without such layers it is FedAvg.
+
+    Of our models, mlp-norm has one. Those of a PyTorch model are found by their names.
+    """
+
+    paper = "Li et al., ICLR 2021, algorithm 1"
+
+    layers: str = setting("Text in the names of normalisation layers.", default="norm", static=True)
+
+    def withheld(self, params: Params) -> Params:
+        return {name: w for name, w in params.items() if self.layers in name.rpartition(".")[0]}
+
+    first = withheld
