@@ -35,7 +35,7 @@ def first_at_target(run: RunResults) -> list[str]:
     how = "first" if cost is SECONDS else f"with fewest {cost.head.lower()}"
     said = [f"{_few(tied)} reached {target} {how}, {_spent(first, cost)}."]
     if first.seeds > 1:
-        spent = [value for value in first.estimates[cost.to_target].values if value is not None]
+        spent = first.finite(cost.to_target)
         ends = " to ".join(_amount(end, cost) for end in sorted({min(spent), max(spent)}))
         said.append(f"That is the median; {first.reached} of {first.seeds} seeds reached it, after {ends}.")
     if len(ranked) > len(tied):
@@ -70,21 +70,19 @@ def in_words(run: RunResults, target: float) -> str:
 def best_at_the_end(run: RunResults) -> list[str]:
     """Return sentences on which algorithm has the best final score."""
     score = run.score
-    final = {a.name: a.estimates.get(ACCURACY) for a in run.algorithms}
-    known = {name: found for name, found in final.items() if found is not None and found.mean is not None}
+    final = {a.name: a.estimates.get(ACCURACY, {"mean": None}) for a in run.algorithms}
+    known = {name: found for name, found in final.items() if found["mean"] is not None}
     if not known:
         return [f"No run ended with a finite {score.word}."]
-    best = max(known, key=lambda name: known[name].mean or 0.0)
-    found = known[best]
-    value = score.show(found.mean or 0.0)
+    best = max(known, key=lambda name: known[name]["mean"])
+    mean, low, high = (known[best][part] for part in ("mean", "low", "high"))
     only = len(run.algorithms) == 1
-    said = f"{best} ends with {'a' if only else 'the best'} personalised {score.word} of {value}"
-    if found.low is None or found.high is None:
+    said = f"{best} ends with {'a' if only else 'the best'} personalised {score.word} of {score.show(mean)}"
+    if low is None:
         return [f"{said}."]
-    ends = (max(found.low, 0), min(found.high, 1)) if score.is_share else (found.low, found.high)
-    low, high = (f"{score.scale * end:{score.form}}" for end in ends)
-    said = f"{said} (95 % interval {low} to {high}{score.unit})."
-    rivals = [name for name, each in known.items() if name != best and (each.high or -math.inf) >= found.low]
+    ends = (max(low, 0), min(high, 1)) if score.is_share else (low, high)
+    said = f"{said} (95 % interval {' to '.join(f'{score.scale * end:{score.form}}' for end in ends)}{score.unit})."
+    rivals = [name for name, each in known.items() if name != best and (each["high"] or -math.inf) >= low]
     return [said] if only else [said, f"Its interval overlaps with {_few(rivals) if rivals else 'no other'}."]
 
 

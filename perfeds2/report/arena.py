@@ -156,7 +156,7 @@ def bout_table(bout: BoutFound) -> Table:
         Measure("rounds_to_target", "Rounds", "\nrounds", ",.0f", is_cost=True),
         Measure("bits_to_target", "Uploaded (Mbit)", "\nMbit", ",.1f", 1e-6, is_cost=True),
     ]
-    if any(each.estimates["joules_to_target"].median is not None for each in run.algorithms):
+    if any(each.finite("joules_to_target") for each in run.algorithms):
         costs.append(Measure("joules_to_target", "Energy (J)", "\njoules", ",.1f", is_cost=True))
     end = Measure(
         ACCURACY,

@@ -18,7 +18,7 @@ from perfeds2.files import Json, read_json
 from perfeds2.learning.metrics import ACCURACY as ACCURACY_SCORE
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.style import ACCURACY, algorithm_styles
-from perfeds2.runs.statistics import INTERVAL_SEEDS
+from perfeds2.runs.statistics import INTERVAL_SEEDS, Statistic
 from perfeds2.timeline.record import Timeline, load_timelines
 
 TIME = "time_to_target_s"
@@ -48,26 +48,11 @@ SECONDS = AXES["seconds"]
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A number over the seeds: its mean, and its 95 % interval with at least three seeds."""
-
-    mean: float | None  # None if a seed diverged
-    low: float | None
-    high: float | None
-    values: tuple[float | None, ...]  # one per seed
-    median: float | None = None  # for costs of the target; a seed that never reached it counts as infinite
-
-    @property
-    def half_width(self) -> float | None:
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
-
-
-@dataclass(frozen=True)
 class AlgorithmResult:
     """The results of one algorithm."""
 
     name: str
-    estimates: Mapping[str, Estimate]  # by name in summary.json
+    estimates: Mapping[str, Statistic]  # by name in summary.json; costs of the target have a median
     objective: str = ""  # FedAvg, FedProx, PerFed, …
     mode: str = ""  # SYN, S2 or ASY; anything else for a user's own algorithm
     diverged: int = 0  # number of seeds
@@ -78,25 +63,24 @@ class AlgorithmResult:
 
     @property
     def seeds(self) -> int:
-        return max((len(each.values) for each in self.estimates.values()), default=0)
-
-    @property
-    def times_s(self) -> tuple[float | None, ...]:
-        """Return when each seed reached the target (None: never); empty without a target."""
-        return self.estimates[TIME].values if TIME in self.estimates else ()
+        return max((len(each["values"]) for each in self.estimates.values()), default=0)
 
     @property
     def reached(self) -> int:
-        return sum(time is not None for time in self.times_s)
+        """Return how many seeds reached the target."""
+        return len(self.finite(TIME))
+
+    def finite(self, name: str) -> list[float]:
+        """Return the values of the seeds that have one."""
+        return [value for value in self.estimates.get(name, {"values": ()})["values"] if value is not None]
 
     def median(self, name: str = TIME) -> float:
         """Return the median cost of the target; infinite if half of the seeds never reached it."""
-        found = self.estimates[name].median if name in self.estimates else None
+        found = self.estimates.get(name, {}).get("median")
         return math.inf if found is None else found
 
     def mean(self, name: str) -> float:
-        found = self.estimates.get(name)
-        return 0.0 if found is None else found.mean or 0.0
+        return self.estimates.get(name, {}).get("mean") or 0.0
 
     def lateness(self, name: str = TIME) -> tuple[int, float]:
         """Return a sort key: more seeds at the target first, then lower cost, because one lucky seed proves nothing."""
@@ -105,7 +89,7 @@ class AlgorithmResult:
     @property
     def starved(self) -> bool:
         """Return whether some UEs were never merged."""
-        return "starved" in self.estimates and any(self.estimates["starved"].values)
+        return any(self.finite("starved"))
 
 
 @dataclass(frozen=True)
@@ -194,18 +178,8 @@ def along(metrics: pd.DataFrame, cost: Cost, file: str) -> pd.DataFrame:
     return metrics.assign(time_s=metrics[cost.column])
 
 
-def finite(value: float | int | None) -> float | None:
-    """Return a finite number as a float; None for anything else."""
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _estimate(found: Json) -> Estimate:
-    mean, low, high, median = (finite(found.get(key)) for key in ("mean", "low", "high", "median"))
-    return Estimate(mean, low, high, tuple(map(finite, found["values"])), median)
-
-
-def estimates(row: Json) -> dict[str, Estimate]:
-    return {name: _estimate(found) for name, found in row.items() if isinstance(found, dict) and "values" in found}
+def estimates(row: Json) -> dict[str, Statistic]:
+    return {name: found for name, found in row.items() if isinstance(found, dict) and "values" in found}
 
 
 def read_csv(path: Path, *texts: str) -> pd.DataFrame | None:

@@ -100,7 +100,7 @@ def behind_best(run: RunResults) -> list[Extra]:
     for each in run.algorithms:
         found = each.estimates.get("behind_best")
         p = "" if each.p_behind_best is None else f", p {p_value(each.p_behind_best)}"
-        cells.append("–" if found is None else [*signed(vars(found), run.score.form, run.score.scale), Span(p)])
+        cells.append("–" if found is None else [*signed(found, run.score.form, run.score.scale), Span(p)])
     points = " (points)" if run.score.is_share else ""
     column = Column(f"Behind the best, personal{points}")
     return [(column, cells)] if any("behind_best" in each.estimates for each in run.algorithms) else []
@@ -119,13 +119,13 @@ def _named(algorithm: AlgorithmResult) -> Cell:
 def _cells(algorithms: Sequence[AlgorithmResult], measure: Measure) -> list[Cell]:
     if measure.is_cost:
         return _costs(algorithms, measure)
-    found = [each.estimates.get(measure.name) for each in algorithms]
-    means = [each.mean for each in found if each is not None and each.mean is not None]
+    found = [each.estimates.get(measure.name, {}) for each in algorithms]
+    means = [each["mean"] for each in found if each.get("mean") is not None]
     best = measure.best(means) if measure.best and means and len(algorithms) > 1 else None
     cells: list[Cell] = []
     for each in found:
-        mean = None if each is None else each.mean
-        half = each.half_width if each is not None and measure.best else None
+        mean, low = each.get("mean"), each.get("low") if measure.best else None
+        half = None if low is None else (each["high"] - low) / 2
         cells.append(estimate(mean, half, measure.form, measure.scale, best=mean is not None and mean == best))
     return cells
 
@@ -139,8 +139,7 @@ def _costs(algorithms: Sequence[AlgorithmResult], measure: Measure) -> list[Cell
     everywhere = [each.median(name) for each in algorithms if each.reached == each.seeds]
     cells: list[Cell] = []
     for each in algorithms:
-        median, values = each.median(name), each.estimates[name].values if name in each.estimates else ()
-        found = [value for value in values if value is not None]
+        median, found = each.median(name), each.finite(name)
         text = "never" if not each.reached else "–" if math.isinf(median) else f"{median * measure.scale:{form}}"
         is_best = each.reached == each.seeds and len(algorithms) > 1 and median == min(everywhere) < math.inf
         some = f" ({each.reached} of {each.seeds})" if 0 < each.reached < each.seeds else ""

@@ -57,7 +57,7 @@ class MemberLine:
 
     def by_seed(self, name: str) -> dict[int, float]:
         """Return the finite values of an estimate by seed."""
-        values = self.outcome.estimates[name].values if name in self.outcome.estimates else ()
+        values = self.outcome.estimates.get(name, {"values": ()})["values"]
         return {seed: value for seed, value in zip(self.member.run.seeds, values, strict=False) if value is not None}
 
 

@@ -131,7 +131,8 @@ def learning_part(target: float, of_seeds: Sequence[Sequence[Row]]) -> Json:
 
 def _costs(target: float, of_seeds: Sequence[Sequence[Row]]) -> dict[str, list[float | None]]:
     """Return what reaching the target cost in each seed, by name; with noise, also the worst UE's ε."""
-    private = {"epsilon_to_target": "epsilon"} if "epsilon" in of_seeds[0][-1] else {}
+    has_noise = not math.isnan(of_seeds[0][-1].get("epsilon", math.nan))  # in a table, NaN stands for none
+    private = {"epsilon_to_target": "epsilon"} if has_noise else {}
     columns = TO_TARGET | private
     return {name: [time_to_target(rows, target, column) for rows in of_seeds] for name, column in columns.items()}
 

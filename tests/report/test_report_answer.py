@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from perfeds2.report.answer import answer
-from perfeds2.report.read import AlgorithmResult, Estimate, RunResults, load_run
+from perfeds2.report.read import AlgorithmResult, RunResults, load_run
 from perfeds2.report.results import energy_line
 from perfeds2.report.tables import listed, seconds
 
@@ -15,8 +15,8 @@ def an_algorithm(
     known = sorted(time for time in times if time is not None)
     median = known[len(known) // 2] if known else None
     estimates = {
-        "test_accuracy_personal": Estimate(mean, low, high, ()),
-        "time_to_target_s": Estimate(None, None, None, times, median),
+        "test_accuracy_personal": {"mean": mean, "low": low, "high": high, "values": ()},
+        "time_to_target_s": {"values": times, "median": median},
     }
     return AlgorithmResult(name, estimates, "PerFed", "S2")
 
@@ -100,7 +100,7 @@ def test_numbers_and_lists_read_well():
 
 def test_energy_is_printed_in_millijoules():
     cheap, dear = (
-        AlgorithmResult(name, {"joules_per_merge": Estimate(j, None, None, ())})
+        AlgorithmResult(name, {"joules_per_merge": {"mean": j, "values": ()}})
         for name, j in (("a", 0.0123), ("b", 2.5))
     )
     assert energy_line(a_run(cheap, dear)) == "Energy of all UEs, mJ per merged update: a 12.3, b 2.5e+03."
