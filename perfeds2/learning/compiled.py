@@ -28,7 +28,9 @@ def keep_compiled() -> Path | None:
 
     if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]  # made at run time; the user's own choice
         return None
-    path = _default_folder() if chosen is None else Path(chosen).expanduser()
+    from perfeds2.learning.files.sources import cache_folder
+
+    path = cache_folder() / "xla" if chosen is None else Path(chosen).expanduser()
     if not _can_be_written(path):
         return None
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
@@ -71,12 +73,6 @@ def one_core_each() -> None:
 
 def may_have_gpu() -> bool:
     return importlib.util.find_spec("jax_plugins") is not None
-
-
-def _default_folder() -> Path:
-    from perfeds2.learning.files.sources import cache_folder
-
-    return cache_folder() / "xla"
 
 
 def _can_be_written(path: Path) -> bool:

@@ -35,10 +35,6 @@ class Knob:
     unit: str = ""
     choice: bool = False  # a drop-down list instead of a slider
 
-    def standing_at(self, value: Value) -> "Knob":
-        """Return the same knob with another start value, which is added to its values if needed."""
-        return replace(self, start=value, values=in_order([*self.values, value]))
-
 
 def in_order(values: Iterable[Value]) -> tuple[Value, ...]:
     """Return the distinct values: numbers in ascending order, then words in the given order."""
@@ -120,7 +116,9 @@ def knobs_at(flags: Keywords) -> tuple[tuple[Knob, ...], dict[str, object]]:
         found["slowest_hz"], found["fastest_hz"] = spec.cell.cpu_hz
     if (horizon_s := fixed.pop("horizon_s", None)) is not None:
         found["window_s"] = spec_from(horizon_s=horizon_s).run.horizon_s or 0.0
-    return tuple(knob.standing_at(found[knob.name]) if knob.name in found else knob for knob in KNOBS), fixed
+    start = {knob.name: knob.start for knob in KNOBS} | found
+    knobs = (replace(knob, start=start[knob.name], values=in_order([*knob.values, start[knob.name]])) for knob in KNOBS)
+    return tuple(knobs), fixed
 
 
 def _value_in(spec: Spec, name: str) -> Value:

@@ -13,7 +13,7 @@ from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, paragraph, section, verbatim, with_legend
 from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import SECONDS, TIME, AlgorithmResult
-from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena, value_text
+from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
 from perfeds2.report.results import Measure, results_table, to_target
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import (
@@ -32,6 +32,7 @@ from perfeds2.report.tables import (
     write_latex,
 )
 from perfeds2.report.terminal import open_console, print_prose
+from perfeds2.spec.fields import value_text
 
 WATCHED = "PerFedS2"  # ranked in words, as are the user's own methods and the first to reach the target
 MATRICES = {  # by tested measure: section title, then the words for better and worse
@@ -303,7 +304,9 @@ def _bout_sections(arena: ArenaFolder, bout: BoutFound, number: int) -> Iterator
     )  # a single bout's first sentence is the headline
     yield section(bout.title, *texts, bout_table(bout), caption=_facts(arena, bout), hint=escape(_meaning(bout)))
     charts = bout_charts(bout, f"bout-{number}")
-    hint = f"{over_seeds(len(arena.seeds), arena.has_tests)} Click a name to hide it, double-click to see it alone."
+    hint = (
+        f"{over_seeds(len(arena.seeds), bout.run.has_intervals)} Click a name to hide it, double-click to see it alone."
+    )
     title = f"{bout.title}: {bout.run.score.word} over {bout.run.x_words}"
     yield section(title, *with_legend(charts, "Methods shown"), hint=hint)
     for measure, (title, _, _) in MATRICES.items():

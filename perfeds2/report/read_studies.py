@@ -19,8 +19,9 @@ from perfeds2.report.read import (
     read_csv,
 )
 from perfeds2.report.style import ACCURACY, GLOBAL, ordered_styles
-from perfeds2.runs.statistics import INTERVAL_SEEDS, statistic
+from perfeds2.runs.statistics import statistic
 from perfeds2.runs.table import learning_part
+from perfeds2.spec.fields import value_text
 
 Item = TypeVar("Item")
 
@@ -104,11 +105,6 @@ def only(values: Iterable[Item]) -> Item | None:
     return found.pop() if len(found) == 1 else None
 
 
-def value_text(value: object) -> str:
-    """Format the value of a setting."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def spans_decade(values: Sequence[float] | pd.Series) -> bool:
     """Return whether the values suit a logarithmic axis."""
     return min(values) > 0 and max(values) >= 10 * min(values)
@@ -165,10 +161,6 @@ class ArenaFolder:
     suite: str = ""  # the benchmark it ran
     submissions: Sequence[Mapping[str, str]] = ()  # in a leaderboard: who signed which method's results
 
-    @property
-    def has_tests(self) -> bool:
-        return len(self.seeds) >= INTERVAL_SEEDS
-
 
 IN_ARENA = {"seconds_to_target": TIME, "accuracy": ACCURACY, "accuracy_global": GLOBAL}  # from the names in arena.json
 
@@ -206,5 +198,5 @@ def load_arena(folder: Path, axis: str = "seconds") -> ArenaFolder:
 
 def _method(said: Json) -> AlgorithmResult:
     known = {IN_ARENA.get(name, name): found for name, found in estimates(said).items()}
-    found = {name: said[name] for name in ("diverged", "settings", "edges", "tried")}
-    return AlgorithmResult(said["method"], known, objective=said["method"], **found)
+    found = {name: said[name] for name in ("settings", "edges", "tried")}
+    return AlgorithmResult(said["method"], known, said["method"], diverged=int(said["diverged"]), **found)

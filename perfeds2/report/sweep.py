@@ -16,13 +16,14 @@ from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds
 from perfeds2.report.document import document, paragraph, quoted, section, verbatim, with_legend
 from perfeds2.report.on_paper import write_figures
-from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, spans_decade, value_text
+from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, spans_decade
 from perfeds2.report.results import LOSSES, TIMING, accuracies, results_table, to_target
 from perfeds2.report.run import curves_section
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
 from perfeds2.report.tables import Column, Table, counted, for_terminal, write_latex
 from perfeds2.report.terminal import open_console
 from perfeds2.runs.statistics import NO_INTERVAL
+from perfeds2.spec.fields import value_text
 
 SHOWN_ROWS = 60
 MOST_LINES = 12  # as many as a reader can tell apart

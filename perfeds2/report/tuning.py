@@ -15,7 +15,7 @@ from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.document import Part, document, note, quoted, section, verbatim
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
-from perfeds2.report.read_studies import spans_decade, value_text
+from perfeds2.report.read_studies import spans_decade
 from perfeds2.report.style import ordered_styles
 from perfeds2.report.tables import (
     Column,
@@ -29,6 +29,7 @@ from perfeds2.report.tables import (
     write_latex,
 )
 from perfeds2.report.terminal import open_console, print_prose
+from perfeds2.spec.fields import value_text
 
 if TYPE_CHECKING:  # the module imports JAX
     from perfeds2.studies.tune import Tuning

@@ -24,7 +24,9 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
         if flags:
             notes.append(f"{name} fixes {', '.join(flags)} itself, unlike the other algorithms.")
     if recipe is not None and recipe.said:
-        notes.append(f"{spec.task.name}: {recipe.said}; {how_it_is_learned(spec)}.")
+        task = spec.task
+        split = f"--labels-per-ue {task.labels_per_ue}" if task.split is None else f"--split {task.split}"
+        notes.append(f"{task.name}: {recipe.said}; {split} --loss {task.loss} --metric {task.metric}.")
     if rows is not None and any(
         name.startswith("FedProx") and own[0]["local_steps"] == 1 for name, own in facts.items()
     ):
@@ -68,13 +70,6 @@ def _is_normalised(spec: Spec) -> bool:
     from perfeds2.spec.tasks import model_of
 
     return bool(FedBN(**spec.method_settings("FedBN")).withheld(dict(weight_shapes(model_of(spec)))))
-
-
-def how_it_is_learned(spec: Spec) -> str:
-    """Return the flags for split, loss and metric of a task."""
-    task = spec.task
-    split = f"--labels-per-ue {task.labels_per_ue}" if task.split is None else f"--split {task.split}"
-    return f"{split} --loss {task.loss} --metric {task.metric}"
 
 
 def _ended_by_budget(spec: Spec, name: str, of_seeds: Sequence[Facts]) -> list[str]:

@@ -460,7 +460,7 @@ class Setting:
             listed = names if most is None or len(names) <= most else [*names[:most], f"{len(names) - most} more"]
             text += f" Names: {', '.join(listed)}."
         of_tasks = {name: getattr(task, "defaults", {}).get(self.section, {}) for name, task in TASK.table().items()}
-        others = ", ".join(f"{name}: {_number(own[self.key])}" for name, own in of_tasks.items() if self.key in own)
+        others = ", ".join(f"{name}: {value_text(own[self.key])}" for name, own in of_tasks.items() if self.key in own)
         default = own_default or (f"{self.default}; {others}" if others else self.default)
         return f"{text} (default: {default})" if default else text
 
@@ -471,7 +471,7 @@ def settings_of(sections: Mapping[str, type[Section]]) -> Iterator[Setting]:
             extra: Value = info.json_schema_extra
             default = info.default
             plain = ",".join(f"{v:g}" for v in default) if isinstance(default, tuple) else default
-            shown = extra["shown"] or ("" if plain is None or info.default_factory else _number(plain))
+            shown = extra["shown"] or ("" if plain is None or info.default_factory else value_text(plain))
             name = extra["flag"] or key.replace("_", "-")
             panel = str(model.model_config.get("title"))
             parts = [*_parts(info.annotation), *info.metadata]
@@ -480,7 +480,8 @@ def settings_of(sections: Mapping[str, type[Section]]) -> Iterator[Setting]:
             yield Setting(section, key, name, panel, extra["look"], str(info.description), shown, kind, words)
 
 
-def _number(value: object) -> str:
+def value_text(value: object) -> str:
+    """Format the value of a setting."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

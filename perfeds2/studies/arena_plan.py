@@ -21,6 +21,7 @@ from perfeds2.spec.names import Named, Values
 from perfeds2.spec.resolve import EACH, nested, place_of, put, read_toml, resolve
 from perfeds2.spec.values import ALGORITHM, CELL, read_list
 from perfeds2.studies.execution import reading
+from perfeds2.studies.figure import merged
 from perfeds2.studies.grid import AxisValues, Listed, as_read, axis_values, copied, own_files
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS
 from perfeds2.studies.tune_space import Search, Settings, make_search, one_method
@@ -89,12 +90,8 @@ class ArenaPlan:
         return [text for bout in self.bouts for text in bout.spec.unwritten]
 
     def _bout(self, task: object, cell: str) -> Bout:
-        values = copied(self.base)
-        put(values, "task", "name", task)
-        put(values, "run", "algorithms", list(self.methods))
-        for section, inner in self.cells[cell].items():
-            for key, value in inner.items():
-                put(values, section, key, value)
+        chosen = {"task": {"name": task}, "run": {"algorithms": list(self.methods)}}
+        values = merged(copied(self.base), chosen, self.cells[cell])
         spec = resolve(values)
         if spec.run.horizon_s is None:
             raise InputError(

@@ -12,23 +12,19 @@ from typing import Any
 
 from perfeds2.learning.merges import MEAN, Mean, Merge, OfMean
 from perfeds2.learning.methods.apfl import APFL
-from perfeds2.learning.methods.asyncfeded import AsyncFedED
 from perfeds2.learning.methods.ca2fl import CA2FL
 from perfeds2.learning.methods.ditto import Ditto
-from perfeds2.learning.methods.fadas import FADAS
 from perfeds2.learning.methods.fedala import FedALA
-from perfeds2.learning.methods.fedasmu import FedASMU
-from perfeds2.learning.methods.fedasync import FedAsync
+from perfeds2.learning.methods.fedasync import AsyncFedED, FedASMU, FedAsync
 from perfeds2.learning.methods.fedat import FedAT, TiFL
 from perfeds2.learning.methods.fedbuff import FedBuff
 from perfeds2.learning.methods.fedcompass import FedCompass
 from perfeds2.learning.methods.feddyn import FedDyn
 from perfeds2.learning.methods.fednova import FedNova
-from perfeds2.learning.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from perfeds2.learning.methods.fedopt import FADAS, FedAdagrad, FedAdam, FedAvgM, FedYogi
 from perfeds2.learning.methods.fedrep import FedBABU, FedBN, FedPer, FedRep, LGFedAvg
 from perfeds2.learning.methods.moon import MOON
-from perfeds2.learning.methods.persa_fl import PersAFL, PersAFLMoreau
-from perfeds2.learning.methods.pfedme import PFedMe
+from perfeds2.learning.methods.persa_fl import PersAFL, PersAFLMoreau, PFedMe
 from perfeds2.learning.methods.qffl import QFFL
 from perfeds2.learning.methods.refl import REFL
 from perfeds2.learning.methods.safa import SAFA

@@ -1,7 +1,11 @@
-"""PersA-FL: asynchronous personalised learning, by MAML or by Moreau envelopes."""
+"""PersA-FL and pFedMe: personalised learning by MAML or by Moreau envelopes."""
 
+import jax
+import jax.numpy as jnp
+
+from perfeds2.learning.merges import Params
 from perfeds2.learning.methods.fedbuff import FedBuff
-from perfeds2.learning.objectives import Moreau, PerFed
+from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Moreau, Number, PerFed, pick, stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
 
 ETA = "η_g: the server's step size."
@@ -39,3 +43,25 @@ class PersAFLMoreau(Moreau):
         return Moreau(self.alpha, self.moreau, self.moreau_steps)
 
     merge = PersAFL.merge
+
+
+@traced
+class PFedMe(KeepsModel, Moreau):
+    """In each local step θ ≈ argmin f_i(θ) + λ/2‖θ − w‖², then w −= β·λ(w − θ).
+
+    θ comes from w as Moreau's does, on the step's batch. The UE keeps its last θ as its own model.
+    """
+
+    paper = "Dinh et al., NeurIPS 2020, algorithm 1"
+
+    def job(
+        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
+    ) -> tuple[Params, Params]:
+        def step(carry: tuple[Params, Params, Params], own: Batches) -> tuple[tuple[Params, Params, Params], None]:
+            w, total, _ = carry
+            theta = self.personal_model(loss, w, pick(own, 0))
+            g = jax.tree.map(lambda v, t: self.moreau * (v - t), w, theta)
+            return (stepped(w, beta, g), jax.tree.map(jnp.add, total, g), theta), None
+
+        (_, total, theta), _ = jax.lax.scan(step, (start, zeros(start), kept), batches)
+        return total, theta
