@@ -156,7 +156,7 @@ class FedAvg:
         Returns:
             The gradient, by name, in the shapes of ``params``.
         """
-        return jax.grad(loss)(params, pick(batches, 0))
+        return plain(loss)(params, batches)
 
 
 @traced
@@ -181,7 +181,7 @@ class FedProx:
         Returns:
             The gradient, by name, in the shapes of ``params``.
         """
-        gradient = jax.grad(loss)(params, pick(batches, 0))
+        gradient = plain(loss)(params, batches)
         return jax.tree.map(lambda g, w, w0: g + self.proximal * (w - w0), gradient, params, start)
 
 
@@ -236,16 +236,16 @@ class PerFed:
         Returns:
             The gradient, by name, in the shapes of ``params``.
         """
-        inner = jax.grad(loss)(params, pick(batches, 0))
+        inner = plain(loss)(params, batches)
         most = self.inner_clip
         step = inner if most is None else clip(inner, most)
         adapted = stepped(params, self.alpha, step)
-        outer = jax.grad(loss)(adapted, pick(batches, 1))
+        outer = plain(loss, 1)(adapted, batches)
         if self.hessian == "fo":
             return outer
         product, on = _jvp if self.hessian == "exact" else _difference, 0 if self.hessian_batch == "inner" else 2
         direction = outer if most is None else _jvp(lambda g: clip(g, most), inner, outer)
-        curvature = product(lambda w: jax.grad(loss)(w, pick(batches, on)), params, direction)
+        curvature = product(lambda w: plain(loss, on)(w, batches), params, direction)
         exact = stepped(outer, self.alpha, curvature)
         if self.anneal is None:
             return exact

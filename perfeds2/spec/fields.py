@@ -11,7 +11,7 @@ from functools import cache
 from typing import Annotated, Literal, get_args
 
 import tomli_w
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field
 
 from perfeds2.privacy import DELTA
 from perfeds2.spec.names import Kind, Named, Value, Values, method_name
@@ -30,6 +30,7 @@ from perfeds2.spec.values import (
     SITES,
     SPLIT,
     TASK,
+    WRITTEN,
     Bits,
     Count,
     Decibels,
@@ -52,9 +53,6 @@ from perfeds2.spec.values import (
     read_whole,
     setting,
     within,
-    write_methods,
-    write_shares,
-    write_sites,
 )
 from perfeds2.theory.constants import ALPHA
 
@@ -139,7 +137,7 @@ class CellsSpec(Section, title="Cells"):
         Annotated[
             Annotated[int, Field(ge=1, le=100_000)] | Annotated[Named, SITES],
             BeforeValidator(read_sites),
-            PlainSerializer(write_sites),
+            WRITTEN,
         ]
         | None
     ) = setting(None, "N", "Number of cells on a grid, or FILE.csv of base stations.", flag="cells", shown="1")
@@ -256,9 +254,9 @@ class ProtocolSpec(Section, title="Rounds"):
         None, "C", "Rounds between reports to a schedule that asks for them.", shown="20"
     )
     tiers: Count | None = setting(None, "M", "Number of tiers of FedAT and TiFL.", shown="5")
-    shares: Annotated[
-        tuple[NotNegative, ...] | Annotated[Named, SHARES], BeforeValidator(read_shares), PlainSerializer(write_shares)
-    ] = setting("equal", "RULE", "Participation targets: a rule, or one number per UE.")
+    shares: Annotated[tuple[NotNegative, ...] | Annotated[Named, SHARES], BeforeValidator(read_shares), WRITTEN] = (
+        setting("equal", "RULE", "Participation targets: a rule, or one number per UE.")
+    )
     bandwidth: Annotated[Named, POLICY] = setting("equal_share", "POLICY", "How the uplink bandwidth is divided.")
 
 
@@ -334,7 +332,7 @@ class Spec(Section):
     learning: LearningSpec = Field(default_factory=LearningSpec)
     privacy: PrivacySpec = Field(default_factory=PrivacySpec)
     run: RunSpec = Field(default_factory=RunSpec)
-    methods: Annotated[dict[str, Values], PlainSerializer(write_methods)] = Field(
+    methods: Annotated[dict[str, Values], WRITTEN] = Field(
         default_factory=dict
     )  # by method or algorithm: its own settings, and overrides of learning settings
     own: dict[str, str] = Field(default_factory=dict)  # sha256 of every file that defines one of the user's objects

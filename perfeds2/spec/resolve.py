@@ -116,7 +116,7 @@ def nested(settings: Mapping[str, Value]) -> Values:
     """Return Python keywords as nested values: settings by flag or section.key, whole sections as dictionaries."""
     sections = {name for name, value in settings.items() if isinstance(value, Mapping) and name in Spec.model_fields}
     values: Values = {name: deepcopy(dict(settings[name])) for name in sections}
-    put_flags(values, {name: _as_list(value) for name, value in settings.items() if name not in sections})
+    put_flags(values, {name: as_list(value) for name, value in settings.items() if name not in sections})
     _name_methods(values)
     return values
 
@@ -141,12 +141,12 @@ def _name_methods(values: Values) -> None:
                 put(values, EACH, f"{name}.{field.name}", own[field.name])
 
 
-def _as_list(value: Value) -> Value:
+def as_list(value: Value) -> Value:
     """Convert ranges, arrays and generators to lists, and NumPy numbers to Python's."""
     if hasattr(value, "tolist"):
         return value.tolist()
     many = isinstance(value, Iterable) and not isinstance(value, str | Mapping) and not callable(value)
-    return [_as_list(each) for each in value] if many else value
+    return [as_list(each) for each in value] if many else value
 
 
 def spec_from(**settings: Value) -> Spec:

@@ -1,7 +1,6 @@
 """Build the rounds that a spec describes: the protocol, the participation shares and the schedule."""
 
 import inspect
-from collections.abc import Callable
 
 import numpy as np
 
@@ -74,7 +73,7 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[PerUe,
             if protocol.rests:
                 raise InputError("--unplanned rest needs a plan; choose a --schedule other than first.")
             return shares, None
-        if is_schedule(named.value):
+        if {"round_", "moment"} & inspect.signature(named.value).parameters.keys():  # it plans rounds itself
             return shares, when_opened(named, protocol, named.value)
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
@@ -90,11 +89,6 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[PerUe,
             )
         schedules.check_schedule(rows, cell.ues, protocol.max_staleness, protocol.stale)
     return shares, skipping(named, protocol, cell, schedules.as_schedule(rows))
-
-
-def is_schedule(function: Callable[..., object]) -> bool:
-    """Return whether a function plans a round itself; otherwise it makes a schedule."""
-    return bool({"round_", "moment"} & inspect.signature(function).parameters.keys())
 
 
 def when_opened(named: Named, protocol: Protocol, schedule: Value) -> Schedule:

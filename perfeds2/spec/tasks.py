@@ -176,18 +176,15 @@ def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, 
 
 
 def network_of(spec: Spec, task: Recipe | Task) -> Model:
-    """Return the task's model or the chosen one, with the chosen loss and metric."""
-    return judged_as_told(spec, task, task.model if spec.task.model is None else _chosen(spec, task))
-
-
-def _chosen(spec: Spec, task: Recipe | Task) -> Model:
-    """Return the model named by --model, for the task's samples and its number of classes."""
-    assert spec.task.model is not None
+    """Return the task's model, or the one named by --model for its samples, with the chosen loss and metric."""
+    if spec.task.model is None:
+        return judged_as_told(spec, task, task.model)
     with user_errors(f"--task {spec.task.name}", type(task.model)):
         (classes,) = logits(task.model, task.sample)
     shape = task.shape if isinstance(task, Recipe) else ()
     weights = weights_of(spec.task.model.value)
-    return _fitting(spec.task.model, str(spec.task.name), task.sample, shape, classes, weights)
+    model = _fitting(spec.task.model, str(spec.task.name), task.sample, shape, classes, weights)
+    return judged_as_told(spec, task, model)
 
 
 @lru_cache(maxsize=64)  # one object for all seeds, since programs are compiled per model

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from perfeds2.spec.names import Kind, Named, Value, Values
 
@@ -90,10 +90,6 @@ def read_shares(value: Value) -> Value:
     return read_list(value)
 
 
-def write_shares(shares: Value) -> Value:
-    return shares.text if isinstance(shares, Named) else list(shares)
-
-
 def read_sites(value: Value) -> Value:
     """Read a number of cells, or a file of base stations."""
     value = read_whole(value)
@@ -102,14 +98,14 @@ def read_sites(value: Value) -> Value:
     return SITES.find(value) if isinstance(value, str) else value
 
 
-def write_sites(sites: Value) -> Value:
-    return sites.text if isinstance(sites, Named) else sites
+def written(value: Value) -> Value:
+    """Return a value as a spec file has it: names as text, tuples as lists."""
+    if isinstance(value, Mapping):
+        return {name: written(inner) for name, inner in value.items()}
+    return value.text if isinstance(value, Named) else list(value) if isinstance(value, tuple) else value
 
 
-def write_methods(methods: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
-    return {
-        name: {key: str(v) if isinstance(v, Named) else v for key, v in own.items()} for name, own in methods.items()
-    }
+WRITTEN = PlainSerializer(written)
 
 
 def read_seeds(value: Value) -> Value:

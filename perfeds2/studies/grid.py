@@ -14,7 +14,7 @@ import tomli_w
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Values
-from perfeds2.spec.resolve import EACH, SEEDS, name_of, place_of, put, resolve, take
+from perfeds2.spec.resolve import EACH, SEEDS, as_list, name_of, place_of, put, resolve, take
 from perfeds2.studies.execution import reading
 
 MOST_RUNS = 100_000
@@ -170,9 +170,8 @@ def make_grid(base: Values, grid: Listed) -> Grid:
 
 def axis_values(name: str, given: Any) -> AxisValues:
     """Return the values of an axis, given as a list or a single value. ``name`` is for error messages."""
-    many = isinstance(given, Iterable) and not (isinstance(given, str) or callable(given))
-    every: AxisValues = tuple(given) if many else (given,)
-    tried = tuple(each.item() if hasattr(each, "item") else each for each in every)
+    found = as_list(given)
+    tried: AxisValues = tuple(found) if isinstance(found, list) else (found,)
     if not tried or any(value is None for value in tried):
         raise InputError(f"{name} is empty or has an empty value; give at least one value.")
     return tried
