@@ -1,4 +1,4 @@
-"""FedAT and TiFL: UEs of similar speed are a tier. Tiers work side by side, and slow ones weigh more, or in turn."""
+"""Group UEs of similar speed in tiers that work side by side or in turn, as FedAT and TiFL do."""
 
 from collections.abc import Sequence
 

@@ -1,10 +1,10 @@
-"""PersA-FL and pFedMe: personalised learning by MAML or by Moreau envelopes."""
+"""Personalise by MAML or by Moreau envelopes, as PersA-FL and pFedMe do."""
 
 import jax
 import jax.numpy as jnp
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.methods.fedbuff import FedBuff
+from perfeds2.learning.methods.buffers import FedBuff
 from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Moreau, Number, PerFed, pick, stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
 

@@ -1,4 +1,4 @@
-"""FedAsync, FedASMU and AsyncFedED: uploads are merged one after the other, with less weight the staler they are."""
+"""Merge uploads one after the other, with less weight the staler they are, as FedAsync, FedASMU and AsyncFedED do."""
 
 from typing import Annotated, ClassVar
 

@@ -1,4 +1,4 @@
-"""FedAdam, FedYogi, FedAdagrad, FedAvgM and FADAS: optimisers at the server."""
+"""Step along the mean with an optimiser at the server, as FedAdam, FedYogi, FedAdagrad, FedAvgM and FADAS do."""
 
 from typing import ClassVar
 
