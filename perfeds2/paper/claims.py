@@ -22,7 +22,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from perfeds2.paper.figures import TARGET, load_curves
 from perfeds2.runs.statistics import (
@@ -134,11 +137,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class AgainstBest:
-    """PerFedS2 against the best of its rivals on one data set, over the horizon and at the end."""
+    """PerFedS2 against the best of its rivals on one data set, by one measure."""
 
     place: CurveName
-    over_horizon: tuple[str, Statistic]  # the best rival by this measure, and the difference
-    at_end: tuple[str, Statistic]
+    measured: str  # in words
+    rival: str  # the best by this measure
+    difference: Statistic
 
 
 Sentence = tuple[str, str, tuple[BetterThan, ...]]  # the claim, its figure, and its comparisons
@@ -332,12 +336,8 @@ def best_fedavg(folder: Path | str) -> list[AgainstBest]:
     found = []
     for mine, *rivals in names.values():
         if all(name in curves for name in (mine, *rivals)):
-            over = {rival.line: (curves[mine].accuracy, curves[rival].accuracy) for rival in rivals}
-            end = {rival.line: (curves[mine].accuracy_at_end, curves[rival].accuracy_at_end) for rival in rivals}
-            found.append(AgainstBest(mine, _best_rival(over), _best_rival(end)))
+            for measured, name in (("over the horizon", "accuracy"), ("at its end", "accuracy_at_end")):
+                of = {each: vars(curves[each])[name] for each in (mine, *rivals)}
+                best = rivals[int(np.argmax([fmean(of[each].values()) for each in rivals]))]
+                found.append(AgainstBest(mine, measured, best.line, _difference(of[mine], of[best])))
     return found
-
-
-def _best_rival(pairs: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]]) -> tuple[str, Statistic]:
-    best = max(pairs, key=lambda line: math.fsum(pairs[line][1].values()) / len(pairs[line][1]))
-    return best, _difference(*pairs[best])

@@ -202,17 +202,13 @@ def best_table(ledgers: Sequence[Ledger]) -> Table:
     rows: Rows = []
     for each in ledgers:
         label = f", {each.label}" * (len(ledgers) > 1)
-        for best, measured, rival, difference in _against_best(each):
-            said = decide(difference)
+        for best in each.bests:
+            said = decide(best.difference)
             place = f"{best.place.panel} ({best.place.figure}{label})"
-            rows.append([place, measured, rival, points(difference), Span(IN_WORDS.get(said, said), said)])
+            rows.append(
+                [place, best.measured, best.rival, points(best.difference), Span(IN_WORDS.get(said, said), said)]
+            )
     return Table(columns, rows, title="PerFedS2 against the best FedAvg of any mode")
-
-
-def _against_best(one: Ledger) -> Iterable[tuple[AgainstBest, str, str, Statistic]]:
-    for best in one.bests:
-        yield best, "over the horizon", *best.over_horizon
-        yield best, "at its end", *best.at_end
 
 
 # ---- in words
@@ -327,8 +323,8 @@ def _as_data(one: Ledger) -> dict[str, object]:
             for entry in one.entries
         ],
         "best_fedavg": [
-            {**asdict(best.place), "measured": measured, "best_fedavg": rival, **_numbers(difference)}
-            for best, measured, rival, difference in _against_best(one)
+            {**asdict(best.place), "measured": best.measured, "best_fedavg": best.rival, **_numbers(best.difference)}
+            for best in one.bests
         ],
     }
 

@@ -334,10 +334,11 @@ def test_perfeds2_meets_the_best_fedavg_by_each_measure(tmp_path):
         table = curve([start] * 5, CurveName("exp_1", "MNIST", line))
         rows.append(table.assign(test_accuracy_personal=np.where(table.time_s > 0, end, start)))
     write(tmp_path, *rows)
-    (best,) = best_fedavg(tmp_path)
-    assert (best.over_horizon[0], best.at_end[0]) == ("FedAvg-SYN", "FedAvg-ASY")
-    assert best.over_horizon[1]["mean"] == pytest.approx(-0.1)
-    assert best.at_end[1]["mean"] == pytest.approx(-0.05)
+    over, end = best_fedavg(tmp_path)
+    assert (over.measured, end.measured) == ("over the horizon", "at its end")
+    assert (over.rival, end.rival) == ("FedAvg-SYN", "FedAvg-ASY")
+    assert over.difference["mean"] == pytest.approx(-0.1)
+    assert end.difference["mean"] == pytest.approx(-0.05)
     write(tmp_path, *rows[:3])
     assert best_fedavg(tmp_path) == []  # the best of any mode is not known
 
