@@ -50,7 +50,6 @@ TO_TARGET = {  # column of the result, by measure
 FACTS = ("rounds", "merges", "staleness_mean")
 AT_END = ("accuracy", "accuracy_global", "accuracy_over_time", "worst_decile", "jain", *FACTS)
 HEADS = ("task", "cell", "method", "mode", "seed", "target_accuracy", *TO_TARGET, *AT_END, "diverged")  # of arena.csv
-Found = Mapping[str, tuple[Row, Sequence[Row]]]  # by method: how it was tuned, and a row per seed
 BETTER = {"seconds_to_target": min, "accuracy": max, "worst_decile": max}  # which direction is better
 
 
@@ -117,8 +116,9 @@ def run_arena(plan: ArenaPlan, path: Path, execution: Execution = Execution()) -
             failures += results.failures
             for name, own in trainings.items():
                 found = [result for one in own if (result := results.get(one)) is not None]
-                outcomes.append(MethodOutcome(bout, name, best.get(name), found))
-        write_tables(path, plan, outcomes)
+                outcomes.append(outcome_of(bout, name, best.get(name), found))
+        write_metrics(path, outcomes)
+        write_bouts(path, plan, outcomes, {name: bool(named.source) for name, named in plan.bouts[0].methods.items()})
     return Arena(path, plan, tuple(failures))
 
 
@@ -131,8 +131,21 @@ class MethodOutcome:
 
     bout: Bout
     method: str
-    tuned: Best | None  # None if it was not tuned
-    results: list[Result]  # one per seed, in the order of the seeds, without failed ones
+    tuned: Row  # how many settings were tried, those found, and which of them are at an edge
+    rows: Sequence[Row]  # measures, one row per seed; without failed seeds
+    results: Sequence[Result] = ()  # of the same seeds
+
+
+def outcome_of(bout: Bout, method: str, tuned: Best | None, results: Sequence[Result]) -> MethodOutcome:
+    """Return the outcome of a method from its results, one per seed."""
+    found: Row = {"tried": 0, "settings": {}, "edges": []}
+    if tuned is not None and bout.search is not None:
+        tried = len(bout.search.candidates(method))
+        found = {"tried": tried, "settings": tuned.settings, "edges": list(tuned.edges)}
+    target = bout.spec.run.target_accuracy
+    where = {"task": bout.task, "cell": bout.cell, "method": method, "target_accuracy": target}
+    rows = [where | {"mode": each.facts["mode"], "seed": each.facts["seed"]} | score(each, target) for each in results]
+    return MethodOutcome(bout, method, found, rows, results)
 
 
 def score(result: Result, target: float) -> Row:
@@ -198,37 +211,11 @@ def verdicts(rows: Mapping[str, Sequence[Row]], measure: str, horizon_s: float) 
     return found
 
 
-def rows_of(outcome: MethodOutcome) -> list[Row]:
-    """Return a row per seed with the measures of one method."""
-    bout, target = outcome.bout, outcome.bout.spec.run.target_accuracy
-    where = {"task": bout.task, "cell": bout.cell, "method": outcome.method}
-    return [
-        {**where, "mode": result.facts["mode"], "seed": result.facts["seed"], "target_accuracy": target}
-        | score(result, target)
-        for result in outcome.results
-    ]
-
-
-def about(outcome: MethodOutcome) -> Row:
-    """Return how one method was tuned."""
-    search, tuned = outcome.bout.search, outcome.tuned
-    return {
-        "tried": len(search.candidates(outcome.method)) if search and tuned else 0,
-        "settings": tuned.settings if tuned else {},
-        "edges": list(tuned.edges) if tuned else [],
-    }
-
-
-def describe_bout(bout: Bout, found: Found) -> Row:
-    """Summarise a bout.
-
-    Args:
-        bout: The bout.
-        found: For each method, how it was tuned and its rows. A method without rows is listed as missing.
-    """
+def describe_bout(bout: Bout, outcomes: Sequence[MethodOutcome]) -> Row:
+    """Summarise a bout. A method without rows is listed as missing."""
     spec, run = bout.spec, bout.spec.run
     assert run.horizon_s is not None
-    rows = {name: own for name, (_, own) in found.items() if own}
+    rows = {one.method: one.rows for one in outcomes if one.rows}
     return {
         "task": bout.task,
         "cell": bout.cell,
@@ -238,17 +225,18 @@ def describe_bout(bout: Bout, found: Found) -> Row:
         "metric": metric_of(spec),
         "target_accuracy": run.target_accuracy,
         "tuning": None if bout.search is None else {"seeds": len(bout.search.seeds), "rungs": bout.search.rungs},
-        "missing": [name for name in found if name not in rows],
+        "missing": [one.method for one in outcomes if not one.rows],
         "methods": [
-            {"method": name, "mode": own[0]["mode"], **found[name][0], **summarise_method(own)}
-            for name, own in rows.items()
+            {"method": one.method, "mode": one.rows[0]["mode"], **one.tuned, **summarise_method(one.rows)}
+            for one in outcomes
+            if one.rows
         ],
         "compared": {measure: verdicts(rows, measure, run.horizon_s) for measure in BETTER},
     }
 
 
-def write_tables(path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome]) -> None:
-    """Write arena.csv and arena_metrics.csv of the available results, and arena.json last to mark completion."""
+def write_metrics(path: Path, outcomes: Sequence[MethodOutcome]) -> None:
+    """Write every evaluation of the available results to arena_metrics.csv."""
     where = ["task", "cell", "method", "seed"]
     every = (
         dict(zip(where, (one.bout.task, one.bout.cell, one.method, result.facts["seed"]), strict=True)) | row
@@ -259,37 +247,32 @@ def write_tables(path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome])
     private = any("noise" in result.facts for one in outcomes for result in one.results)
     heads = [*where, "round", "time_s", *METRICS, *COSTS, *(["epsilon"] if private else [])]
     write_csv(path / "arena_metrics.csv", heads, every)
-    found: list[tuple[Bout, Found]] = [
-        (bout, {one.method: (about(one), rows_of(one)) for one in outcomes if one.bout is bout}) for bout in plan.bouts
-    ]
-    methods = {name: bool(named.source) for name, named in plan.bouts[0].methods.items()}
-    write_bouts(path, plan, found, methods)
 
 
 def write_bouts(
-    path: Path, plan: ArenaPlan, found: Sequence[tuple[Bout, Found]], methods: Mapping[str, bool], **more: object
+    path: Path, plan: ArenaPlan, outcomes: Sequence[MethodOutcome], methods: Mapping[str, bool], **more: object
 ) -> None:
-    """Write arena.csv, then arena.json.
+    """Write arena.csv, and arena.json last to mark completion.
 
     Args:
         path: The folder.
         plan: What was asked for.
-        found: The bouts, each with what ``describe_bout`` takes.
+        outcomes: The outcomes, bout by bout. A bout without any is left out.
         methods: Whether each method is the user's own, by name.
         **more: Other entries of arena.json.
     """
-    rows = [row for _, of_bout in found for _, of_method in of_bout.values() for row in of_method]
-    write_csv(path / "arena.csv", HEADS, rows)
+    write_csv(path / "arena.csv", HEADS, (row for one in outcomes for row in one.rows))
+    bouts = [(bout, own) for bout in plan.bouts if (own := [one for one in outcomes if one.bout is bout])]
     said = {
         "perfeds2": __version__,
         **({"suite": plan.suite} if plan.suite else {}),
-        "tasks": list(dict.fromkeys(bout.task for bout, _ in found)),
+        "tasks": list(dict.fromkeys(bout.task for bout, _ in bouts)),
         "cells": list(plan.cells),
         "methods": list(methods),
         "mine": [name for name, is_own in methods.items() if is_own],
         "seeds": list(plan.seeds),
         "tune": plan.tries,
         **more,
-        "bouts": [describe_bout(bout, own) for bout, own in found],
+        "bouts": [describe_bout(bout, own) for bout, own in bouts],
     }
     write_json(path / "arena.json", said)

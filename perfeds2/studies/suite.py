@@ -24,7 +24,7 @@ from perfeds2.files import read_json, write_atomically, write_text
 from perfeds2.runs.store import Row
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml
-from perfeds2.studies.arena import AT_END, TO_TARGET, write_bouts
+from perfeds2.studies.arena import AT_END, TO_TARGET, MethodOutcome, write_bouts
 from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_plan
 
 if TYPE_CHECKING:
@@ -259,28 +259,28 @@ def merge_submissions(folder: Path, out: Path) -> None:
         if (other := names.setdefault(one.method, path)) != path:
             raise InputError(f"{other} and {path} both have {one.method}; give each method its own name.")
     plan = plan_suite(found[files[0]].suite, {}, methods=["PerFedS2"])
-    rows = {
-        (bout.task, bout.cell): {
-            one.method: (
-                {"tried": own.tried, "settings": own.settings, "edges": own.edges},
-                _rows(plan, bout, own, one, path),
-            )
-            for path, one in found.items()
-            for own in one.bouts
-            if (own.task, own.cell) == (bout.task, bout.cell)
-        }
+    outcomes = [
+        MethodOutcome(
+            bout,
+            one.method,
+            own.model_dump(include={"tried", "settings", "edges"}),
+            _rows(plan, bout, own, one, path),
+        )
         for bout in plan.bouts
-    }
+        for path, one in found.items()
+        for own in one.bouts
+        if (own.task, own.cell) == (bout.task, bout.cell)
+    ]
+    known = [(bout.task, bout.cell) for bout in plan.bouts]
     for path, one in found.items():
         places = [(own.task, own.cell) for own in one.bouts]
-        wrong = next((place for place in places if place not in rows or places.count(place) > 1), None)
+        wrong = next((place for place in places if place not in known or places.count(place) > 1), None)
         if wrong is not None:
             raise InputError(f"{path} has {wrong[0]} on {wrong[1]} twice, or suite {one.suite} does not have it.")
-    met = [(bout, own) for bout in plan.bouts if (own := rows[bout.task, bout.cell])]
     out.mkdir(parents=True, exist_ok=True)
     submissions = [one.model_dump(include={"method", "perfeds2", "source", "key"}) for one in found.values()]
     methods = {one.method: bool(one.source) for one in found.values()}
-    write_bouts(out, plan, met, methods, submissions=submissions)
+    write_bouts(out, plan, outcomes, methods, submissions=submissions)
 
 
 def _rows(plan: ArenaPlan, bout: Bout, own: SubmittedBout, of: Submission, path: Path) -> list[Row]:
