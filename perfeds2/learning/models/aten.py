@@ -337,12 +337,45 @@ def _one_layer(
     return out, end
 
 
-OF_JAX = """arange bitwise_and bitwise_not bitwise_or cos exp flip floor log log1p logical_and logical_not logical_or maximum
-    minimum reciprocal remainder round sign sin sqrt tanh where"""
-OF_PYTHON = "mul pow eq ne lt le gt ge neg getitem floordiv mod"
+SAME_NAME: tuple[Any, ...] = (
+    jnp.arange,
+    jnp.bitwise_and,
+    jnp.bitwise_not,
+    jnp.bitwise_or,
+    jnp.cos,
+    jnp.exp,
+    jnp.flip,
+    jnp.floor,
+    jnp.log,
+    jnp.log1p,
+    jnp.logical_and,
+    jnp.logical_not,
+    jnp.logical_or,
+    jnp.maximum,
+    jnp.minimum,
+    jnp.reciprocal,
+    jnp.remainder,
+    jnp.round,
+    jnp.sign,
+    jnp.sin,
+    jnp.sqrt,
+    jnp.tanh,
+    jnp.where,
+    operator.mul,
+    operator.pow,
+    operator.eq,
+    operator.ne,
+    operator.lt,
+    operator.le,
+    operator.gt,
+    operator.ge,
+    operator.neg,
+    operator.getitem,
+    operator.floordiv,
+    operator.mod,
+)
 ATEN: Mapping[str, Callable[..., PyTree]] = {
-    **{name: getattr(jnp, name) for name in OF_JAX.split()},
-    **{name: getattr(operator, name) for name in OF_PYTHON.split()},
+    **{function.__name__: function for function in SAME_NAME},
     **dict.fromkeys(("div", "truediv"), operator.truediv),
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), operator.matmul),
     **dict.fromkeys(("alias", "clone", "lift_fresh_copy"), lambda x: x),
