@@ -105,8 +105,11 @@ class Setup:
 
     @property
     def rounds(self) -> int:
-        assert self.spec.run.rounds is not None
-        return self.spec.run.rounds
+        """Return how many rounds the server closes. A cloud merges as many rounds of its edges, or a few more."""
+        rounds, cells = self.spec.run.rounds, self.spec.cells
+        assert rounds is not None
+        merged = (cells.edge_rounds or 1) * (cells.cloud_quorum or self.ues) if self.is_cloud else 1
+        return -(-rounds // merged)
 
     @property
     def name(self) -> str:

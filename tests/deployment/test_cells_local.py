@@ -26,7 +26,7 @@ TOLD = {"devices": 4, "cells": 2, "edge-rounds": 2, "quorum": 1}
 def test_a_killed_edge_and_a_killed_cloud_go_on_and_the_simulator_agrees(tmp_path):
     """Updates are clipped at both levels, so that the replay has to do that, too."""
     out, killed = tmp_path / "run", {}
-    setup = Setup.from_texts(TOLD | {"rounds": 6, "slow": "0=0.1,1=0.1,2=0.1,3=0.1", "norm-bound": 0.05})
+    setup = Setup.from_texts(TOLD | {"rounds": 6 * 2 * 2, "slow": "0=0.1,1=0.1,2=0.1,3=0.1", "norm-bound": 0.05})
 
     def kill(_status):
         for folder, first in ((out, 2), (out / "edges" / "1", 5)):
@@ -72,6 +72,14 @@ def test_a_killed_edge_and_a_killed_cloud_go_on_and_the_simulator_agrees(tmp_pat
 def test_what_does_not_fit_cells_is_refused_in_a_sentence(given, said):
     with pytest.raises(InputError, match=said):
         Setup.from_texts(TOLD | given)
+
+
+def test_rounds_count_those_of_all_edges_as_in_the_simulator():
+    """κ₂ = 2: a cloud round of one or two edges merges two or four of their rounds."""
+    assert Setup.from_texts(TOLD | {"rounds": 24}).rounds == 6
+    assert Setup.from_texts(TOLD | {"rounds": 25}).rounds == 7
+    assert Setup.from_texts(TOLD | {"rounds": 24, "cloud-quorum": 1, "cloud-staleness": 3}).rounds == 12
+    assert Setup.from_texts(TOLD | {"rounds": 24, "cells": None, "edge-rounds": None}).rounds == 24
 
 
 def test_each_edge_has_its_own_part_of_the_devices():
