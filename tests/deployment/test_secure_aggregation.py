@@ -181,6 +181,26 @@ def test_a_device_killed_in_a_step_does_not_stop_the_round(secure, sums, schedul
 
 
 @ROUNDS
+def test_doubled_answers_count_once(secure, sums, monkeypatch, schedule):
+    """Those of every step: a member that dies makes the server ask for seeds and shares."""
+    made, kinds = secure(rounds=1, quorum=6, schedule=schedule), set()
+    take = type(made.broker).take.__get__(made.broker)
+
+    def twice(topic, data, retain):
+        kinds.update(kind for kind in ("words", "seeds", "shares") if "/reply/" in topic and kind.encode() in data)
+        for _ in range(2 if "/reply/" in topic else 1):
+            take(topic, data, retain)
+
+    monkeypatch.setattr(made.broker, "take", twice)
+    while made.federation.summing is None:
+        made.step()
+    made.devices[2].link.kill()
+    made.run()
+    assert kinds == {"words", "seeds", "shares"}
+    assert sums == [5]
+
+
+@ROUNDS
 @pytest.mark.parametrize("meanwhile", ["uploads", "confirms", "leaves"])
 def test_no_upload_comes_after_its_member_counts_as_gone(secure, sums, schedule, meanwhile):
     """A member that takes too long is asked to cancel. It is gone once it has confirmed, or left."""

@@ -122,6 +122,20 @@ def test_a_late_upload_stays_hidden_while_another_is_missing():
     assert stats.chisquare(np.bincount(shown.view(np.uint8), minlength=256)).pvalue > 0.01
 
 
+@pytest.mark.usefixtures("same_seeds")
+def test_members_in_league_with_the_server_learn_the_sum_of_the_others_and_no_more():
+    """They know their own updates and all masks but that between the other two. Of one other, they would know all."""
+    made = Round(4, size=20_000)
+    seeds = unlocked(dict(enumerate(made.uploads)))
+    assert seeds is not None
+    shown = {}
+    for other in (1, 3):
+        masks = {(other, each): made.pairs[each][other].mask for each in (0, 2)}
+        shown[other] = unmasked({other: made.uploads[other].words}, seeds, masks)
+        assert stats.chisquare(np.bincount(shown[other].view(np.uint8), minlength=256)).pvalue > 0.01
+    np.testing.assert_array_equal(shown[1] + shown[3], made.words[1] + made.words[3])
+
+
 def test_fewer_than_t_shares_fit_every_secret():
     """Whatever the secret, some last share would complete the t − 1 shares to it: they exclude nothing."""
     threshold = 3

@@ -1,5 +1,6 @@
 """Are ε and its assumptions shown wherever results are: simulate, tables, curves, the front of a sweep, and a plan?"""
 
+import json
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -49,6 +50,13 @@ def test_simulate_prints_the_loss_of_the_worst_and_the_median_ue_without_trainin
     assert "worst ε of a UE" in shown
     assert ASSUMPTIONS[:30] in shown
     assert "too large for this fleet" in shown
+
+
+def test_noise_on_the_digits_is_ten_times_as_long_as_an_upload(tmp_path):
+    more = ("--algorithms", "FedAvgS2", "--rounds", "3", "--clip", "1", "--dp-noise", "1", "--quorum", "5")
+    assert told("simulate", *more, "--out", str(tmp_path / "a"))[0] == 0
+    found = json.loads((tmp_path / "a" / "summary.json").read_text())["algorithms"][0]
+    assert found["noise_to_clip"]["mean"] == pytest.approx(9.8, abs=0.05)  # √2410 / 5
 
 
 def test_a_sweep_over_noise_has_a_front_of_time_and_privacy(tmp_path):
