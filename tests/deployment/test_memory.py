@@ -139,7 +139,7 @@ def check_memory(made):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["SCAFFOLD", "FedDyn", "pFedMe", "Ditto", "APFL", "FedRep", "FedPer"])
+@pytest.mark.parametrize("name", ["SCAFFOLD", "FedDyn", "Ditto", "APFL", "FedRep"])
 def test_devices_keep_what_the_simulators_ues_keep(tmp_path, name):
     made = world(tmp_path, algorithm=name, **SMALL)
     made.run()
@@ -151,9 +151,8 @@ def test_devices_keep_what_the_simulators_ues_keep(tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("FedAsync", marks=pytest.mark.slow), "AsyncFedED"])
-def test_a_server_has_the_models_that_updates_began_with_and_no_others(tmp_path, name):
-    made = world(tmp_path, algorithm=name, **SMALL | {"rounds": 15})
+def test_a_server_has_the_models_that_updates_began_with_and_no_others(tmp_path):
+    made = world(tmp_path, algorithm="FedAsync", **SMALL | {"rounds": 15})
     while made.federation.round < made.setup.rounds:
         made.step()
         assert len(made.federation.shelf) <= made.setup.ues + 1
@@ -162,7 +161,7 @@ def test_a_server_has_the_models_that_updates_began_with_and_no_others(tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "seed"), [("SCAFFOLD", 0), ("Ditto", 1), ("FedAsync", 2)])
+@pytest.mark.parametrize(("name", "seed"), [("SCAFFOLD", 0), ("FedAsync", 2)])
 def test_memories_survive_kills_of_devices_server_and_broker(tmp_path, name, seed):
     made = world(tmp_path, algorithm=name, **SMALL | {"rounds": 40})
     survive_kills(made, seed, 30)
