@@ -69,6 +69,16 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache entry")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let one process compile the clock's loops for all workers; each would compile them otherwise."""
+    if not hasattr(session.config, "workerinput") and session.config.getoption("numprocesses", None):
+        from perfeds2.timeline.fast import loading
+
+        folder = loading._folder()
+        if folder is not None and not loading._ready(folder, True).exists():
+            loading._start_compiling(folder)
+
+
 def pytest_collection_finish() -> None:
     """Run the garbage collector less often and skip imported objects, because tracing makes many objects."""
     gc.freeze()

@@ -75,29 +75,32 @@ def start(task: Any, script: Any, learner: Any, seed: int) -> Any:
     return as_state(structures, [np.full(leaf.shape, seed, leaf.dtype) for leaf in jax.eval_shape(leaves)])
 
 
-def advance(_: Any, state: Any, begin: int, end: int, rows: int | None = None) -> Any:
+def advance(prepared: Any, state: Any, begin: int, end: int, rows: int | None = None) -> Any:
     """Rounds of one training. Only this many rows of its shelf matter: beside others it is longer than alone."""
+    steps = float(prepared.known.alpha) + float(prepared.known.beta)
     shelf = {id(leaf) for leaf in jax.tree.leaves(state.shelf)}
     leaves, structure = jax.tree.flatten(state)
     most = [rows if id(leaf) in shelf else None for leaf in leaves]
     leaves = [np.asarray(leaf) for leaf in leaves]
     for version in range(begin, end):
-        told = version + np.sin(
-            sum(float(leaf[:m].mean() if m else leaf.mean()) for leaf, m in zip(leaves, most, strict=True))
-        )
+        means = (leaf[:m].mean(dtype=np.float64) for leaf, m in zip(leaves, most, strict=True))
+        told = version + np.sin(steps + sum(means))
         leaves = [(0.9 * leaf + told).astype(leaf.dtype) for leaf in leaves]
     return as_state([structure], leaves)
 
 
 def advance_together(state: Any, script: Any, known: Any, begin: Any, end: Any, *_: Any, **__: Any) -> Any:
-    del script, known
+    del script
     lanes = [jax.tree.map(lambda leaf, number=number: leaf[number], state) for number in range(len(begin))]
-    rounds = zip(lanes, begin.tolist(), end.tolist(), strict=True)
-    return stack([advance(None, lane, first, last, rows=1) for lane, first, last in rounds])
+    steps = [
+        SimpleNamespace(known=SimpleNamespace(alpha=a, beta=b)) for a, b in zip(known.alpha, known.beta, strict=True)
+    ]
+    rounds = zip(steps, lanes, begin.tolist(), end.tolist(), strict=True)
+    return stack([advance(step, lane, first, last, rows=1) for step, lane, first, last in rounds])
 
 
-def advance_at_once(_: Any, state: Any, begin: int, end: int) -> Any:
-    return advance(_, state, max(begin, end - 1), end)
+def advance_at_once(prepared: Any, state: Any, begin: int, end: int) -> Any:
+    return advance(prepared, state, max(begin, end - 1), end)
 
 
 def as_state(structures: list[Any], leaves: list[np.ndarray]) -> Any:

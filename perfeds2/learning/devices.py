@@ -25,6 +25,7 @@ def side_by_side(mesh: Mesh | None, job: Callable[..., PyTree], given: PyTree, r
     return jax.shard_map(jobs, mesh=mesh, in_specs=specs, out_specs=share, check_vma=False)(given, *rows)
 
 
+@jax.jit  # one program, not one for each shape
 def stack(trees: Sequence[PyTree]) -> PyTree:
     """Stack the arrays of several trees along a new first axis. Shorter arrays are padded with zeros at their end."""
 

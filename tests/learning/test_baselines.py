@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from twins import World, fedasync, fedavg, fedper, fedprox
+from twins import World, fedasync, fedavg, fedprox
 from twins_baselines import TWINS_OF_BASELINES, fedasmu, feddyn, fednova, refl
 
 from perfeds2.learning.datasets import digits
@@ -98,20 +98,8 @@ def test_feddyn_without_its_server_is_fedavg_at_mu_zero_and_begins_as_fedprox():
     assert_close(flat(once.params), fedprox(replace(WORLD, line=ONCE), mu=0.5)[0])
 
 
-@pytest.mark.slow
-def test_lg_fedavg_of_a_network_with_one_layer_is_fedavg():
-    task = replace(TASK, model=MLP((64, 10)))
-    state = trained(LGFedAvg(), task=task)
-    assert state.memory == {}
-    assert_close(flat(state.params), fedavg(replace(WORLD, task=task))[0])
-
-
-@pytest.mark.slow
-def test_fedbabu_and_fedper_agree_below_the_head_while_every_head_is_new():
-    """With one step in the first job of every UE."""
-    state = trained(METHODS["FedBABU"](), ONCE, local_steps=1)
-    model, _ = fedper(replace(WORLD, line=ONCE, steps=1))
-    assert_close(flat(state.params), model)
+def test_lg_fedavg_of_a_network_with_one_layer_keeps_nothing():
+    assert not LGFedAvg().withheld(MLP((64, 10)).init(jax.random.key(0)))
 
 
 @pytest.mark.slow
@@ -151,7 +139,6 @@ def test_fedasmu_learns_its_controls():
     assert_close(flat(trained(FedASMU(control_step=3.0)).params), model)
 
 
-@pytest.mark.slow
 def test_numbers_of_steps_differ_and_matter():
     assert np.abs(fednova(WORLD)[0] - fedavg(WORLD)[0]).max() > 1e-3
     assert np.abs(feddyn(WORLD)[0] - fedavg(WORLD)[0]).max() > 1e-3
@@ -173,7 +160,6 @@ def test_a_job_takes_as_long_as_it_computes():
     assert samples == dict.fromkeys(TWINS_OF_BASELINES, 8) | {"FedALA": 16, "MOON": 16}
 
 
-@pytest.mark.slow
 def test_a_normalised_layer_is_what_it_says():
     """Of (1, 3): mean 2, deviation 1."""
     model = MLP((2, 2, 1), activation=lambda x: x, normalised=True)
@@ -185,4 +171,4 @@ def test_a_normalised_layer_is_what_it_says():
         "norm1.scale": jnp.array([2.0, 3.0]),
         "norm1.shift": jnp.array([0.5, 0.0]),
     }
-    assert_close(model(params, jnp.array([[1.0, 3.0]])), [[-1.5 + 30.0]], 1e-4)
+    assert_close(jax.jit(model)(params, jnp.array([[1.0, 3.0]])), [[-1.5 + 30.0]], 1e-4)

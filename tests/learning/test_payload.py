@@ -33,10 +33,10 @@ def test_four_bits_by_hand():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("bits", [4, 16])
 def test_nothing_is_wrong_in_the_mean_and_by_at_most_a_step(bits):
     upload = {"a": jax.random.normal(KEY, (40,)), "b": jax.random.normal(jax.random.key(4), (3, 5)) * 1e-3}
-    read = jax.vmap(lambda key: quantised(key, upload, bits))(jax.random.split(jax.random.key(5), 2000))
+    read = jax.jit(jax.vmap(lambda key: quantised(key, upload, bits)))(jax.random.split(jax.random.key(5), 2000))
     for name, array in upload.items():
         step = float(jnp.abs(array).max()) / (2 ** (bits - 1) - 1)
         assert float(jnp.abs(read[name] - array).max()) <= step * (1 + 1e-3)
@@ -48,8 +48,8 @@ def test_nothing_is_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [4, 8])
-def test_the_twin_sends_the_same(bits):
+def test_the_twin_sends_the_same():
+    bits = 8
     upload = {"b": jax.random.normal(KEY, (30, 7)), "a": jax.random.normal(jax.random.key(9), (11,))}
     one, two = quantised(KEY, upload, bits), sent_in_few_bits(upload, KEY, bits)
     for name in upload:
@@ -99,7 +99,7 @@ def test_fewer_bits_that_control_variates_would_not_hear_of_are_refused():
 
 @pytest.mark.slow
 def test_fewer_bits_give_more_rounds_and_still_learn():
-    settings = {"algorithms": ["FedAvgS2"], "seeds": [0], "horizon_s": 2.0, "bandwidth_hz": 2e5}
+    settings = {"algorithms": ["FedAvgS2"], "seeds": [0], "ues": 6, "horizon_s": 1.5, "bandwidth_hz": 2e5}
     full, short = (compare(**settings, bits=bits) for bits in (32, 8))
     (full_row,), (short_row,) = full.summary["algorithms"], short.summary["algorithms"]
     assert short_row["rounds"]["mean"] > 2 * full_row["rounds"]["mean"]

@@ -62,7 +62,6 @@ def test_replay_matches_with_local_steps_and_another_optimiser():
     for learner in (
         Learner(FedProx(0.3), batch=8, local_steps=3),
         Learner(PerFed(0.1, "fo"), batch=8, merge=Optax(optax.adam(0.01))),
-        Learner(PerFed(0.1, "hf"), batch=8),
     ):
         assert_close(replay(TASK, line, learner, seed=3), replay_slowly(TASK, line, learner, seed=3), 1e-5)
 
@@ -77,8 +76,8 @@ def test_participants_side_by_side_give_the_same_as_one_after_the_other(monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quorum", [2, 5])
-def test_few_plain_gradients_of_a_wide_network_written_out_are_those_of_the_loop_bitwise(quorum, monkeypatch):
+def test_few_plain_gradients_of_a_wide_network_written_out_are_those_of_the_loop_bitwise(monkeypatch):
+    quorum = 3
     learner, line = Learner(FedAvg(), beta=0.1, batch=8), timeline(Protocol(quorum, 2))
     in_a_loop = replay(TASK, line, learner)
     monkeypatch.setattr(module, "WIDE", 1)
@@ -150,14 +149,19 @@ def test_local_steps_upload_the_sum_of_the_steps_gradients():
     merged = replay(task, line, learner)
     key = jax.random.fold_in(jax.random.key(0), 1)
     first = task.model.init(jax.random.fold_in(jax.random.key(0), 0))
+
+    @jax.jit
+    def stepped(w, x, y):
+        gradient = jax.grad(lambda v: mean_loss(task.model, v, x, y))(w)
+        return jax.tree.map(lambda a, g: a - 0.2 * g, w, gradient)
+
     models = []
     for ue in range(2):
         own = jax.random.fold_in(jax.random.fold_in(key, ue), 0)
         x, y = task.data.batches(own, jnp.asarray(ue), (3, 1, 8))
         w = first
         for step in range(3):
-            gradient = jax.grad(lambda v: mean_loss(task.model, v, x[step, 0], y[step, 0]))(w)  # noqa: B023
-            w = jax.tree.map(lambda a, g: a - 0.2 * g, w, gradient)
+            w = stepped(w, x[step, 0], y[step, 0])
         models.append(w)
     assert_close(merged, jax.tree.map(lambda a, b: (a + b) / 2, *models))
 
@@ -208,7 +212,7 @@ def test_job_noise_belongs_to_the_ue_and_the_version_not_to_the_round():
     stale=st.sampled_from(["restart", "wait", "ignore"]),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_shelf_is_never_too_short_and_never_overwritten_too_soon(n, seed, bound, stale, data):
     """Writing version numbers instead of weights, every merge reads the version it needs."""
     quorum = data.draw(st.integers(1, n))
@@ -288,8 +292,8 @@ def test_generated_data_cost_no_memory_per_ue():
 
 @pytest.mark.slow
 def test_synthetic_is_learned():
-    line = simulate(Cell.draw(6, 0), Protocol(6), payload_bits=1e5, samples=60, rounds=150)
-    learner = Learner(FedAvg(), beta=0.3, batch=20)
+    line = simulate(Cell.draw(6, 0), Protocol(6), payload_bits=1e5, samples=60, rounds=50)
+    learner = Learner(FedAvg(), beta=0.5, batch=8)
     points = evaluation_points(line, about=1)
     losses = [t.values[-1]["train_loss"] for t in train(synthetic(6, 3, 0), line, learner, points)]
     assert losses[-1] < 0.7 * losses[0]

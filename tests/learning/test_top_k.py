@@ -25,8 +25,9 @@ from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import load_checkpoint, save_checkpoint
-from perfeds2.spec.build import check
+from perfeds2.spec.build import check, make_learner
 from perfeds2.spec.cells import model_bits, upload_bits
+from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -92,9 +93,10 @@ def test_replay_agrees_with_a_twin_in_numpy():
 @pytest.mark.slow
 def test_all_of_the_numbers_is_no_compression_to_the_last_bit():
     plain = replay(TASK, LINE, PLAIN)
-    settings = {"algorithms": ["FedAvgS2"], "seeds": [0], "ues": 6, "horizon_s": 0.3}
-    one, two = compare(**settings), compare(**settings, top_k=1.0)
-    assert one.metrics.equals(two.metrics)
+    one, two = (spec_from(algorithms=["FedAvgS2"], **more) for more in ({}, {"top_k": 1.0}))
+    assert make_learner(one, "FedAvgS2", ALGORITHMS["FedAvgS2"]) == make_learner(
+        two, "FedAvgS2", ALGORITHMS["FedAvgS2"]
+    )
     # Also where it is not recognised beforehand, but for the order in which a round is added up:
     state = final(replace(PLAIN, top_k=1.0))
     np.testing.assert_allclose(flat(state.params), flat(plain), atol=1e-6)
@@ -154,12 +156,11 @@ def test_side_by_side_and_together_is_the_same_as_alone(monkeypatch, tmp_path):
     np.testing.assert_allclose(flat(final(TENTH).unsent), flat(stand[0].state.unsent), atol=1e-5)
 
 
-@pytest.mark.slow
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=8, max_size=8), st.integers(1, 8))
-@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=8, max_size=8), st.sampled_from([1, 3, 8]))
+@settings(max_examples=40, deadline=None)
 def test_no_number_that_is_left_out_is_larger_than_one_that_is_sent(numbers, count):
     upload = np.array(numbers, np.float32)
-    sent = np.asarray(largest({"a": jnp.asarray(upload)}, count)["a"])
+    sent = np.asarray(jax.jit(largest, static_argnums=1)({"a": upload}, count)["a"])
     left = upload - sent
     assert np.count_nonzero(sent) <= count
     assert (left[sent != 0] == 0).all()
@@ -180,7 +181,7 @@ def test_what_bears_no_compression_says_so():
 
 @pytest.mark.slow
 def test_shorter_uploads_give_more_rounds_and_still_learn():
-    settings = {"algorithms": ["FedAvgS2"], "seeds": [0], "horizon_s": 2.0, "bandwidth_hz": 2e5}
+    settings = {"algorithms": ["FedAvgS2"], "seeds": [0], "ues": 6, "horizon_s": 1.5, "bandwidth_hz": 2e5}
     full, short = (compare(**settings, top_k=share).summary["algorithms"][0] for share in (1.0, 0.1))
     assert short["rounds"]["mean"] > 3 * full["rounds"]["mean"]
     assert short["train_loss_personal"]["mean"] < full["train_loss_personal"]["mean"]

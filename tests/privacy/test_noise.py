@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from in_numpy import train_in_numpy
 
 from perfeds2 import Cell, FedBuff, Learner, Mean, Protocol, compare, privacy_loss, simulate, spec_from, synthetic
 from perfeds2.errors import InputError
@@ -183,8 +184,8 @@ def test_weights_above_one_are_refused():
 
 
 @pytest.mark.parametrize("bands", [1, 3])
-@pytest.mark.slow
-def test_epsilon_holds_exactly_for_the_worst_ue_of_every_algorithm(bands):
+def test_epsilon_holds_exactly_for_the_worst_ue_of_every_algorithm(bands, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     found = compare(
         task="synthetic", ues=6, algorithms=["FedAvgS2", "FedAvg-SYN"], seeds=[0], rounds=8, clip=1.0,
         epsilon=3.0, delta=1e-6, dp_bands=bands,

@@ -29,7 +29,7 @@ NINE: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def nine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "nine"
-    return compare(**SMALL, **NINE, out=folder), folder
+    return compare(**SMALL | {"seeds": (1,)}, **NINE, out=folder), folder
 
 
 def test_all_nine_meet_the_same_horizon_and_initial_weights(nine):
@@ -76,20 +76,13 @@ def test_the_folder_has_the_contracts_files(nine):
     assert json.loads((folder / "summary.json").read_text()) == json.loads(json.dumps(comparison.summary))
 
 
-def test_the_same_spec_gives_the_same_bytes(nine, tmp_path):
-    _, folder = nine
-    compare(**SMALL, **NINE, out=tmp_path / "again")
-    for name in ("metrics.csv", "ue_metrics.csv", "timeline.npz", "model.safetensors", "summary.json", "spec.toml"):
-        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes(), name
-
-
 def test_per_ue_rows_average_to_the_final_metrics(nine):
     comparison, _ = nine
-    per_ue = [row for row in comparison.ue_rows if (row["algorithm"], row["seed"]) == ("PerFedS2", 0)]
-    final = [row for row in comparison.rows if (row["algorithm"], row["seed"]) == ("PerFedS2", 0)][-1]
+    per_ue = [row for row in comparison.ue_rows if row["algorithm"] == "PerFedS2"]
+    final = [row for row in comparison.rows if row["algorithm"] == "PerFedS2"][-1]
     for name in ("train_loss", "test_accuracy_personal"):
         assert np.mean([row[name] for row in per_ue]) == pytest.approx(final[name], rel=1e-6)
-    assert sum(row["merges"] for row in per_ue) == comparison.timelines["PerFedS2", 0].ues.size
+    assert sum(row["merges"] for row in per_ue) == comparison.timelines["PerFedS2", 1].ues.size
 
 
 class KilledError(Exception):
@@ -113,7 +106,7 @@ def test_a_run_stopped_at_any_evaluation_ends_with_the_same_bytes(tmp_path, monk
 
         return watch
 
-    for stop in range(1, calls + 1, 2):
+    for stop in (1, 6, 8, calls):
         folder = tmp_path / f"stopped-{stop}"
         with pytest.raises(KilledError):
             compare(**settings, out=folder, watch=killed_after(stop))
@@ -151,7 +144,9 @@ def test_a_folder_with_a_different_run_is_refused(tmp_path):
         open_folder(tmp_path / "other", resolve({}))
 
 
-def test_an_own_algorithm_is_compared_with_the_papers():
+def test_an_own_algorithm_is_compared_with_the_papers(monkeypatch):
+    train_in_numpy(monkeypatch.setattr, traced=True)
+
     def nearest_first(uplink):
         """All band to the UE with the best signal, a little to all others."""
         bandwidth = (uplink.bits > 0) * 0.1 * uplink.bandwidth_hz / uplink.bits.size

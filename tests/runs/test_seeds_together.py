@@ -1,6 +1,7 @@
 """Is a comparison the same when its seeds are trained together, as a GPU does it?"""
 
 import pytest
+from in_numpy import train_in_numpy
 
 from perfeds2 import compare
 from perfeds2.runs import trainer
@@ -13,6 +14,11 @@ from perfeds2.spec.resolve import spec_from
 pytestmark = pytest.mark.slow
 
 SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "algorithms": ("FedAvgS2",)}
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
 
 
 def assert_close(ours, theirs):
@@ -33,6 +39,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.usefixtures("untrained")
 def test_seeds_together_go_on_after_a_kill(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "CHECKPOINT_EVERY_S", 0.0)
     whole = compare(**SETTINGS, seeds=(0, 1), together=True)
@@ -53,6 +60,7 @@ def test_seeds_together_go_on_after_a_kill(tmp_path, monkeypatch):
     assert_close(again.rows, whole.rows)
 
 
+@pytest.mark.usefixtures("untrained")
 def test_without_enough_memory_half_of_the_seeds_are_trained_at_a_time(monkeypatch):
     import jax
 
@@ -69,6 +77,7 @@ def test_without_enough_memory_half_of_the_seeds_are_trained_at_a_time(monkeypat
     assert again.rows == whole.rows
 
 
+@pytest.mark.usefixtures("untrained")
 def test_settings_of_one_shape_are_trained_together_from_one_timeline(tmp_path, monkeypatch):
     names = ("FedAvgS2", "PerFedS2")
     specs = [spec_from(**SETTINGS | {"algorithms": names, "beta": beta, "seeds": (0, 1)}) for beta in (0.05, 0.1)]
@@ -83,5 +92,7 @@ def test_settings_of_one_shape_are_trained_together_from_one_timeline(tmp_path, 
     alone = run_all(trainings, Store(None), Workers(together=False))
     for one in trainings:
         assert_close(together[one].rows, alone[one].rows)
+        first, *others = (other for other in trainings if (other.algorithm, other.seed) == (one.algorithm, one.seed))
+        assert all(alone[first].rows[-1] != alone[other].rows[-1] for other in others)  # β counts
         assert together[one].group
         assert not alone[one].group

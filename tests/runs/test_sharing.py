@@ -125,14 +125,17 @@ def test_a_command_that_may_share_its_gpu_does_not_take_all_of_it(asked, told, m
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What one process leaves."""
+    """What one process leaves; this file's tests train in NumPy from now on."""
     out = tmp_path_factory.mktemp("alone") / "run"
-    compare(**SETTINGS, algorithms=TWO, together=True, out=out)
-    return out
+    with pytest.MonkeyPatch.context() as patch:
+        train_in_numpy(patch.setattr)
+        compare(**SETTINGS, algorithms=TWO, together=True, out=out)
+        yield out
 
 
 @pytest.mark.slow
-def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(alone, tmp_path):
+def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(alone, tmp_path, monkeypatch):
+    monkeypatch.setenv(in_numpy.PAUSE_S, "0.1")  # so that one is killed at work
     before, killed, shares = set(children_of(os.getpid())), [], []
 
     def watch(now):
@@ -200,6 +203,7 @@ def test_a_single_group_that_is_missing_needs_no_other_process(alone, tmp_path, 
 @pytest.mark.parametrize("halves", [False, True])
 def test_a_process_among_others_makes_no_halves(halves, monkeypatch):
     """Then the bytes would depend on when who needed how much memory."""
+    train_in_numpy(monkeypatch.setattr)
 
     def short_of_memory(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")

@@ -153,7 +153,7 @@ def test_the_summary_has_intervals_and_marks_who_never_arrives(whole):
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10**6), groups=st.booleans(), stops=st.lists(st.integers(1, 12), max_size=2))
 def test_tables_do_not_depend_on_order_failures_or_interruptions(whole, tmp_path_factory, seed, groups, stops):
     path, chance = tmp_path_factory.mktemp("sweep") / "again", random.Random(seed)
@@ -299,8 +299,8 @@ def test_on_a_gpu_points_of_equal_shape_are_one_group(monkeypatch):
     assert sorted(one.key for group in groups for one in group) == sorted(one.key for one in every)
 
 
-@pytest.mark.slow
-def test_points_trained_together_get_what_they_get_alone():
+def test_points_trained_together_get_what_they_get_alone(monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     grid = make_grid(nested(SMALL) | {"learning": {"batch": 4, "beta": 0.5}}, {"alpha": [0.05, 0.5], "seed": [0, 1]})
     every = [one for point in grid.points for one in trainings_of(point.spec)]
     both, alone = (run_all(every, Store(None), Workers(together=together)) for together in (True, False))

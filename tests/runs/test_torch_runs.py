@@ -3,13 +3,17 @@
 import importlib.util
 import sys
 
+import jax
 import numpy as np
 import pytest
 from command_line import perfeds2
+from in_numpy import train_in_numpy
 from safetensors.numpy import load_file
 
 from perfeds2 import compare
 from perfeds2.errors import InputError
+from perfeds2.spec.build import model_of
+from perfeds2.spec.resolve import spec_from
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch, which is an extra")
 SMALL = (
@@ -78,9 +82,10 @@ def mine(tmp_path, monkeypatch):
 
 @needs_torch
 @pytest.mark.slow
-def test_a_module_is_trained_resumed_exported_and_loaded_again(mine):
+def test_a_module_is_trained_resumed_exported_and_loaded_again(mine, monkeypatch):
     import torch  # type: ignore[import-not-found]
 
+    train_in_numpy(monkeypatch.setattr, traced=True)
     words = ("compare", "--model", "mine.py:Net", "--task", "digits", *SMALL)
     status, said = perfeds2(*words, "--out", "run")
     assert status == 0, said
@@ -111,9 +116,8 @@ def test_a_module_is_trained_resumed_exported_and_loaded_again(mine):
 @pytest.mark.slow
 @pytest.mark.usefixtures("mine")
 def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
-    small = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 1, "algorithms": ["FedAvgS2"], "beta": 1e-30}
-    models = compare(**small, model="mine.py:ready", seeds=[0, 1]).models
-    one, other = (models["FedAvgS2", seed]["layers.0.weight"] for seed in (0, 1))
+    model = model_of(spec_from(task="digits", model="mine.py:ready"))
+    one, other = (model.init(jax.random.key(seed))["layers.0.weight"] for seed in (0, 1))
     np.testing.assert_array_equal(one, other)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from in_numpy import train_in_numpy
 
 from perfeds2 import compare, errors
 from perfeds2.errors import InputError
@@ -86,8 +87,9 @@ def lines_in(folder: Path) -> list[dict[str, Any]]:
 # ---- once each
 
 
-@pytest.mark.slow
 def test_an_own_tracker_is_told_what_metrics_csv_says_also_when_the_run_was_interrupted(tmp_path, own, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
+
     def refuse(*_):
         raise AssertionError("nothing leaves this machine")
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import perfeds2, told
+from in_numpy import train_in_numpy
 
 from perfeds2 import Task, compare
 from perfeds2.errors import InputError
@@ -104,8 +105,8 @@ def test_a_csv_learns_as_the_page_says(folder, task, more, first, last, words):
     assert words in note
 
 
-@pytest.mark.slow
-def test_a_report_calls_the_metric_by_its_name(folder):
+def test_a_report_calls_the_metric_by_its_name(folder, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
     status, table, _ = told("compare", "--task", "price.csv", "--target", "price", *SHORT[:-1], "--out", "out")
     assert status == 0
     assert "to R² 0.5" in table

@@ -33,8 +33,7 @@ def test_every_schedule_closes_its_rounds(name, unplanned):
         assert line.wasted_share == 0
 
 
-@pytest.mark.parametrize("name", ASKING)
-@pytest.mark.parametrize("unplanned", ["work", "rest"])
+@pytest.mark.parametrize(("name", "unplanned"), [("oort", "work"), *((name, "rest") for name in ASKING)])
 @pytest.mark.slow
 def test_every_schedule_that_asks_for_losses_trains(name, unplanned):
     longer: dict[str, Any] = SMALL | {"rounds": 24}

@@ -1,4 +1,4 @@
-"""Is a plan made, shown, adopted and gone on with? One is trained here; the search itself is in test_plan_search."""
+"""Is a plan made, shown, adopted and gone on with? The search itself is in test_plan_search."""
 
 import shlex
 from collections.abc import Iterator
@@ -7,13 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import in_numpy
+import jax
 import numpy as np
 import pytest
 from command_line import perfeds2, told
 
 from perfeds2 import plan as plan_from_python
 from perfeds2.errors import InputError
+from perfeds2.learning import train
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
 from perfeds2.report.on_paper import PAGE_IN, figure_of
 from perfeds2.report.plan import (
@@ -26,7 +31,7 @@ from perfeds2.report.plan import (
     write_plan,
 )
 from perfeds2.report.tables import Span
-from perfeds2.runs import pool
+from perfeds2.runs import pool, trainer
 from perfeds2.runs.folder import alone
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
 from perfeds2.studies import plan as module
@@ -44,13 +49,27 @@ SEARCH = {
     "bandwidth": ["equal_share"],
     "schedule": ["first"],
 }
-ASKED: dict[str, Any] = {"search": SEARCH, "horizon_s": 4.0, "check": True}
+ASKED: dict[str, Any] = {"search": SEARCH, "horizon_s": 1.0, "check": True}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_looks() -> Iterator[None]:
+    """Nothing is compiled: a model knows only how many rounds it was trained, and is the better the more they are."""
+
+    def advance(_: object, state: Any, __: int, end: int) -> Any:
+        return jax.tree.map(lambda leaf: jax.device_put(np.full(leaf.shape, end, leaf.dtype)), state)
+
+    def evaluate(task: Task, params: Any, *_: object) -> dict[str, np.ndarray]:
+        done = np.full(task.ues, np.mean([np.mean(leaf) for leaf in jax.tree.leaves(params)]))
+        return {name: done / (9 + done) if "accuracy" in name else 1 / (1 + done) for name in METRICS}
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "Trials", partial(Trials, evaluations=20))
+        in_numpy.train_in_numpy(patch.setattr)
+        for where in (train, trainer):
+            patch.setattr(where, "start", lambda task, script, learner, _: in_numpy.start(task, script, learner, 0))
+            patch.setattr(where, "evaluate", evaluate)
+        patch.setattr(train, "advance", advance)
         yield
 
 
@@ -195,7 +214,7 @@ def test_nothing_is_trained_twice(plan: Plan, out: Path, monkeypatch: pytest.Mon
     with pytest.raises(InputError, match="already holds a different plan"):
         plan_from_python(out=out, **ASKED | {"keep": 0.8}, **SMALL)
     space, request = module.read_request(out)
-    assert (request.check, request.horizon_s, space.axes["quorum"]) == (True, 4.0, (2, 3))
+    assert (request.check, request.horizon_s, space.axes["quorum"]) == (True, 1.0, (2, 3))
     assert space.spec.run.seeds == (0, 1)
 
 

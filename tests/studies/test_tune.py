@@ -528,7 +528,7 @@ def poisoned(ues, labels_per_ue, seed):
 @pytest.mark.slow
 def test_the_test_part_is_never_looked_at(tmp_path):
     def scores(task: Any, name: str):
-        base = TINY | {"task": task, "algorithms": ["PerFedS2"], "horizon_s": 1.0, "labels_per_ue": 3}
+        base = TINY | {"task": task, "algorithms": ["PerFedS2"], "horizon_s": 0.5, "labels_per_ue": 3}
         search = make_search(nested(base), {"beta": [0.05, 0.2]}, rungs=2, seeds=2)
         return run_trainings(search, tmp_path / name, Execution(Workers())).table
 

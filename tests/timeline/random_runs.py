@@ -1,9 +1,11 @@
 """Random cells, protocols, schedules and bandwidth policies for the properties of a timeline."""
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
+from functools import cache
 from unittest.mock import patch
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from perfeds2.allocation.bandwidth import Policy, Uplink, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import bandwidth_for_rate
-from perfeds2.timeline.fast.loading import VARIABLE
+from perfeds2.timeline.fast import loading
 from perfeds2.timeline.protocol import Protocol, Stale
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
@@ -23,7 +25,20 @@ STALE: tuple[Stale, ...] = ("restart", "wait", "ignore")
 
 def only(which: str) -> AbstractContextManager[object]:
     """Force one clock: numpy or compiled."""
-    return patch.dict(os.environ, {VARIABLE: which})
+    if which == "compiled":
+        wait_for_the_loops()
+    return patch.dict(os.environ, {loading.VARIABLE: which})
+
+
+@cache
+def wait_for_the_loops() -> None:
+    """Wait for the process that compiles the loops for all workers (``conftest.py``): compiling them again takes longer."""
+    folder = loading._folder()
+    if folder is None or not (folder / "compiling").exists():
+        return
+    began_s = (folder / "compiling").stat().st_mtime
+    while not loading._ready(folder, True).exists() and time.time() - began_s < loading.COMPILING_S:
+        time.sleep(0.1)
 
 
 @dataclass(frozen=True)
