@@ -87,6 +87,7 @@ def test_a_model_whose_loss_is_not_finite_has_no_accuracy(bias, loss):
         assert metrics["test_accuracy"][0] == 1.0
 
 
+@pytest.mark.slow
 def test_pieces_give_what_the_whole_gives():
     """UEs with nothing, one sample, just a piece, one more, and enough to fill the part."""
     counts = np.array([0, 1, 31, 32, 33, 70, 128])

@@ -42,6 +42,7 @@ def test_feddyn_takes_about_forty_lines():
     assert len([line for line in block[1].splitlines() if line.strip()]) <= 45
 
 
+@pytest.mark.slow
 def test_in_its_first_round_feddyn_goes_twice_as_far_as_fedavg(feddyn):
     """g and h are zero at first. One step with all UEs: h/μ is the mean move, and the mean model has moved by it too."""
     first = TASK.model.init(jax.random.fold_in(jax.random.key(np.int32(0)), 0))

@@ -158,6 +158,7 @@ def test_the_share_of_hostile_ues_is_drawn_from_the_seed():
 
 
 @pytest.mark.parametrize("name", [each.partition(":")[0] for each in ATTACKS])
+@pytest.mark.slow
 def test_honest_ues_upload_what_they_would_without_an_attack(name):
     assert np.array_equal(upload(GOOD, attack(name)), upload(GOOD, attack("scale", 0.0)))
     np.testing.assert_allclose(upload(GOOD, attack(name)), upload(GOOD), rtol=1e-5, atol=1e-7)
@@ -183,6 +184,7 @@ def test_noise_is_as_long_as_the_other_attacks_and_has_no_direction(honest):
 
 
 @pytest.mark.parametrize("name", ["sign-flip", "scale", "noise", "proportional"])
+@pytest.mark.slow
 def test_with_a_norm_bound_an_attack_is_exactly_as_long(name):
     assert np.linalg.norm(upload(BAD, attack(name), clip=0.25)) == pytest.approx(0.25, rel=1e-4)
 

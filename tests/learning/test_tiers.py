@@ -112,6 +112,7 @@ def test_fedats_tiers_go_at_their_own_pace_and_no_one_outside_the_chosen_works()
 # ---- against the papers' pseudocode
 
 
+@pytest.mark.slow
 def test_tifl_is_its_papers_pseudocode():
     algorithm, line = made("TiFL", tiers=2, quorum=2)
     assert isinstance(algorithm.schedule, OneTier)
@@ -128,6 +129,7 @@ def compass(steps=8, **settings):
     return algorithm, line, taken, cell.compute_s(steps * 8), expected_sending_s(cell, TASK.payload_bits)
 
 
+@pytest.mark.slow
 def test_fedcompass_is_its_papers_pseudocode():
     algorithm, line, taken, full_s, upload_s = compass()
     assert isinstance(algorithm.schedule, AllTiers)

@@ -209,6 +209,7 @@ def test_pooling_of_any_kind_is_pytorchs(kernel, stride, padded, side, is_larges
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_any_number_of_samples_in_any_shape_is_taken():
     model = converted(nets.Mlp, TWELVE)[1]
     params, x = model.init(jax.random.key(0)), jnp.asarray(samples(TWELVE, 2, 3))
@@ -397,6 +398,7 @@ def fit(module, x):
     return module.eval()
 
 
+@pytest.mark.slow
 def test_a_batch_is_normalised_by_itself_and_later_ones_by_its_statistics():
     (module, model), (x, other) = converted(nets.Normed, PIXELS), samples(PIXELS, 2, 9)
     weights, ours = model.init(jax.random.key(0)), jax.jit(model)

@@ -76,6 +76,7 @@ def test_edges_with_more_ues_weigh_more():
     assert not same(weights, replay(task(), line, learner))
 
 
+@pytest.mark.slow
 def test_one_edge_round_per_cloud_round_with_everybody_is_flat_averaging():
     learner = Learner(FedAvg(), beta=0.1, batch=8)
     line = many_cells([1.0, 2.0, 3.0], Protocol(2), 2, edge_rounds=1, backhaul_s=0.0)
@@ -84,6 +85,7 @@ def test_one_edge_round_per_cloud_round_with_everybody_is_flat_averaging():
     assert_close(replay(task(), line.prefix(18), learner), replay(task(), flat, learner))
 
 
+@pytest.mark.slow
 def test_two_cells_are_two_trainings_until_the_first_cloud_round():
     line, learner = many_cells([1.0, 1.5], Protocol(1, 2), 3, edge_rounds=4), Learner(PerFed(0.1), batch=8)
     before = line.prefix(int(cloud_of(line).rows[0]) - 1)
@@ -99,6 +101,7 @@ def test_two_cells_are_two_trainings_until_the_first_cloud_round():
         assert_close(newest, replay(task(), alone, learner), 1e-7)
 
 
+@pytest.mark.slow
 def test_a_training_continues_from_a_checkpoint_to_the_same_bytes(tmp_path):
     line, learner = uneven(), Learner(PerFed(0.1), batch=8)
     points = evaluation_points(line, every_s=2.0)
@@ -136,6 +139,7 @@ def test_trainings_side_by_side_are_those_of_each_alone():
     assert Lane(task(), plain(np.zeros((1, 1), int), np.zeros((1, 1), int)), learner, []).shape != lanes[0].shape
 
 
+@pytest.mark.slow
 def test_rounds_in_blocks_change_nothing():
     """The form a GPU runs, on the CPU."""
     line, learner = uneven(), Learner(FedAvg(), batch=8)
@@ -145,6 +149,7 @@ def test_rounds_in_blocks_change_nothing():
     assert_close(advance(blocks, start(task(), script, learner, 0), 0, line.rounds).params, expected)
 
 
+@pytest.mark.slow
 def test_staleness_is_that_of_the_edge():
     line, learner = uneven(), Learner(FedAvg(), batch=8, merge=FedAsync())
     assert line.staleness.max() > 2

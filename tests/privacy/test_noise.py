@@ -113,11 +113,13 @@ def test_numbers_are_those_of_box_and_muller_in_double_precision():
     np.testing.assert_allclose(numbers(drawn(key, jnp.int32(7), 2000)), numbers(expected), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_discount_of_stale_uploads_does_not_shrink_the_noise():
     assert TIMELINE.staleness.max() > 0
     np.testing.assert_allclose(moves(learner(merge=FedBuff())), moves(learner(merge=Mean())), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_an_upload_that_is_not_finite_is_left_out():
     np.testing.assert_array_equal(moves(learner(objective=Constant(np.nan))), moves(learner()))
 

@@ -59,6 +59,7 @@ def test_noise_on_the_digits_is_ten_times_as_long_as_an_upload(tmp_path):
     assert found["noise_to_clip"]["mean"] == pytest.approx(9.8, abs=0.05)  # √2410 / 5
 
 
+@pytest.mark.slow
 def test_a_sweep_over_noise_has_a_front_of_time_and_privacy(tmp_path):
     folder = tmp_path / "s"
     more = ("--grid", "dp-noise=0.5,2", "--target-accuracy", "0.01", "--seeds", "1", "--workers", "1")

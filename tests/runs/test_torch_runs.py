@@ -137,6 +137,7 @@ def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_module_that_cannot_be_taken_is_refused_in_a_sentence(name, sentence):
     with pytest.raises(InputError) as refused:
         compare(model=f"mine.py:{name}", rounds=1)
@@ -157,6 +158,7 @@ def test_where_pytorch_is_missing_the_sentence_says_how_to_get_it(mine, monkeypa
         Task.from_torch(lambda: None, np.zeros((8, 2)), np.zeros(8, int), ues=1, labels_per_ue=1, seed=0)
 
 
+@pytest.mark.slow
 def test_no_one_loads_pytorch_or_scipy_who_needs_neither():
     """All that a worker needs, without compiling anything."""
     import subprocess

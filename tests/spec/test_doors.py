@@ -142,6 +142,7 @@ def test_a_tasks_own_defaults_hold_also_where_it_is_not_named(task, labels, targ
     assert spec_from(**({} if task is None else {"task": task}), labels_per_ue=4).task.labels_per_ue == 4
 
 
+@pytest.mark.slow
 def test_every_setting_explains_itself():
     for each in settings():
         assert each.description.endswith("."), each

@@ -257,6 +257,7 @@ def test_the_beginning_of_a_longer_clock_is_the_shorter_one():
     assert len(cut.timelines) == 1
 
 
+@pytest.mark.slow
 def test_the_command_refuses_in_one_sentence(tmp_path: Path):
     for words, expected in (
         (["--keep", "3"], "--keep must be from 0.5 to 1"),

@@ -81,6 +81,7 @@ def submitted(tmp_path_factory):
         yield place
 
 
+@pytest.mark.slow
 def test_merged_submissions_are_the_arena_that_they_came_from(submitted, tmp_path):
     merge_submissions(submitted / "given", tmp_path / "out")
     one, other = (json.loads((path / "arena.json").read_text()) for path in (submitted / "arena", tmp_path / "out"))
@@ -193,6 +194,7 @@ def test_names_on_the_page_are_text(submitted, tmp_path):
     assert "<script>alert(1)" not in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_published_results_are_valid(tmp_path):
     """docs/reports/leaderboard.md has the ranks that the signed files give."""
     root = Path(__file__).parents[2]

@@ -195,6 +195,7 @@ print(int(status.partition("VmHWM:")[2].split()[0]) / 2**20)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_the_clock_is_no_worse_than_linear_in_the_ues_and_small_in_memory():
     """Processor seconds, which a busy machine changes little; a square law would be 100 times."""
     said = subprocess.run([sys.executable, "-c", LARGE], check=True, capture_output=True, text=True).stdout.split()
