@@ -32,7 +32,13 @@ class Dispatcher:
     _waiting: deque[tuple[float, int, int]] = field(default_factory=deque)  # (time, UE, ticket), oldest first
 
     def send(
-        self, device: Device, kind: Kind, version: int, params: Arrays, merged: int | None, asked: Asked | None
+        self,
+        device: Device,
+        params: Arrays,
+        version: int,
+        kind: Kind = "train",
+        merged: int | None = None,
+        asked: Asked | None = None,
     ) -> None:
         """Send a device a new job."""
         device.job = Request(self.next_ticket, device.ue, version, kind, merged, asked)

@@ -125,9 +125,6 @@ def recall_jobs(federation: Federation) -> None:
     for device in federation.devices:
         if device.held != IDLE and not device.set_aside:
             device.version, device.here = device.held, True
-            device.job = Request(federation.dispatcher.next_ticket, device.ue, device.held)
-            federation.dispatcher.next_ticket += 1
             federation.shelf.lend(device.held, device.ue, None)
-            federation.crew.file(device)
             model = federation.outgoing.packed() if device.held == federation.round else {}
-            federation.transport.dispatch(device.job, model)
+            federation.dispatcher.send(device, model, device.held)

@@ -220,7 +220,7 @@ class Federation:
         if self.secure and self.schedule is None:
             self._closing = found
             if self.summing is None:
-                self._open_sum([devices[place] for place in closing.merged], "mask")
+                self._open_sum([devices[place] for place in closing.merged])
             if not self._learn_sum():
                 return False
         if self.secure:
@@ -256,12 +256,12 @@ class Federation:
         versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
         return Server(self.round, versions, merged_in, self.opened_s)
 
-    def _open_sum(self, members: list[Device], kind: Kind) -> None:
+    def _open_sum(self, members: list[Device]) -> None:
         """Name the members of a round to each other: with the model in planned rounds, or once they have computed."""
         from perfeds2.deployment.summing import Summing
 
         assert self.learner.clip is not None
-        asking = (self.dispatch, self.transport.key_of, self.dispatcher.next_ticket, kind)
+        asking = (self.dispatch, self.transport.key_of, self.dispatcher.next_ticket)
         self.summing = Summing(members, self.learner.clip, self.form, *asking)
         self.summing.begin()
 
@@ -335,7 +335,7 @@ class Federation:
             device.version = device.held = self.round
             device.held_arrived_s, device.wanted = np.inf, True
         if devices and self.secure and self.schedule is not None:
-            self._open_sum(devices, "train")
+            self._open_sum(devices)
             return
         for device in devices:
             self.dispatch(device, "train")
@@ -356,7 +356,7 @@ class Federation:
         """Send a device the newest model with a job, or a question about the update that it has computed."""
         known = device.merged_ticket if isinstance(self.learner.objective, Stateful) and kind not in STEPS else None
         version = device.version if kind in STEPS else self.round
-        self.dispatcher.send(device, kind, version, self.outgoing.packed(), known, asked)
+        self.dispatcher.send(device, self.outgoing.packed(), version, kind, known, asked)
 
     def _count_hands(self) -> None:
         """Warn if there are fewer usable devices than the quorum, and give up after ``wait_s``.

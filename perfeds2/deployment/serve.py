@@ -305,7 +305,7 @@ def _teller(federation: Federation, folder: Folder, metrics: Metrics, write: Wri
 
 def status_of(federation: Federation, phase: str) -> Status:
     """Return the status. Of more than ``SHOWN`` devices, list a few per state, longest in it first."""
-    crew, quorum = federation.crew, federation.protocol.quorum
+    crew, quorum, dispatcher = federation.crew, federation.protocol.quorum, federation.dispatcher
     few = (ue for state in STATES for ue in islice(crew.states[state], SHOWN // len(STATES)))
     shown = range(federation.ues) if federation.ues <= SHOWN else sorted(few)
     return Status(
@@ -320,16 +320,15 @@ def status_of(federation: Federation, phase: str) -> Status:
         devices=[DeviceStatus.model_validate(crew[ue]) for ue in shown],
         **crew.privacy(),
         recent=[federation.record.closed_round(k, quorum) for k in range(len(federation.record.closed_s))[-RECENT:]],
-        jobs=federation.dispatcher.sent,
-        refused=federation.dispatcher.refused,
-        reasons=dict(federation.dispatcher.reasons),
-        broker=federation.dispatcher.troubles.get(None),
-        broker_failures=federation.dispatcher.troubled[None],
+        jobs=dispatcher.sent,
+        refused=dispatcher.refused,
+        reasons=dict(dispatcher.reasons),
+        broker=dispatcher.troubles.get(None),
+        broker_failures=dispatcher.troubled[None],
         accuracy=federation.watch.mean,
         fall=federation.watch.fall,
         warning=federation.warning or federation.watch.alarm,
         troubles=[
-            why if ue is None else f"device {ue}: {why}"
-            for ue, why in islice(federation.dispatcher.troubles.items(), SHOWN)
+            why if ue is None else f"device {ue}: {why}" for ue, why in islice(dispatcher.troubles.items(), SHOWN)
         ],
     )

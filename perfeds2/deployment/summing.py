@@ -30,7 +30,7 @@ from perfeds2.privacy.masks import (
     unlocked,
     unmasked,
 )
-from perfeds2.privacy.sharing import SEALED_BYTES, SECRET_BYTES, join
+from perfeds2.privacy.sharing import SEALED_BYTES, join
 from perfeds2.timeline.protocol import IDLE
 
 ROUNDING = 1.001  # by which rounding may lengthen a sum
@@ -47,9 +47,8 @@ class Summing:
     ask: Ask
     key_of: Callable[[int], SignedKey | None]  # by UE
     next_ticket: int
-    step: Kind  # "train" in planned rounds, otherwise "mask"
+    step: Kind = field(init=False)  # first "train" in planned rounds, otherwise "mask"
     tickets: Sequence[int] = field(init=False)  # of the jobs that compute their updates
-    versions: Sequence[int] = field(init=False)  # that the members start from
     left: list[int] = field(default_factory=list)  # members that have uploaded and are not gone
     uploads: dict[int, Upload] = field(default_factory=dict)
     revealed: dict[tuple[int, int], bytes] = field(default_factory=dict)  # seeds of masks with members that are gone
@@ -59,10 +58,9 @@ class Summing:
 
     def __post_init__(self) -> None:
         self.left = list(range(len(self.devices)))
-        self.versions = [device.version for device in self.devices]
-        replies = [device.reply for device in self.devices]
-        new = range(self.next_ticket, self.next_ticket + self.members)
-        self.tickets = [ticket if reply is None else reply.ticket for ticket, reply in zip(new, replies, strict=True)]
+        self.tickets = [device.reply.ticket for device in self.devices if device.reply is not None]
+        self.step = "mask" if self.tickets else "train"
+        self.tickets = self.tickets or range(self.next_ticket, self.next_ticket + self.members)
 
     @property
     def members(self) -> int:
@@ -97,15 +95,10 @@ class Summing:
         """Store a member's answer, or return why it is refused."""
         member = next((number for number, each in enumerate(self.devices) if each.ue == ue), None)
         size = sum(int(np.prod(shape)) for shape, _ in self.form.values())
-        upload = {"words": (size,), "shares": (self.members, SEALED_BYTES), "digests": (self.members, 32)}
-        upload |= {"tokens": (self.members, KEY_BYTES)}
-        rows = {
-            "train": upload,
-            "mask": upload,
-            "seeds": {"seeds": (len(self.gone), KEY_BYTES)},
-            "shares": {"shares": (self.members, SECRET_BYTES)},
-        }
-        expected = rows[self.step]
+        row = (self.members, KEY_BYTES)
+        upload = {"words": (size,), "shares": (self.members, SEALED_BYTES), "digests": row, "tokens": row}
+        rows = {"seeds": {"seeds": (len(self.gone), KEY_BYTES)}, "shares": {"shares": row}}
+        expected = rows.get(self.step, upload)
         if member not in self.left or answer is None or answer.keys() != expected.keys():
             return "has another answer than secure aggregation expects"
         for name, shape in expected.items():
@@ -155,7 +148,7 @@ class Summing:
                 device.version, device.reply = IDLE, None
                 continue
             if device.reply is None:  # gone before its update was there
-                device.version, device.held_arrived_s = self.versions[member], time_s
+                device.version, device.held_arrived_s = self.devices[self.left[0]].version, time_s
                 device.reply = Reply(device.ue, self.tickets[member], device.version)
             error = None if member in self.left else "gone"
             device.reply = replace(device.reply, update=self.total if member == self.left[0] else zeros, error=error)

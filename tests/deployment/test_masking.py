@@ -44,13 +44,13 @@ class Table:
             MaskedUpdate(Keyring(Identity(keys, ue, authority), "a-run"), 100 + ue, {"a": update}, CLIP, A)
             for ue, update in enumerate(self.updates)
         ]
-        self.devices = [Device(ue, here=True, reply=Reply(ue, 100 + ue), version=0) for ue in range(A)]
+        replies = [None if planned else Reply(ue, 100 + ue) for ue in range(A)]  # in planned rounds with the upload
+        self.devices = [Device(ue, here=True, reply=replies[ue], version=0) for ue in range(A)]
         self.dies = dies or {}  # by UE: the step in which it stops to answer
         self.change: Callable[[int, str, Any], Any] = lambda _ue, _step, answer: answer  # what a member sends instead
         self.refused, self.asked = list[str | None](), list[str]()
         form = form_of({"a": self.updates[0]})
-        step = "train" if planned else "mask"  # whether the list of members comes with the model
-        self.summing = Summing(self.devices, CLIP, form, self.ask, lambda ue: self.masks[ue].keyring.signed, 100, step)
+        self.summing = Summing(self.devices, CLIP, form, self.ask, lambda ue: self.masks[ue].keyring.signed, 100)
 
     def ask(self, device, kind, asked):
         self.asked.append(kind)
@@ -320,7 +320,6 @@ def test_a_server_that_lies_about_who_is_gone_can_learn_that_update(keys, planne
 
 def test_members_of_a_planned_round_may_die_before_their_upload(keys):
     table, record = Table(keys, {3: "train"}, planned=True), Record()
-    table.devices[3].reply = None
     table.check({0, 1, 2, 4})
     assert table.summing.settle(record, 9.0) == "gone: UE 3, whose updates count as zeros"
     gone = table.devices[3]
