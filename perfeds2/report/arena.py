@@ -7,10 +7,9 @@ from pathlib import Path
 from statistics import mean
 
 from perfeds2.chart import Chart
-from perfeds2.files import write_text
 from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds, run_charts
-from perfeds2.report.document import Part, document, paragraph, section, verbatim, with_legend
+from perfeds2.report.document import Part, document, paragraph, section, verbatim, with_legend, write_html
 from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import SECONDS, TIME, AlgorithmResult
 from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
@@ -56,10 +55,9 @@ HOW = (
 def write_arena(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
     """Write an arena's ``report.html`` and ``arena.tex``; with ``paper``, also write figures and the table there."""
     arena = load_arena(folder, axis)
-    write_text(folder / "report.html", _page(arena))
     about = "; ".join(f"{bout.title}: {_facts(arena, bout)}" for bout in arena.bouts)
     tables = [bout_table(bout) for bout in arena.bouts]
-    written = [folder / "report.html", write_latex(folder / "arena.tex", about, *tables)]
+    written = [write_html(folder, _page(arena)), write_latex(folder / "arena.tex", about, *tables)]
     if paper is not None:
         charts = {f"arena-{number}": bout_charts(bout) for number, bout in enumerate(arena.bouts, 1)}
         written += [*write_figures(paper, charts), write_latex(paper / "arena.tex", about, *tables)]

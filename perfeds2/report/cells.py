@@ -1,7 +1,6 @@
 """Show many cells on a page: their map, the load of each, end-to-end staleness and the traffic to the cloud."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from perfeds2.report.document import Part, section, with_legend
 from perfeds2.report.read import RunResults
 from perfeds2.report.style import ordered_styles
 from perfeds2.report.tables import Column, Table, counted
-from perfeds2.report.timelines import Group
+from perfeds2.report.timelines import Group, at_most
 from perfeds2.shown import STATE_COLOURS
 from perfeds2.timeline.cloud import Cloud, edge_staleness, end_to_end_staleness
 from perfeds2.timeline.record import Timeline
@@ -95,13 +94,10 @@ def traffic(timeline: Timeline, cloud: Cloud) -> str:
 
 def staleness_chart(shown: Sequence[Group]) -> Chart:
     """Draw the distribution of end-to-end staleness of the updates that a cloud round merged."""
-    part, lines = np.linspace(0.0, 1.0, 201), list[Series]()
-    for label, style in ordered_styles([group.label for group in shown]).items():
-        group = next(each for each in shown if each.label == label)
+    lines = list[Series]()
+    for group, (label, style) in zip(shown, ordered_styles([group.label for group in shown]).items(), strict=True):
         ages = np.concatenate([end_to_end_staleness(timeline).ravel() for timeline in group.timelines])
         ages = ages[ages >= 0]
-        if ages.size:
-            at_most = np.quantile(ages, part, method="inverted_cdf")
-            lines.append(Series(label, at_most, 100 * part, replace(style, marker=""), "line"))
+        lines += [at_most(label, style, ages)] if ages.size else []
     title = "Updates at most this stale at the cloud"
     return Chart("end-to-end", title, lines, ChartAxis("Cloud rounds"), ChartAxis("%", unit=" %"), group="cells")

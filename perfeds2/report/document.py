@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from perfeds2.chart import Chart, coinciding
+from perfeds2.files import write_text
 from perfeds2.report.on_page import line_id, plot
 from perfeds2.report.tables import Table, as_html, line_sample, listed
 
@@ -39,6 +40,13 @@ def document(facts: Iterable[str], headline: str, about: Iterable[str], sections
     ]
     script = files("perfeds2.report").joinpath("page.js").read_text(encoding="utf-8")
     return html_page(headline, body, [get_plotlyjs(), script])
+
+
+def write_html(folder: Path, page: str) -> Path:
+    """Write the page of a folder, ``report.html``. Return its path."""
+    path = folder / "report.html"
+    write_text(path, page)
+    return path
 
 
 def data_element(name: str, data: object) -> str:

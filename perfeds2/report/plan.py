@@ -7,8 +7,7 @@ from pathlib import Path
 
 from perfeds2.chart import Chart, ChartAxis, Series
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
-from perfeds2.report.document import document, note, paragraph, quoted, section, verbatim
+from perfeds2.report.document import document, note, paragraph, quoted, section, verbatim, write_html
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
 from perfeds2.report.tables import (
     Column,
@@ -85,8 +84,7 @@ def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | No
     written = []
     for out in dict.fromkeys((folder, paper or folder)):
         written += write_figures(out, {"plan": maps}, lambda charts: figure_of(charts, ACROSS, PAGE_IN, NUMBERS[axis]))
-    write_text(folder / "report.html", _page(plan, folder / "planned.toml", axis, maps))
-    written.append(folder / "report.html")
+    written.append(write_html(folder, _page(plan, folder / "planned.toml", axis, maps)))
     return (
         written if paper is None else [*written, write_latex(paper / "plan.tex", plan.sentence, candidates_table(plan))]
     )

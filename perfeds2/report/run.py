@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from perfeds2.files import read_json, write_text
+from perfeds2.files import read_json
 from perfeds2.report.answer import answer
 from perfeds2.report.cells import cells_sections
 from perfeds2.report.curves import over_seeds, run_charts
-from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend
+from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, with_legend, write_html
 from perfeds2.report.live import is_live
 from perfeds2.report.read import RunResults, load_run, over, read_summary
 from perfeds2.report.results import (
@@ -43,9 +43,7 @@ NOTES_SHOWN = 2  # in the terminal; the page has all
 
 def write_report(folder: Path | str, axis: str = "seconds") -> Path:
     """Write the ``report.html`` of a run's folder. Return its path."""
-    path = Path(folder) / "report.html"
-    write_text(path, page(over(load_run(folder), axis)))
-    return path
+    return write_html(Path(folder), page(over(load_run(folder), axis)))
 
 
 def write_run(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:

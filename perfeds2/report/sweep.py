@@ -10,11 +10,10 @@ import pandas as pd
 
 from perfeds2 import __version__
 from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
-from perfeds2.files import write_text
 from perfeds2.privacy.accounting import ASSUMPTIONS
 from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds
-from perfeds2.report.document import document, paragraph, quoted, section, verbatim, with_legend
+from perfeds2.report.document import document, paragraph, quoted, section, verbatim, with_legend, write_html
 from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read_studies import SweepFolder, load_sweep_folder, spans_decade
 from perfeds2.report.results import LOSSES, TIMING, accuracies, results_table, to_target
@@ -40,9 +39,8 @@ def write_sweep(folder: Path, axis: str = "seconds", paper: Path | None = None) 
     ``axis`` is the x axis of the curves and the cost of the target. Returns the paths.
     """
     sweep = load_sweep_folder(folder, axis)
-    write_text(folder / "report.html", page(sweep))
     figures = {"sweep": setting_charts(sweep), "front": front_charts(sweep)}
-    written = [folder / "report.html", *write_figures(paper or folder, figures)]
+    written = [write_html(folder, page(sweep)), *write_figures(paper or folder, figures)]
     if paper is not None:
         about = f"perfeds2 {__version__} sweep over {', '.join(sweep.axes) or 'one point'}. {words(sweep)[0]}"
         written.append(write_latex(paper / "sweep.tex", about, numbers_table(sweep)))

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Int
 
-from perfeds2.chart import Chart, ChartAxis, Series
+from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.report.document import Part, section, with_legend
 from perfeds2.report.read import AlgorithmResult, RunResults
 from perfeds2.report.style import ACCURACY, ordered_styles
@@ -78,13 +79,10 @@ def activity_window_s(timelines: Sequence[Timeline], rows: int, jobs_each: int =
 def merge_charts(run: RunResults, shown: Sequence[Group]) -> list[Chart]:
     """Draw the staleness of merged updates over all seeds, and each UE's share of merges in the first seed's run."""
     crowd = -(-run.ues // MOST_MARKS)  # with many UEs, a mark averages this many neighbours
-    first, part = np.arange(0, run.ues, crowd), np.linspace(0.0, 1.0, 201)
-    ages, shares = list[Series](), list[Series]()
-    for label, style in ordered_styles([group.label for group in shown]).items():
-        group = next(each for each in shown if each.label == label)
+    first, ages, shares = np.arange(0, run.ues, crowd), list[Series](), list[Series]()
+    for group, (label, style) in zip(shown, ordered_styles([group.label for group in shown]).items(), strict=True):
         staleness = np.concatenate([edge_staleness(timeline).ravel() for timeline in group.timelines])
-        at_most = np.quantile(staleness, part, method="inverted_cdf")
-        ages.append(Series(label, at_most, 100 * part, replace(style, marker=""), "line"))
+        ages.append(at_most(label, style, staleness))
         merged = np.add.reduceat(100 * group.timelines[0].shares, first) / np.diff(first, append=run.ues)
         shares.append(Series(label, first, merged, style, "marks"))
     percent, equal = ChartAxis("%", unit=" %"), (100 / run.ues, "equal shares")
@@ -92,6 +90,13 @@ def merge_charts(run: RunResults, shown: Sequence[Group]) -> list[Chart]:
         Chart("staleness", "Merged updates at most this stale", ages, ChartAxis("Rounds"), percent, group="merges"),
         Chart("shares", "Merged updates by UE", shares, ChartAxis("UE"), percent, equal, group="merges"),
     ]
+
+
+def at_most(label: str, style: LineStyle, staleness: Int[np.ndarray, " m"]) -> Series:
+    """Draw which share of updates is at most how stale."""
+    part = np.linspace(0.0, 1.0, 201)
+    ages = np.quantile(staleness, part, method="inverted_cdf")
+    return Series(label, ages, 100 * part, replace(style, marker=""), "line")
 
 
 # ---- accuracy per UE

@@ -13,9 +13,9 @@ from pathlib import Path
 import pandas as pd
 
 from perfeds2.errors import InputError
-from perfeds2.files import Json, write_text
+from perfeds2.files import Json
 from perfeds2.report.answer import answer, best_at_the_end, first_at_target
-from perfeds2.report.document import Part, document, note, paragraph, section, verbatim
+from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, write_html
 from perfeds2.report.read import TIME, AlgorithmResult, RunResults, load_run, over
 from perfeds2.report.read_studies import only
 from perfeds2.report.results import energy_line, meaning, page_measures, results_table
@@ -109,8 +109,7 @@ def write_together(folders: Sequence[Path], out: Path, axis: str = "seconds", *,
     run, found = over(together(members), axis), differences(members)
     out.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["perfeds2", "report", *map(str, folders), "--out", str(out), "--x", axis])
-    write_text(out / "report.html", _page(members, run, found, command))
-    written = [out / "report.html"]
+    written = [write_html(out, _page(members, run, found, command))]
     if paper:
         written += write_run_figures(run, out)
     if paper and found:

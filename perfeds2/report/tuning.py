@@ -11,9 +11,8 @@ import pandas as pd
 
 from perfeds2 import __version__
 from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
-from perfeds2.files import write_text
 from perfeds2.learning.metrics import Score, score_of
-from perfeds2.report.document import Part, document, note, quoted, section, verbatim
+from perfeds2.report.document import Part, document, note, quoted, section, verbatim, write_html
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
 from perfeds2.report.read_studies import spans_decade
 from perfeds2.report.style import ordered_styles
@@ -40,8 +39,7 @@ ACROSS = 3  # landscapes per row
 def write_tuning(tuning: "Tuning", paper: Path | None = None) -> list[Path]:
     """Write a tuning's ``report.html`` and landscapes; with ``paper``, the landscapes go there with a LaTeX table."""
     folder, charts = tuning.path, landscapes(tuning)
-    write_text(folder / "report.html", _page(tuning, charts))
-    written = [folder / "report.html"]
+    written = [write_html(folder, _page(tuning, charts))]
     written += write_figures(paper or folder, {"tune": charts}, lambda charts: figure_of(charts, ACROSS, PAGE_IN))
     if paper is not None:
         about = f"perfeds2 {__version__} tune, {', '.join(facts(tuning))}. {meaning(tuning)}"
