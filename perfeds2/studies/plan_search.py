@@ -115,7 +115,7 @@ class PlanSearch:
         fastest: dict[Choice, tuple[float, Choice]] = {}
         for choice in choices:
             played = self.play(choice)
-            if isinstance(played, str) or self.breach(choice) is not None:
+            if played.obstacle or self.breach(choice) is not None:
                 continue
             alike = choice if choice.schedule == "first" else choice.with_(bandwidth="")
             pace_s = played.seconds_per_round
@@ -127,7 +127,7 @@ class PlanSearch:
                 self.slower[choice] = f"merges as with band {found[1].bandwidth}, later"
         return [choice for _, choice in fastest.values()]
 
-    def play(self, choice: Choice) -> Played | str:
+    def play(self, choice: Choice) -> Played:
         self.listed.setdefault(choice)
         return self.trials.play(choice, self.seeds[0], self.target.horizon_s)
 
@@ -240,23 +240,23 @@ class PlanSearch:
         }
         return or_inf(censored_median([known[seed].reached_s for seed in self.few if seed in known]))
 
-    def clocks(self, choice: Choice) -> dict[int, Played | str]:
+    def clocks(self, choice: Choice) -> dict[int, Played]:
         """Return the simulations up to the horizon, by seed, as far as they were made."""
         found = {seed: self.trials.played.get((choice, seed, self.target.horizon_s)) for seed in self.seeds}
         return {seed: played for seed, played in found.items() if played is not None}
 
     def obstacle(self, choice: Choice) -> str | None:
         """Return why a choice is impossible with a seed that has been simulated; None if it is possible."""
-        return next((played for played in self.clocks(choice).values() if isinstance(played, str)), None)
+        return next((played.obstacle for played in self.clocks(choice).values() if played.obstacle), None)
 
     def left_out(self, choice: Choice) -> str | None:
         """Return which UEs a choice leaves out by the clock, in words; None if none."""
         if self.request.least_share == 0:
             return None
         for seed, played in self.clocks(choice).items():
-            if isinstance(played, Played) and played.starved:  # only so far? look further ahead
+            if played.starved:  # only so far? look further ahead
                 played = self.trials.play(choice, seed, self.target.confirm_s)
-            if isinstance(played, Played) and played.starved:
+            if played.starved:
                 some = ", ".join(map(str, played.starved[:3])) + (" …" if len(played.starved) > 3 else "")
                 return f"UE {some} never merged with seed {seed}"
         return None
@@ -267,7 +267,7 @@ class PlanSearch:
             return out
         limits, watched, played = self.request, self.watched(choice), self.clocks(choice).get(self.seeds[0])
         shares = [trial.least_share for trial in watched]
-        shares += [played.least_share] if isinstance(played, Played) else []
+        shares += [] if played is None or played.obstacle else [played.least_share]
         trials = [*watched, *self.trials.known(choice, self.few, self.scout_s)]
         if limits.least_share and shares and min(shares) < limits.least_share:
             return f"a UE has only {min(shares):.2%} of the merges (--least-share {limits.least_share:g})"
@@ -313,9 +313,9 @@ class PlanSearch:
 
     def privacy(self, choice: Choice) -> dict[str, float]:
         """Return the largest noise and ε of a choice over the horizon, of all seeds that were simulated."""
-        found = [played.privacy for played in self.clocks(choice).values() if isinstance(played, Played)]
+        found = [played.privacy for played in self.clocks(choice).values() if played.privacy]
         names = ("noise", "noise_to_clip", "epsilon_worst")
-        return {name: max(each[name] for each in found) for name in names if found and found[0]}
+        return {name: max(each[name] for each in found) for name in names if found}
 
     def verdict(self, choice: Choice, best: Choice | None = None) -> tuple[Verdict, str]:
         """Return the verdict on a choice, and its reason."""
@@ -398,8 +398,7 @@ def check_limits(space: Space, trials: Trials, request: PlanRequest) -> None:
     for choice in sorted(choices, key=lambda each: -each.quorum):  # the larger A, the more equal the shares
         if most >= share:
             break
-        played = trials.play(choice, seed, horizon_s)
-        most = max(most, played.least_share if isinstance(played, Played) else 0.0)
+        most = max(most, trials.play(choice, seed, horizon_s).least_share)
     if most < share:
         found = f"within {horizon_s:g} s no choice gives every UE more than {most:.3g} of the merges"
         raise InputError(f"--least-share {share:g} cannot be met: {found}.")
@@ -483,7 +482,7 @@ def _reference(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choi
             _, took_s, choice = max(reached, key=lambda each: each[:2])
             return choice, took_s, None
     played = trials.play(gentle, rung.seeds[0], rung.horizon_s)
-    why = drowned(gentle.quorum, {} if isinstance(played, str) else played.privacy)
+    why = drowned(gentle.quorum, played.privacy)
     raise InputError(
         f"--target-accuracy {spec.run.target_accuracy:g} is not reached within {rung.horizon_s:g} simulated seconds by {asked}, nor by "
         f"{gentle} (their best look: {best:.4g}); lower it, tune the step sizes (perfeds2 tune), or give --horizon-s."

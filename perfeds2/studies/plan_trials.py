@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfeds2.errors import InputError
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.train import EvaluationPoint
 from perfeds2.network.cell import Cell
@@ -42,11 +41,12 @@ EVALUATIONS = 60  # per training
 class Played:
     """What the clock shows about a choice with one seed."""
 
-    seconds_per_round: float
-    least_share: float  # share of the merges of the UE with the fewest
-    digest: str  # equal if the same UEs are merged at the same times and compute the same
-    starved: tuple[int, ...]  # UEs that were never merged
+    seconds_per_round: float = math.inf
+    least_share: float = 0.0  # share of the merges of the UE with the fewest
+    digest: str = ""  # equal if the same UEs are merged at the same times and compute the same
+    starved: tuple[int, ...] = ()  # UEs that were never merged
     privacy: dict[str, float] = field(default_factory=dict)  # noise and ε over the horizon; empty without noise
+    obstacle: str = ""  # why the choice is impossible; then nothing else is known
 
 
 @dataclass
@@ -58,24 +58,23 @@ class Trials:
     store: Store = field(default_factory=lambda: Store(None))
     reporter: Reporter = field(default_factory=Reporter)
     evaluations: int = EVALUATIONS
-    played: dict[tuple[Choice, int, float], Played | str] = field(default_factory=dict)  # or why it is impossible
-    timelines: dict[tuple[Choice, int], tuple[float, tuple[Learner, Timeline] | str]] = field(default_factory=dict)
+    played: dict[tuple[Choice, int, float], Played] = field(default_factory=dict)
+    timelines: dict[tuple[Choice, int], tuple[float, Learner, Timeline]] = field(default_factory=dict)  # longest
     outcomes: dict[tuple[str, int, float], SeedOutcome] = field(default_factory=dict)  # by digest, seed and horizon
     expected_s: float = 0.0  # simulated seconds that are still to be trained, roughly; for the progress
 
-    def play(self, choice: Choice, seed: int, horizon_s: float) -> Played | str:
-        """Return what the clock shows up to the horizon, or why the choice is impossible."""
+    def play(self, choice: Choice, seed: int, horizon_s: float) -> Played:
+        """Return what the clock shows up to the horizon."""
         key = choice, seed, horizon_s
         if key not in self.played:
-            until_s, known = self.timelines.get((choice, seed), (0.0, ""))
-            if until_s < horizon_s:  # a longer one replaces it
-                try:
-                    simulated = _simulate(self.space.spec_of(choice, [seed], horizon_s, self.evaluations))
-                except InputError as error:  # such as resting too long for this A
-                    simulated = str(error)
-                known = simulated if isinstance(simulated, str) else (simulated[1].learner, simulated[2])
-                self.timelines[choice, seed] = horizon_s, known
-            self.played[key] = known if isinstance(known, str) else _until(self.space.spec, *known, choice, horizon_s)
+            known = self.timelines.get((choice, seed))
+            try:
+                if known is None or known[0] < horizon_s:
+                    _, algorithm, timeline = _simulate(self.space.spec_of(choice, [seed], horizon_s, self.evaluations))
+                    known = self.timelines[choice, seed] = horizon_s, algorithm.learner, timeline
+                self.played[key] = _until(self.space.spec, *known[1:], choice, horizon_s)
+            except ValueError as error:  # such as resting too long for this A
+                self.played[key] = Played(obstacle=str(error))
         return self.played[key]
 
     def train(self, choices: Sequence[Choice], rung: Rung) -> None:
@@ -83,8 +82,7 @@ class Trials:
         missing: dict[tuple[str, int, float], tuple[Choice, Played]] = {}
         for choice in choices:
             played = {seed: self.play(choice, seed, rung.horizon_s) for seed in rung.seeds}
-            possible = {seed: one for seed, one in played.items() if isinstance(one, Played)}
-            for seed, one in possible.items() if len(possible) == len(played) else ():
+            for seed, one in played.items() if not any(one.obstacle for one in played.values()) else ():
                 if (one.digest, seed, rung.horizon_s) not in self.outcomes:
                     missing.setdefault((one.digest, seed, rung.horizon_s), (choice, one))
         curves = self.run([(choice, seed, rung.horizon_s) for (_, seed, _), (choice, _) in missing.items()])
@@ -108,47 +106,40 @@ class Trials:
         """Return the seconds and joules that the first round takes; infinite if it never closes."""
         spec = self.space.spec_of(choice, [seed], 1.0, 1)
         spec = spec.model_copy(update={"run": spec.run.model_copy(update={"horizon_s": None, "rounds": 1})})
-        simulated = _simulate(spec)
-        if isinstance(simulated, str):
+        try:
+            cell, algorithm, timeline = _simulate(spec)
+        except ValueError:
             return math.inf, math.inf
-        cell, algorithm, timeline = simulated
         return timeline.end_s, costs_at(spec, cell, algorithm, timeline, [EvaluationPoint(1, timeline.end_s)])[0][
             "joules"
         ]
 
     def known(self, choice: Choice, seeds: Sequence[int], horizon_s: float) -> list[SeedOutcome]:
         """Return the outcomes of the seeds that have been trained up to this horizon."""
-        played = [(seed, self.played.get((choice, seed, horizon_s))) for seed in seeds]
-        keys = [(one.digest, seed, horizon_s) for seed, one in played if isinstance(one, Played)]
+        keys = [(one.digest, seed, horizon_s) for seed in seeds if (one := self.played.get((choice, seed, horizon_s)))]
         return [self.outcomes[key] for key in keys if key in self.outcomes]
 
 
-def _simulate(spec: Spec) -> tuple[Cell, Algorithm, Timeline] | str:
-    """Return the cell, algorithm and timeline of a spec with one seed, or why they are impossible."""
-    try:
-        stage = Stage.of(spec, spec.run.seeds[0])
-        (algorithm,) = make_algorithms(spec, stage)
-        (timeline,) = make_timelines(spec, stage, [algorithm], guess=True)
-    except ValueError as error:  # includes InputError
-        return str(error)
+def _simulate(spec: Spec) -> tuple[Cell, Algorithm, Timeline]:
+    """Return the cell, algorithm and timeline of a spec with one seed. Raise ValueError if they are impossible."""
+    stage = Stage.of(spec, spec.run.seeds[0])
+    (algorithm,) = make_algorithms(spec, stage)
+    (timeline,) = make_timelines(spec, stage, [algorithm], guess=True)
     return stage.cell, algorithm, timeline
 
 
-def _until(spec: Spec, learner: Learner, timeline: Timeline, choice: Choice, horizon_s: float) -> Played | str:
-    """Return what a timeline shows up to the horizon."""
+def _until(spec: Spec, learner: Learner, timeline: Timeline, choice: Choice, horizon_s: float) -> Played:
+    """Return what a timeline shows up to the horizon. Raise ValueError if the choice is impossible."""
     rounds = int(np.searchsorted(timeline.time_s, horizon_s, side="right"))
     if rounds == 0:
-        return f"no round closes within {horizon_s:.4g} s"
+        raise ValueError(f"no round closes within {horizon_s:.4g} s")
     timeline = timeline.prefix(rounds)
     own = "" if choice.schedule in ("first", "deficit") else choice.schedule  # it may ask for feedback
     digest = hashlib.sha256(f"{choice.local_steps} {choice.bits} {timeline.ues.shape}{own}".encode())
     cloud = () if timeline.cloud is None else vars(timeline.cloud).values()
     for column in (timeline.ues, timeline.staleness, timeline.time_s, *cloud):
         digest.update(np.ascontiguousarray(column).tobytes())
-    try:
-        privacy = privacy_facts(spec, with_noise(spec.privacy, learner, timeline), timeline)
-    except InputError as error:
-        return str(error)
+    privacy = privacy_facts(spec, with_noise(spec.privacy, learner, timeline), timeline)
     starved = tuple(map(int, timeline.starved))
     pace_s, least_share = timeline.end_s / rounds, float(timeline.shares.min())
     return Played(pace_s, least_share, digest.hexdigest(), starved, privacy)

@@ -37,7 +37,7 @@ from perfeds2.spec.resolve import read_toml, resolve, spec_from
 from perfeds2.studies import plan as module
 from perfeds2.studies.plan_data import Plan, short_s
 from perfeds2.studies.plan_space import Space, make_space
-from perfeds2.studies.plan_trials import Played, Trials
+from perfeds2.studies.plan_trials import Trials
 
 SMALL: dict[str, Any] = {"ues": 6, "quorum": 3, "batch": 10, "target_accuracy": 0.5, "seeds": [0, 1]}
 SEARCH = {
@@ -232,7 +232,7 @@ def test_a_plan_is_made_on_a_users_own_task_and_cell(plan: Plan, monkeypatch: py
     task = digits(6, 2, 7)
     plan_from_python(task=task, cell=lambda seed: Cell.draw(6, seed + 5, layout="uniform"), ues=6, quorum=2, batch=10)
     trials = Trials(spaces[0], 0.9)
-    assert isinstance(trials.play(spaces[0].asked.with_(max_staleness=None), 0, 0.5), Played)
+    assert not trials.play(spaces[0].asked.with_(max_staleness=None), 0, 0.5).obstacle
 
 
 def test_a_radio_is_planned_by_its_own_clock():
@@ -241,7 +241,7 @@ def test_a_radio_is_planned_by_its_own_clock():
     for radio in ("paper", "umi"):
         space = make_space(spec_from(ues=6, radio=radio, algorithms=["PerFedS2"]), {})
         played = Trials(space, 0.9).play(space.asked.with_(max_staleness=None), 0, 3.0)
-        assert isinstance(played, Played)
+        assert not played.obstacle
         paces.append(played.seconds_per_round)
     assert paces[1] > paces[0]
 
@@ -251,9 +251,7 @@ def test_the_beginning_of_a_longer_clock_is_the_shorter_one():
     short, cut = Trials(space, 0.9), Trials(space, 0.9)
     cut.play(space.asked, 0, 3.0)
     one, other = short.play(space.asked, 0, 1.0), cut.play(space.asked, 0, 1.0)
-    assert not isinstance(one, str)
-    assert not isinstance(other, str)
-    assert one.digest == other.digest
+    assert one.digest == other.digest != ""
     assert len(cut.timelines) == 1
 
 
