@@ -108,8 +108,8 @@ def test_a_plan_shows_noise_and_loss_of_every_choice_and_lets_ues_rest(tmp_path:
     usual, rested = made.candidates
     assert [usual.epsilon_worst, rested.epsilon_worst] == pytest.approx([4.0, 4.0])
     assert 0 < (rested.noise or 0) < (usual.noise or 0)
-    impossible: Any = trials.play(asked.with_(rest_rounds=4), 0, 2.0)
-    assert "must be at most the number of UEs" in impossible
+    impossible = trials.play(asked.with_(rest_rounds=4), 0, 2.0)
+    assert "must be at most the number of UEs" in impossible.obstacle
     table = candidates_table(made)
     assert {"rest", "σ", "ε"} <= {column.head for column in table.columns}
     assert {len(row) for row in table.rows} == {len(table.columns)}
