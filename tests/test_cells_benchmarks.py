@@ -29,6 +29,7 @@ def test_a_ue_has_samples_of_its_label_only():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_hierfavg_is_trained_once_and_shown_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(hierfavg, "KAPPAS", ((2, 1), (1, 2)))
     wanted = ["--task", "digits", "--splits", "edge-iid", "--seeds", "1", "--cloud-rounds", "2", "--out", str(tmp_path)]

@@ -143,7 +143,7 @@ def commands(path, *, in_a_line):
 
 
 SAID = [
-    pytest.param(path, command, id=f"{path.name}: {command}")
+    pytest.param(path, command, id=f"{path.name}: {command}", marks=[pytest.mark.slow] * ("simulate" in command))
     for path in DOCS
     if path != STUDY
     for in_a_line in (False, True)

@@ -33,6 +33,7 @@ def test_each_method_runs_with_its_best_step_size_on_other_seeds(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_training_ends_at_the_target_and_is_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(nearest, "METHODS", {"SEAFL": METHODS["SEAFL"]})
     monkeypatch.setattr(nearest, "BETAS", (0.4,))

@@ -132,6 +132,7 @@ def test_no_folder_is_told_in_a_sentence(tmp_path):
     assert "is not a folder; give the --out folder of a command that was started" in err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="no signals of that kind")
 def test_ctrl_c_leaves_the_run_alone(tmp_path):
     (tmp_path / "spec.toml").write_text("")

@@ -110,6 +110,7 @@ def test_the_c_client_computes_the_gradient_and_the_metrics(client, tmp_path):
     assert head.metrics["train_loss_personal"] == pytest.approx(personal, rel=1e-4)
 
 
+@pytest.mark.slow
 @needs_c
 def test_a_federation_of_c_clients_learns(client, tmp_path):
     from sklearn.datasets import load_digits

@@ -90,6 +90,7 @@ def killed(tmp_path_factory):
     raise AssertionError(made.log[-5:])
 
 
+@pytest.mark.slow
 def test_no_device_exceeds_its_budget_however_often_server_and_devices_are_killed(killed):
     made, budget = killed
     counts = merges(made.federation)

@@ -90,6 +90,7 @@ def test_the_simulator_comes_to_the_same_weights(secure, sums, schedule):
     assert sums == [5, 5, 5]
 
 
+@pytest.mark.slow
 @ROUNDS
 @pytest.mark.slow
 def test_correlated_noise_on_sums_under_masks_is_replayed(secure, sums, schedule):

@@ -71,6 +71,7 @@ def test_a_horizon_shorter_than_the_first_round_is_a_run_of_no_rounds(tmp_path):
     assert {row["round"] for row in rows} == {"0"}
 
 
+@pytest.mark.slow
 def test_data_of_one_class_and_one_sample_a_ue_are_enough(tmp_path):
     folder = write_mnist(tmp_path / "mnist" / "mnist", each=1, classes=1)
     assert sorted(path.name for path in folder.iterdir())[0] == "t10k-images-idx3-ubyte.gz"
