@@ -27,6 +27,8 @@ def cells_sections(run: RunResults, shown: Sequence[Group]) -> list[list[Part]]:
     timeline = clouds[0].timelines[0]
     assert timeline.cloud is not None
     hint = f"{clouds[0].label} with seed {run.seeds[0]}. {traffic(timeline, timeline.cloud)}"
+    spent = [each.finite("joules") for each in clouds[0].algorithms]
+    hint += f" The UEs spent {spent[0][0]:,.3g} J." if any(spent) else ""
     sections.append(section("Load of each cell", load_table(timeline, timeline.cloud), hint=hint))
     hint = (
         "How many cloud rounds passed between the cloud's model that an update descends from and the cloud round that "

@@ -39,6 +39,7 @@ def test_the_page_of_many_cells_has_a_map_the_load_and_the_staleness(make_run):
     timeline = two_levels()
     save_timelines(folder / "timeline.npz", {"": timeline})
     summary = json.loads((folder / "summary.json").read_text())
+    summary["algorithms"][0]["joules"] = {"mean": 2.5, "values": [2.5]}
     (folder / "summary.json").write_text(json.dumps(summary | {"cells": PLACES}))
     page = write_report(folder).read_text()
     assert timeline.cloud is not None
@@ -46,6 +47,7 @@ def test_the_page_of_many_cells_has_a_map_the_load_and_the_staleness(make_run):
         "2 cells of seed 0. 3 of 12 UEs are drawn. UEs changed their cell 7 times.",
         f"The cloud closed {timeline.cloud.time_s.size} rounds",
         f"carried {timeline.cloud.total_bits:,.4g} bit",
+        "The UEs spent 2.5 J.",
         "End-to-end staleness",
     ):
         assert said in page
