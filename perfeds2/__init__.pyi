@@ -17,7 +17,7 @@ from perfeds2.learning.merges import Arrived as Arrived
 from perfeds2.learning.merges import Mean as Mean
 from perfeds2.learning.merges import Merge as Merge
 from perfeds2.learning.merges import Optax as Optax
-from perfeds2.learning.methods.buffers import FedBuff as FedBuff
+from perfeds2.learning.methods.fedbuff import FedBuff as FedBuff
 from perfeds2.learning.models.model import Model as Model
 from perfeds2.learning.models.model import mean_loss as mean_loss
 from perfeds2.learning.objectives import FedAvg as FedAvg

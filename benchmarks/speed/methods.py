@@ -9,9 +9,10 @@ import jax
 
 from benchmarks.speed.replay import NETWORK, bench_timeline, random_tasks
 from benchmarks.speed.timing import BATCH, BETA, Announce, Measurement, measured, take_turns
-from perfeds2.learning.methods.buffers import CA2FL, FedBuff
-from perfeds2.learning.methods.drift import ControlVariates, Scaffold
-from perfeds2.learning.methods.own_models import Ditto
+from perfeds2.learning.methods.ca2fl import CA2FL
+from perfeds2.learning.methods.ditto import Ditto
+from perfeds2.learning.methods.fedbuff import FedBuff
+from perfeds2.learning.methods.scaffold import ControlVariates, Scaffold
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start

@@ -6,7 +6,7 @@ from jaxtyping import Array, Int
 
 from perfeds2.learning.cells import CloudScript
 from perfeds2.learning.merges import MEAN, Merge, OfMean, Undrafted
-from perfeds2.learning.methods.drafts import with_undrafted
+from perfeds2.learning.methods.safa import with_undrafted
 from perfeds2.learning.settings import setting, traced
 from perfeds2.learning.shelf import power_of_two, shelve
 from perfeds2.timeline.cloud import edge_versions

@@ -33,10 +33,11 @@ from perfeds2.errors import InputError
 from perfeds2.learning.feedback import REPORTS
 from perfeds2.learning.merges import Merge, OfMean, Telling, Undrafted
 from perfeds2.learning.methods import parts_of
-from perfeds2.learning.methods.drafts import ModelCache
-from perfeds2.learning.methods.drift import FedDyn, Scaffold
-from perfeds2.learning.methods.steps import OwnSteps
-from perfeds2.learning.methods.tiers import TierAverage
+from perfeds2.learning.methods.fedat import TierAverage
+from perfeds2.learning.methods.fedcompass import OwnSteps
+from perfeds2.learning.methods.feddyn import FedDyn
+from perfeds2.learning.methods.safa import ModelCache
+from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.objectives import Adapting
 from perfeds2.learning.replay import Learner, why_not_at_edges
 from perfeds2.learning.task import cycles_per_sample

@@ -27,8 +27,8 @@ from perfeds2.learning.methods import (
     PFedMe,
     Scaffold,
 )
-from perfeds2.learning.methods.drift import ControlVariates
-from perfeds2.learning.methods.layers import head_of
+from perfeds2.learning.methods.fedrep import head_of
+from perfeds2.learning.methods.scaffold import ControlVariates
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, FedProx, Moreau, PerFed, Stateful
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, start

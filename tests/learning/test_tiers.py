@@ -15,9 +15,9 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.methods import Ditto
-from perfeds2.learning.methods.drafts import ModelCache
-from perfeds2.learning.methods.steps import OwnSteps
-from perfeds2.learning.methods.tiers import TierAverage
+from perfeds2.learning.methods.fedat import TierAverage
+from perfeds2.learning.methods.fedcompass import OwnSteps
+from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.objectives import FedAvg, FedProx
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.task import parameters

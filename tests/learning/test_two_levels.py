@@ -12,7 +12,7 @@ from two_levels_twin import cloud_of, many_cells, replay_cells_slowly
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.merges import Optax
-from perfeds2.learning.methods.mixing import FedAsync
+from perfeds2.learning.methods.fedasync import FedAsync
 from perfeds2.learning.objectives import FedAvg, PerFed
 from perfeds2.learning.replay import Learner, Prepared, advance, replay, start
 from perfeds2.learning.script import Script

@@ -14,8 +14,8 @@ from perfeds2.allocation.schedulers import age
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.merges import MEAN
-from perfeds2.learning.methods.buffers import FedBuff
-from perfeds2.learning.methods.own_models import Ditto
+from perfeds2.learning.methods.ditto import Ditto
+from perfeds2.learning.methods.fedbuff import FedBuff
 from perfeds2.learning.models.model import loss_of, mean_loss
 from perfeds2.learning.objectives import FedAvg, PerFed
 from perfeds2.learning.replay import Known, Learner

@@ -1,29 +1,44 @@
 """List the methods from the literature.
 
 A method is a frozen dataclass: its fields are its settings, with the paper's defaults, and its docstring is its rule.
-Related methods share a file. A method is an objective (what a UE computes), a merge (how uploads are merged), or names
-one of each as ``objective`` and ``merge``. Class attributes say the rest: ``paper``; ``mode`` and ``rounds``, if they
-are not semi-synchronous; and ``search``, the settings that an arena tunes, with the centre of the search if the spec
-has no value.
+Each has a file of its own, or shares one with a variant. It is an objective (what a UE computes), a merge (how uploads
+are merged), or names one of each as ``objective`` and ``merge``. Class attributes say the rest: ``paper``; ``mode`` and
+``rounds``, if they are not semi-synchronous; and ``search``, the settings that an arena tunes, with the centre of the
+search if the spec has no value.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from perfeds2.learning.merges import MEAN, Mean, Merge, OfMean
-from perfeds2.learning.methods.buffers import CA2FL, FedBuff
-from perfeds2.learning.methods.contrast import MOON
-from perfeds2.learning.methods.drafts import SAFA
-from perfeds2.learning.methods.drift import FedDyn, Scaffold
-from perfeds2.learning.methods.envelopes import PersAFL, PersAFLMoreau, PFedMe
-from perfeds2.learning.methods.fairness import QFFL
-from perfeds2.learning.methods.layers import FedALA, FedBABU, FedBN, FedPer, FedRep, LGFedAvg
-from perfeds2.learning.methods.mixing import AsyncFedED, FedASMU, FedAsync
-from perfeds2.learning.methods.optimisers import FADAS, FedAdagrad, FedAdam, FedAvgM, FedYogi
-from perfeds2.learning.methods.own_models import APFL, Ditto
-from perfeds2.learning.methods.steps import FedCompass, FedNova
-from perfeds2.learning.methods.tiers import FedAT, TiFL
-from perfeds2.learning.methods.weighing import REFL, SEAFL
+from perfeds2.learning.methods.apfl import APFL
+from perfeds2.learning.methods.asyncfeded import AsyncFedED
+from perfeds2.learning.methods.ca2fl import CA2FL
+from perfeds2.learning.methods.ditto import Ditto
+from perfeds2.learning.methods.fadas import FADAS
+from perfeds2.learning.methods.fedala import FedALA
+from perfeds2.learning.methods.fedasmu import FedASMU
+from perfeds2.learning.methods.fedasync import FedAsync
+from perfeds2.learning.methods.fedat import FedAT
+from perfeds2.learning.methods.fedavgm import FedAvgM
+from perfeds2.learning.methods.fedbabu import FedBABU
+from perfeds2.learning.methods.fedbn import FedBN
+from perfeds2.learning.methods.fedbuff import FedBuff
+from perfeds2.learning.methods.fedcompass import FedCompass
+from perfeds2.learning.methods.feddyn import FedDyn
+from perfeds2.learning.methods.fednova import FedNova
+from perfeds2.learning.methods.fedopt import FedAdagrad, FedAdam, FedYogi
+from perfeds2.learning.methods.fedrep import FedPer, FedRep
+from perfeds2.learning.methods.lg_fedavg import LGFedAvg
+from perfeds2.learning.methods.moon import MOON
+from perfeds2.learning.methods.persa_fl import PersAFL, PersAFLMoreau
+from perfeds2.learning.methods.pfedme import PFedMe
+from perfeds2.learning.methods.qffl import QFFL
+from perfeds2.learning.methods.refl import REFL
+from perfeds2.learning.methods.safa import SAFA
+from perfeds2.learning.methods.scaffold import Scaffold
+from perfeds2.learning.methods.seafl import SEAFL
+from perfeds2.learning.methods.tifl import TiFL
 from perfeds2.learning.objectives import FedAvg, Objective, Stateful
 from perfeds2.learning.robust import ClippedMean, GeometricMedian, Krum, Median, MultiKrum, TrimmedMean
 

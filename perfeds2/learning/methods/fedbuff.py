@@ -1,7 +1,6 @@
-"""Merge a buffer of uploads, as FedBuff and CA2FL do."""
+"""FedBuff: merge the mean of a buffer of uploads, each discounted by its staleness."""
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import (
@@ -12,7 +11,6 @@ from perfeds2.learning.merges import (
     Params,
     Rows,
     discounted,
-    mean_of,
     weighted,
 )
 from perfeds2.learning.objectives import stepped, zeros
@@ -59,29 +57,3 @@ class FedBuff:
         if self.momentum is not None:
             step = state = jax.tree.map(lambda d, new: self.momentum * d + new, state, step)
         return stepped(params, self.server_step, step), state
-
-
-@traced
-class CA2FL:
-    """w −= η_g·(mean of all h + mean of the round's Δ_i − h_i), where h_i is the last merged move of UE i.
-
-    h is zero at first. The server keeps n models' worth of them.
-    """
-
-    paper = "Wang et al., ICLR 2024, algorithm 2"
-
-    server_step: Length = setting("η_g: the server's step size.", default=1.0)
-
-    def init(self, params: Params, ues: int) -> tuple[Params, Params]:
-        """Return every UE's h, and their mean."""
-        return jax.tree.map(lambda w: jnp.zeros((ues, *w.shape), w.dtype), params), zeros(params)
-
-    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
-        cached, mean = state
-        moves, ues = arrived.moves, jax.tree.leaves(cached)[0].shape[0]
-        news = jax.tree.map(lambda h, d: d - h[arrived.ues], cached, moves)
-        new, share = mean_of(news), arrived.ues.shape[0] / ues
-        step = jax.tree.map(jnp.add, mean, new)
-        mean = jax.tree.map(lambda m, d: m + share * d, mean, new)
-        cached = jax.tree.map(lambda h, d: h.at[arrived.ues].set(d), cached, moves)
-        return stepped(params, self.server_step, step), (cached, mean)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.methods.layers import head_of
+from perfeds2.learning.methods.fedrep import head_of
 from perfeds2.learning.models.model import MeanLoss
 from perfeds2.learning.objectives import Batches, Number, descend, pick
 from perfeds2.learning.settings import Length, StepSize, setting, traced

@@ -1,4 +1,4 @@
-"""Group UEs of similar speed in tiers that work side by side or in turn, as FedAT and TiFL do."""
+"""FedAT: tiers of UEs with similar speed work side by side, and slow tiers weigh more."""
 
 from collections.abc import Sequence
 
@@ -60,12 +60,3 @@ class TierAverage:
         rounds = rounds.at[tier].add(1.0)
         weights = rounds[::-1] / rounds.sum()
         return weighted(weights, models), (models, rounds)
-
-
-@traced
-class TiFL:
-    """Each round is FedAvg with UEs of one tier, so no UE waits for a slower tier (``--tiers``)."""
-
-    paper = "Chai et al., HPDC 2020"
-    mode = "SYN"
-    rounds = "one tier"

@@ -1,39 +1,12 @@
-"""Let every UE train a model of its own beside the global one, as Ditto and APFL do."""
-
-from typing import ClassVar
+"""APFL: a UE's own model mixes a local model and the global one, with an adaptive share."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Number, descend, dot, pick, plain, stepped, zeros
-from perfeds2.learning.settings import Share, StepSize, setting, traced
-
-
-@traced
-class Ditto(KeepsModel):
-    """Beside FedAvg's steps, as many of v_i −= β(∇f_i(v_i) + λ(v_i − w)) on batches of their own.
-
-    w is the model the UE was handed. The UE keeps v_i as its own model.
-    """
-
-    paper = "Li et al., ICML 2021, algorithm 1"
-    search: ClassVar = {"beta": None, "pull": 0.1}  # the paper tries λ from 0.1 to 2
-
-    pull: StepSize = setting("λ: how strongly a UE's model is held near the global one.", default=1.0)
-
-    batches = 2
-
-    def job(
-        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
-    ) -> tuple[Params, Params]:
-        def held(v: Params, own: Batches) -> Params:
-            return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), plain(loss, 1)(v, own), v, start)
-
-        _, total = descend(plain(loss), start, batches, beta)
-        own_model, _ = descend(held, kept, batches, beta)
-        return total, own_model
+from perfeds2.learning.objectives import Batches, Loss, Number, dot, pick, stepped, zeros
+from perfeds2.learning.settings import Share, setting, traced
 
 
 @traced

@@ -1,0 +1,53 @@
+"""FedALA: a UE learns how much of each number of the shared last layer it takes over."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from perfeds2.learning.merges import Params
+from perfeds2.learning.methods.fedrep import head_of
+from perfeds2.learning.objectives import Batches, Loss, Number, descend, pick, plain
+from perfeds2.learning.settings import StepSize, setting, traced
+
+Kept = tuple[Params, Params]  # the UE's own last layer, and the shares W
+
+
+@traced
+class FedALA:
+    """A job starts from v_i + (w − v_i)·W_i in the last layer and from w below it; then FedAvg's steps.
+
+    v_i is the UE's last layer after its last job. Before each job, W_i takes a step of length η along the loss's slope
+    for every local step, on batches of its own, within 0 and 1. It is 1 at first. The UE's own model is where a job
+    would start from the newest model.
+    """
+
+    paper = "Zhang et al., AAAI 2023, algorithm 1"
+    search: ClassVar = {"beta": None, "share_step": 1.0}
+
+    share_step: StepSize = setting("η: step size of the shares W_i.", default=1.0)
+
+    batches = 2
+
+    def first(self, params: Params) -> Kept:
+        head = head_of(params)
+        return head, jax.tree.map(jnp.ones_like, head)
+
+    @staticmethod
+    def personal(params: Params, kept: Kept) -> Params:
+        own, shares = kept
+        return params | {name: own[name] + (params[name] - own[name]) * shares[name] for name in own}
+
+    def job(
+        self, loss: Loss, start: Params, told: None, kept: Kept, batches: Batches, beta: Number
+    ) -> tuple[Params, Kept]:
+        own, shares = kept
+
+        def learn(shares: Params, now: Batches) -> tuple[Params, None]:
+            slope = jax.grad(lambda shares: loss(self.personal(start, (own, shares)), pick(now, 1)))(shares)
+            return jax.tree.map(lambda w, g: jnp.clip(w - self.share_step * g, 0.0, 1.0), shares, slope), None
+
+        shares, _ = jax.lax.scan(learn, shares, batches)
+        mixed = self.personal(start, (own, shares))
+        end, total = descend(plain(loss), mixed, batches, beta)
+        return total, ({name: end[name] for name in own}, shares)

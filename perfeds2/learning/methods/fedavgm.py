@@ -1,0 +1,24 @@
+"""FedAvgM: momentum at the server."""
+
+import jax
+
+from perfeds2.learning.merges import Params
+from perfeds2.learning.objectives import Scalar, stepped, zeros
+from perfeds2.learning.settings import Decay, Length, setting, traced
+
+
+@traced
+class FedAvgM:
+    """v ← momentum·v + Δ with Δ = mean of the UEs' moves, and w −= η_g·v."""
+
+    paper = "Hsu et al., 2019"
+
+    server_step: Length = setting("η_g: the server's step size.", default=1.0)
+    momentum: Decay = setting("Share of its last step the server keeps.", default=0.9)
+
+    def init(self, params: Params, ues: int) -> Params:
+        return zeros(params)
+
+    def step(self, params: Params, mean: Params, beta: Scalar, state: Params) -> tuple[Params, Params]:
+        state = jax.tree.map(lambda v, g: self.momentum * v + beta * g, state, mean)
+        return stepped(params, self.server_step, state), state

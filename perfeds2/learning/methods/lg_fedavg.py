@@ -1,0 +1,14 @@
+"""LG-FedAvg: every UE keeps its own layers below a shared last layer."""
+
+from perfeds2.learning.methods.fedbabu import body_of
+from perfeds2.learning.methods.fedrep import FedPer
+from perfeds2.learning.settings import traced
+
+
+@traced
+class LGFedAvg(FedPer):
+    """Steps on all layers together; only the last one is uploaded. The opposite of FedPer."""
+
+    paper = "Liang et al., 2020, algorithm 1"
+
+    first = withheld = staticmethod(body_of)

@@ -1,0 +1,30 @@
+"""pFedMe: personalisation by Moreau envelopes."""
+
+import jax
+import jax.numpy as jnp
+
+from perfeds2.learning.merges import Params
+from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Moreau, Number, pick, stepped, zeros
+from perfeds2.learning.settings import traced
+
+
+@traced
+class PFedMe(KeepsModel, Moreau):
+    """In each local step θ ≈ argmin f_i(θ) + λ/2‖θ − w‖², then w −= β·λ(w − θ).
+
+    θ comes from w as Moreau's does, on the step's batch. The UE keeps its last θ as its own model.
+    """
+
+    paper = "Dinh et al., NeurIPS 2020, algorithm 1"
+
+    def job(
+        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
+    ) -> tuple[Params, Params]:
+        def step(carry: tuple[Params, Params, Params], own: Batches) -> tuple[tuple[Params, Params, Params], None]:
+            w, total, _ = carry
+            theta = self.personal_model(loss, w, pick(own, 0))
+            g = jax.tree.map(lambda v, t: self.moreau * (v - t), w, theta)
+            return (stepped(w, beta, g), jax.tree.map(jnp.add, total, g), theta), None
+
+        (_, total, theta), _ = jax.lax.scan(step, (start, zeros(start), kept), batches)
+        return total, theta
