@@ -92,9 +92,8 @@ class Federation:
         self.protocol.check(self.ues)
         self.form, self.length = form_of(uploaded(self.params, self.learner)), norm_of(self.params)
         self.crew, self.norms = Crew(self.ues, self.losses, self.own.epsilon_budget), Norms(self.ues)
-        # The caller sets these later.
-        late = {"clock": lambda: self.time_s, "log": lambda event: self.log(event), "save": lambda: self.save(self)}
-        self.dispatcher = Dispatcher(self.transport, self.crew, self.own, **late)
+        later = {"clock": lambda: self.time_s, "log": lambda said: self.log(said), "save": lambda: self.save(self)}
+        self.dispatcher = Dispatcher(self.transport, self.crew, self.own, **later)  # the caller sets these later
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
         self.outgoing = handed_out(self.params, self.learner, self.merging)
