@@ -304,6 +304,13 @@ def local_update(
     along with the model; ``kept`` is the objective's memory and what the UE has not uploaded yet. Randomness depends
     only on (UE, model version), so it is the same whichever round merges the job.
     """
+    return _job(program, known, params, ue, version, told, kept)[:2]
+
+
+def _job(
+    program: Program, known: Known, params: Params, ue: Index, version: Index, told: Told, kept: tuple[Memory, PyTree]
+) -> tuple[Params, tuple[Memory, PyTree], Float[Array, ""] | None]:
+    """Compute one job as ``local_update`` does, and what the UE reports about it, if anything."""
     (memory, unsent), objective = kept, program.structures[0].unflatten(known.numbers[0])
     objective = objective.at(version) if isinstance(objective, Annealed) else objective
     key, batches = _batches(program, known, ue, version)
@@ -334,7 +341,9 @@ def local_update(
         sent = largest(owed, numbers_sent(program.top_k, numbers))
     if program.bits is not None:
         sent = quantised(jax.random.fold_in(key, QUANTISING), sent, program.bits)
-    return sent, (memory, None if program.top_k is None else jax.tree.map(jnp.subtract, owed, sent))
+    unsent = None if program.top_k is None else jax.tree.map(jnp.subtract, owed, sent)
+    asked = program.feedback
+    return sent, (memory, unsent), None if asked is None else report(asked, program.model, params, batches, sent)
 
 
 def _batches(program: Program, known: Known, ue: Index, version: Index) -> tuple[Key[Array, ""], Batches]:
@@ -343,15 +352,6 @@ def _batches(program: Program, known: Known, ue: Index, version: Index) -> tuple
     key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
     batches = known.data.batches(key, ue, (program.local_steps, objective.batches, program.batch))
     return key, batches if known.hostile is None else known.hostile.batches(ue, batches)
-
-
-def _report(
-    program: Program, known: Known, params: Params, ue: Index, version: Index, upload: Params
-) -> Float[Array, ""] | None:
-    """Return what a UE reports about its job, if anything."""
-    if program.feedback is None:
-        return None
-    return report(program.feedback, program.model, params, _batches(program, known, ue, version)[1], upload)
 
 
 @partial(jax.jit, static_argnames="program", donate_argnames="state")
@@ -440,8 +440,8 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
     def merged(number: Array, reported: Reported) -> tuple[Params, Reported]:
         params, told = _on_shelf(state, script.read[number])
         ue, version = script.ues[number], script.versions[number]
-        upload = local_update(program, known, params, ue, version, told)[0]
-        return upload, _heard(reported, ue, _report(program, known, params, ue, version, upload))
+        upload, _, heard = _job(program, known, params, ue, version, told, (None, None))
+        return upload, _heard(reported, ue, heard)
 
     def add(number: Array, so_far: tuple[Params, Reported]) -> tuple[Params, Reported]:
         upload, reported = merged(number, so_far[1])
@@ -472,8 +472,7 @@ def _arrived(
     def job(one: tuple[Array, Array, Array, PyTree]) -> tuple[Params, PyTree, Array | None]:
         ue, version, place, kept = one
         params, told = _on_shelf(state, place)
-        upload, kept = local_update(program, known, params, ue, version, told, kept)
-        return upload, kept, _report(program, known, params, ue, version, upload)
+        return _job(program, known, params, ue, version, told, kept)
 
     # Gather rows before the jobs: a loop that captures the whole memory would copy it.
     kept = jax.tree.map(lambda w: w[ues], (state.memory, state.unsent))

@@ -1,7 +1,7 @@
 """Schedules that look at losses: the timeline is played in chunks while it trains."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import jax
@@ -18,7 +18,8 @@ from perfeds2.learning.methods.ditto import Ditto
 from perfeds2.learning.methods.fedbuff import FedBuff
 from perfeds2.learning.models.model import loss_of, mean_loss
 from perfeds2.learning.objectives import FedAvg, PerFed
-from perfeds2.learning.replay import Known, Learner
+from perfeds2.learning.replay import Known, Learner, Program, play_round, start
+from perfeds2.learning.script import Script
 from perfeds2.learning.train import evaluation_points, train, train_in_chunks
 from perfeds2.network.cell import Cell
 from perfeds2.runs import trainer
@@ -129,6 +130,22 @@ def test_what_a_schedule_sees_is_at_most_a_chunk_old():
         chunk = moment.round // 5 * 5
         known = np.isin(np.arange(6), timeline.ues[:chunk])
         assert np.array_equal(np.isfinite(moment.feedback), known)
+
+
+def test_a_report_uses_the_batch_that_was_drawn_for_the_upload(monkeypatch):
+    drawn, kind = [], type(TASK.data)
+    batches = kind.batches
+    monkeypatch.setattr(kind, "batches", lambda *given: drawn.append(1) or batches(*given))
+
+    def draws(feedback):
+        drawn.clear()
+        learner = replace(LEARNERS[1], feedback=feedback)
+        script = Script.of(simulate(CELL, Protocol(2, 4), **LOAD, rounds=1), learner.merge)
+        given = Known.of(TASK, learner, 0), script, start(TASK, script, learner, 0), jnp.int32(0)
+        jax.make_jaxpr(partial(play_round, Program.of(TASK.model, learner, 2)))(*given)
+        return len(drawn)
+
+    assert draws("loss") == draws(None) > 0
 
 
 @cache
