@@ -66,12 +66,32 @@ def cosine(turn: UInt32[Array, " d"]) -> Float[Array, " d"]:
 
 
 def threefry(key: UInt32[Array, " words"], high: UInt32[Array, " d"], low: UInt32[Array, " d"]) -> tuple[Array, Array]:
-    """Encrypt counters of two words each (Salmon et al., 2011)."""
+    """Encrypt counters of two words each (Salmon et al., 2011).
+
+    On a CPU a loop cuts the work into pieces so short that the processor works on several counters at once.
+    """
     keys = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA)
-    high, low = high + keys[0], low + keys[1]
-    for turn in range(5):
-        for bits in TURNS[turn % 2]:
+    added = jnp.stack(
+        [jnp.stack([keys[(turn + 1) % 3], keys[(turn + 2) % 3] + jnp.uint32(turn + 1)]) for turn in range(5)]
+    )
+
+    def one_turn(turn: Array | int, turns: tuple[int, ...], high: Array, low: Array) -> tuple[Array, Array]:
+        for bits in turns:
             high = high + low
             low = high ^ ((low << bits) | (low >> (32 - bits)))
-        high, low = high + keys[(turn + 1) % 3], low + keys[(turn + 2) % 3] + jnp.uint32(turn + 1)
-    return high, low
+        return high + added[turn, 0], low + added[turn, 1]
+
+    def two_turns(number: Array, both: Array) -> Array:
+        words = one_turn(2 * number + 1, TURNS[1], *_words(both))
+        return _as_one(*one_turn(2 * number + 2, TURNS[0], *words))
+
+    both = _as_one(*one_turn(0, TURNS[0], high + keys[0], low + keys[1]))
+    return _words(jax.lax.fori_loop(0, 2, two_turns, both, unroll=on_gpu.is_there()))
+
+
+def _as_one(high: UInt32[Array, " d"], low: UInt32[Array, " d"]) -> Complex[Array, " d"]:
+    return jax.lax.complex(*(jax.lax.bitcast_convert_type(word, jnp.float32) for word in (high, low)))
+
+
+def _words(both: Complex[Array, " d"]) -> tuple[Array, Array]:
+    return jax.lax.bitcast_convert_type(both.real, jnp.uint32), jax.lax.bitcast_convert_type(both.imag, jnp.uint32)

@@ -113,6 +113,14 @@ def test_numbers_are_those_of_box_and_muller_in_double_precision():
     np.testing.assert_allclose(numbers(drawn(key, jnp.int32(7), 2000)), numbers(expected), atol=2e-5)
 
 
+def test_numbers_are_drawn_once_however_many_arrays_they_fill():
+    def rotations(like):
+        compiled = noise_now.lower(secret_key(7), jnp.int32(3), like, jnp.float32(1.0), 1).compile()
+        return str(compiled.as_text()).count("shift-left(")
+
+    assert rotations({"a": jnp.zeros(3), "b": jnp.zeros(5)}) == rotations({"w": jnp.zeros(8)}) > 0
+
+
 @pytest.mark.slow
 def test_a_discount_of_stale_uploads_does_not_shrink_the_noise():
     assert TIMELINE.staleness.max() > 0
