@@ -104,7 +104,7 @@ def words(arena: ArenaFolder, bout: BoutFound) -> list[str]:
     first, paragraphs = answer(bout.run)
     names = [each.name for each in bout.run.algorithms]
     watched = dict.fromkeys((*(each.name for each in soonest(bout)), WATCHED, *arena.mine))
-    ranks = [_rank(bout, name) for name in watched if name in names]
+    ranks = [_rank(bout, name) for name in watched if name in names and len(names) > 1]
     return [first, *paragraphs, *ranks, *_careful(bout)]
 
 

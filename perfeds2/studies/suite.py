@@ -258,7 +258,10 @@ def merge_submissions(folder: Path, out: Path) -> None:
             raise InputError(f"{path} is of suite {one.suite}, {files[0]} of suite {first}; merge one suite at a time.")
         if (other := names.setdefault(one.method, path)) != path:
             raise InputError(f"{other} and {path} both have {one.method}; give each method its own name.")
-    plan = plan_suite(found[files[0]].suite, {}, methods=["PerFedS2"])
+    try:
+        plan = plan_suite(found[files[0]].suite, {}, methods=["PerFedS2"])
+    except InputError as error:
+        raise InputError(f"{files[0]}: {error}") from None
     outcomes = [
         MethodOutcome(
             bout,

@@ -163,6 +163,7 @@ def test_no_forged_submission_enters(submitted, tmp_path, change, signed, said):
     with pytest.raises(InputError) as refused:
         merge_submissions(folder, tmp_path / "out")
     assert said in str(refused.value)
+    assert str(folder) in str(refused.value)  # the file is named
     assert not (tmp_path / "out").exists()
 
 
