@@ -2,11 +2,12 @@
 
     python benchmarks/attacks.py --out attacks
     python benchmarks/attacks.py --out attacks --merges mean trimmed-mean --seeds 2 --rounds 100
+    python benchmarks/attacks.py --out attacks --only crowd
 
-The first table has one hostile UE of six and a round of A = 5 uploads, with 2 and 5 labels per UE, and a column for each
-attack. The second has 20 UEs with a growing share of hostile ones, for A = 5 and A = 20; each number is the
-least of all attacks. Numbers are personal accuracies of the honest UEs, the mean of all seeds. All attacks and seeds of a
-merge are trained in one batch. Results are kept in --out: running the same command again resumes. The tables are
+The first tables have rounds of A = 5 uploads and a column for each attack: one hostile UE of six, with 2 and 5 labels per
+UE, and two of 20 (crowd). The last has 20 UEs with a growing share of hostile ones, for A = 5 and A = 20; each number
+is for the worst of all attacks. Numbers are personal accuracies of the honest UEs, the mean of all seeds with a 95 %
+interval. All attacks and seeds of a merge are trained in one batch. Results are kept in --out: running the same command again resumes. The tables are
 written to attacks.md there.
 """
 
@@ -74,16 +75,16 @@ def honest_accuracy(result: Result, share: float, seed: int) -> float:
     return float(np.nan_to_num(accuracies)[~hostile_ues(share, accuracies.size, seed)].mean())
 
 
-def by_attack(bench: Bench, merges: Sequence[str], labels: int) -> str:
-    """Return the table of one hostile UE of six, a column for each attack."""
-    found = {merge: bench.accuracies(merge, 1 / 6, 6, 5, labels) for merge in merges}
+def by_attack(bench: Bench, merges: Sequence[str], labels: int, hostile: int = 1, ues: int = 6) -> str:
+    """Return the table of a few hostile UEs, a column for each attack."""
+    found = {merge: bench.accuracies(merge, hostile / ues, ues, 5, labels) for merge in merges}
     clean, lines = found[merges[0]][CLEAN], []
     for merge, by_name in found.items():
         worst = min(by_name.values(), key=np.mean)
-        lines.append([merge, *(percent(seeds.mean()) for seeds in by_name.values()), with_interval(worst / clean)])
+        lines.append([merge, *map(with_interval, by_name.values()), with_interval(worst / clean)])
     title = (
-        f"One hostile UE of 6, A = 5, {labels} labels per UE. Kept: the least accuracy of the row, relative to "
-        f"{merges[0]} without an attack, seed by seed, with a 95 % interval."
+        f"{hostile} hostile of {ues} UEs, A = 5, {labels} labels per UE. Kept: the least accuracy of the row, relative to "
+        f"{merges[0]} without an attack, seed by seed."
     )
     return f"{title}\n\n{markdown(['merge', CLEAN, *NAMES, 'kept'], lines)}"
 
@@ -95,21 +96,17 @@ def by_share(bench: Bench, merges: Sequence[str], labels: int = 2, ues: int = 20
         row = [merge]
         for quorum in quorums:
             found = [bench.accuracies(merge, share, ues, quorum, labels) for share in SHARES]
-            least = [min(one[name].mean() for name in NAMES) for one in found]
-            row += [percent(found[0][CLEAN].mean()), *map(percent, least)]
+            worst = [min((one[name] for name in NAMES), key=np.mean) for one in found]
+            row += map(with_interval, [found[0][CLEAN], *worst])
         lines.append(row)
     head = ["merge", *(f"A = {quorum}, {share:.0%}" for quorum in quorums for share in (0, *SHARES))]
-    return f"{ues} UEs, {labels} labels per UE, by share of hostile UEs. Each number is the least of all attacks.\n\n{markdown(head, lines)}"
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{ues} UEs, {labels} labels per UE, by share of hostile UEs. Each number is for the worst attack.\n\n{markdown(head, lines)}"
 
 
 def with_interval(shares: np.ndarray) -> str:
     """Return the mean of the seeds and half the width of its 95 % interval."""
     mean, low, _ = mean_and_interval(shares)
-    return percent(float(mean)) if low is None else f"{100 * mean:.1f} ± {100 * (mean - low):.1f} %"
+    return f"{100 * mean:.1f} %" if low is None else f"{100 * mean:.1f} ± {100 * (mean - low):.1f} %"
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -125,14 +122,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=600)
     parser.add_argument("--task", default="digits")
-    parser.add_argument("--only", choices=["attacks", "shares"], help="Make one of the two tables.")
+    parser.add_argument("--only", choices=["attacks", "crowd", "shares"], help="Make these tables only.")
     parser.add_argument("--out", type=Path, default=Path("attacks"))
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     bench, tables = Bench(Store(given.out / "parts"), given.seeds, given.rounds, given.task), []
-    if given.only != "shares":
+    if given.only in (None, "attacks"):
         tables += [by_attack(bench, given.merges, labels) for labels in (2, 5)]
-    if given.only != "attacks":
+    if given.only in (None, "crowd"):
+        tables.append(by_attack(bench, given.merges, 2, hostile=2, ues=20))
+    if given.only in (None, "shares"):
         tables.append(by_share(bench, given.merges))
     write_text(given.out / "attacks.md", "\n".join(tables))
     print("\n".join(tables))
