@@ -32,6 +32,7 @@ from torch import nn  # type: ignore[import-not-found]
 from torch.func import functional_call, grad, vjp  # type: ignore[import-not-found]
 from torch.nn.attention import SDPBackend, sdpa_kernel  # type: ignore[import-not-found]
 
+pytestmark = pytest.mark.slow  # conftest.py does not even import it for the quick tests
 FLOATS, LETTERS = np.float32, np.uint8
 TWELVE = jax.ShapeDtypeStruct((12,), FLOATS)
 PIXELS = jax.ShapeDtypeStruct((144,), FLOATS)
@@ -85,6 +86,8 @@ def meta_gradient_of_torch(module, x, y, alpha):
 @pytest.mark.parametrize(
     ("net", "sample"),
     [
+        (nets.Mlp, TWELVE),
+        (nets.LeNet, PIXELS),
         (nets.LeNetRelu, PIXELS),
         (nets.Normed, PIXELS),
         (nets.Transformer, THREE),
@@ -93,7 +96,6 @@ def meta_gradient_of_torch(module, x, y, alpha):
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-@pytest.mark.slow
 def test_the_exact_meta_gradient_is_pytorchs(net, sample):
     (module, model), x = converted(net, sample), samples(sample, 3, 8)
     y = np.random.default_rng(2).integers(0, 4, (3, 8))
@@ -122,7 +124,6 @@ ALL = {
 seen: set[str] = set()  # operations, by the tests below
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("net", ALL, ids=lambda net: net.__name__)
 def test_every_operation_has_pytorchs_values_and_gradients(net):
     (module, model), x = converted(net, ALL[net]), samples(ALL[net], 5)
@@ -169,7 +170,6 @@ def test_what_pytorch_decomposes_into_is_the_same(name):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_no_operation_of_the_table_is_untried():
     if len(seen) < 90:
         pytest.skip("the tests before this one were not run in this process")
@@ -179,7 +179,6 @@ def test_no_operation_of_the_table_is_untried():
 numbers = st.integers(1, 3)
 
 
-@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     numbers, numbers, st.sampled_from([0, 1, 2]), st.sampled_from([1, 2]), st.sampled_from([1, 2]), st.integers(5, 8)
@@ -195,7 +194,6 @@ def test_a_convolution_of_any_kind_is_pytorchs(kernel, stride, padding, dilation
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 @settings(max_examples=12)
 @given(numbers, numbers, st.booleans(), st.integers(5, 8), st.booleans())
 def test_pooling_of_any_kind_is_pytorchs(kernel, stride, padded, side, is_largest):
@@ -209,7 +207,6 @@ def test_pooling_of_any_kind_is_pytorchs(kernel, stride, padded, side, is_larges
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_any_number_of_samples_in_any_shape_is_taken():
     model = converted(nets.Mlp, TWELVE)[1]
     params, x = model.init(jax.random.key(0)), jnp.asarray(samples(TWELVE, 2, 3))
@@ -220,7 +217,6 @@ def test_any_number_of_samples_in_any_shape_is_taken():
 
 
 @pytest.mark.parametrize(("net", "times"), [(nets.Letters, 2), (nets.Gru, 0)])
-@pytest.mark.slow
 def test_an_lstm_that_starts_from_zero_is_our_own_recurrence(net, times, monkeypatch):
     model, called = converted(net, THREE)[1], []
     monkeypatch.setattr(aten, "recur", lambda *args: called.append(args) or recur(*args))
@@ -376,7 +372,6 @@ def test_what_cannot_be_done_is_said_in_a_sentence(net, sentence):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("net", "sample"), [(Dropping, TWELVE), (nets.Normed, PIXELS)])
 def test_eval_says_that_dropout_is_off_and_that_statistics_stay(net, sample):
     model = from_torch(lambda: net().eval(), sample)
@@ -398,7 +393,6 @@ def fit(module, x):
     return module.eval()
 
 
-@pytest.mark.slow
 def test_a_batch_is_normalised_by_itself_and_later_ones_by_its_statistics():
     (module, model), (x, other) = converted(nets.Normed, PIXELS), samples(PIXELS, 2, 9)
     weights, ours = model.init(jax.random.key(0)), jax.jit(model)
@@ -414,7 +408,6 @@ def test_a_batch_is_normalised_by_itself_and_later_ones_by_its_statistics():
     assert not any(np.any(slope[name]) for name in buffers)  # a personal step leaves them
 
 
-@pytest.mark.slow
 def test_rounds_and_evaluations_with_batchnorm_are_those_of_a_pytorch_loop():
     """Three UEs in synchronous rounds, α = 0.2; a UE's statistics are those of its training samples."""
     random, beta, rounds = np.random.default_rng(5), 0.3, 12
@@ -482,7 +475,6 @@ def test_only_modules_are_pytorchs():
     assert not any(map(is_torch, (int, 3, torch, torch.zeros(1), nn.functional.relu)))
 
 
-@pytest.mark.slow
 def test_a_task_of_ones_own_samples_takes_a_module(monkeypatch):
     train_in_numpy(monkeypatch.setattr, traced=True)
     x = np.random.default_rng(0).standard_normal((200, 3, 4))
@@ -512,7 +504,6 @@ def test_another_weight_is_another_model_though_the_module_is_the_same():
     assert not np.asarray(other.init(jax.random.key(0))["layers.0.weight"]).any()
 
 
-@pytest.mark.slow
 def test_the_samples_of_a_file_reach_the_module_in_their_shape(tmp_path):
     from perfeds2.spec.build import model_of
     from perfeds2.spec.resolve import spec_from

@@ -59,9 +59,9 @@ def test_each_seed_gets_what_it_gets_alone():
 
 def test_trials_may_differ_in_rounds_points_step_sizes_and_data():
     trials = [
-        trial(Protocol(2, 2), 0, Learner(PerFed(0.1), 0.05, batch=8), rounds=9, every_s=0.3),
-        trial(Protocol(2, None), 0, Learner(PerFed(0.2), 0.2, batch=8), rounds=40, about=7),
-        trial(Protocol(2, 1, "wait"), 2, Learner(PerFed(0.1), 0.1, batch=8), rounds=3, about=2),
+        trial(Protocol(2, 2), 0, Learner(FedProx(0.1), 0.05, batch=8), rounds=9, every_s=0.3),
+        trial(Protocol(2, None), 0, Learner(FedProx(0.9), 0.2, batch=8), rounds=40, about=7),
+        trial(Protocol(2, 1, "wait"), 2, Learner(FedProx(0.1), 0.1, batch=8), rounds=3, about=2),
     ]
     assert len({len(one.points) for one in trials}) == 3
     end = list(train_together(trials))[-1]

@@ -137,7 +137,6 @@ def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
         ),
     ],
 )
-@pytest.mark.slow
 def test_a_module_that_cannot_be_taken_is_refused_in_a_sentence(name, sentence):
     with pytest.raises(InputError) as refused:
         compare(model=f"mine.py:{name}", rounds=1)
