@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 from twins import World
 from twins_tiers import fedat, fedcompass, safa, steps_of_compass, tifl
 
@@ -59,7 +59,7 @@ def made(name, **settings):
 
 
 def flat(params):
-    return np.asarray(ravel_pytree(params)[0])
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
 
 
 def assert_close(ours, theirs, tolerance=1e-5):
