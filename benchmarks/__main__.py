@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.speed.allocation import allocation_group
+from benchmarks.speed.cells import cells_group
 from benchmarks.speed.clock import clock_group
 from benchmarks.speed.jobs import jobs_group
 from benchmarks.speed.joint import joint_group
@@ -40,6 +41,7 @@ GROUPS: dict[str, Group] = {
     "products": products_group,
     "methods": methods_group,
     "clock": clock_group,
+    "cells": cells_group,
     "start-up": start_up_group,
     "waiting": waiting_group,
     "jobs": jobs_group,

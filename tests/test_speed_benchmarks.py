@@ -16,6 +16,7 @@ from benchmarks import __main__ as module
 from benchmarks.__main__ import main, measure, print_results, scripts, to_json
 from benchmarks.speed import clock, products, waiting
 from benchmarks.speed.allocation import allocation_group, opening, solver_finish_s
+from benchmarks.speed.cells import EDGE_ROUNDS, cells_group
 from benchmarks.speed.clock import clock_group
 from benchmarks.speed.jobs import jobs_group
 from benchmarks.speed.joint import WAYS, joint_group
@@ -111,6 +112,13 @@ def order(name: str) -> tuple[str, bool]:
 def test_replay_is_measured_against_both_bare_loops_and_for_every_hessian():
     results = list(replay_group(2, 0, silent, rounds=10, samples=600, populations=(6, 12), model=SMALL))
     assert_measured(results, {f"replay/{name}" for name in ("plain", "numpy", "jax", "exact", "fo", "hf", "n=12")})
+
+
+def test_edges_are_measured_against_a_single_cell():
+    results = list(cells_group(2, 0, silent, cells=2, rounds=12, objectives=[FedAvg()]))
+    names = {f"cells/FedAvg-{each}" for each in EDGE_ROUNDS}
+    assert_measured(results, names | {f"{name}-training" for name in names})
+    assert {result.target for result in results} == {"≤ 1.3", None}
 
 
 def test_rounds_are_measured_against_their_matrix_products(monkeypatch):
