@@ -33,6 +33,17 @@ def test_what_was_better_than_the_old_base_station_does_not_count_for_the_new_on
     assert handover.block(0)[:5, 0].tolist() == [0, 0, 1, 1, 2]
 
 
+def test_the_cell_of_a_ue_depends_only_on_the_time_not_on_what_was_asked_before():
+    """And not on other UEs: the same UE beside one that never moves."""
+    late_first, in_order = made(), made()
+    late = late_first.block(1)
+    np.testing.assert_array_equal(late_first.block(0), in_order.block(0))
+    np.testing.assert_array_equal(late, in_order.block(1))
+    last = max(LEVELS_DB)
+    beside = Handover(lambda time_s: np.array([(0, 9, 0), LEVELS_DB[min(round(time_s / MEASURE_S), last)]], float))
+    np.testing.assert_array_equal(beside.block(0)[:, 1], in_order.block(0)[:, 0])
+
+
 def test_changes_are_counted_and_seen_by_the_cells():
     handover = made()
     assert [handover.count(number * MEASURE_S + 1e-9) for number in (3, 4, 6, 8)] == [0, 1, 2, 3]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -261,6 +262,17 @@ def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed, ke
     assert np.abs(np.diff(there, axis=0)).sum() >= 2 * 5  # and goes to others
     assert timeline.cloud is not None
     assert bool(timeline.cloud.followed_bits.any()) == keeps  # some in the middle of a job
+
+
+def test_a_longer_simulation_with_jobs_that_follow_begins_with_a_shorter_one():
+    drawn = Cell.draw(9, 1, cpu_hz=(2e7, 2e9), coherence_s=0.05, moves=Moves(Waypoints, 40.0, 1.0))
+    cells = make_cells(drawn, Sites.grid(3, 20.0), 20.0, backhaul_s=0.1, keeps=True)
+    play = partial(simulate_cells, cells, Protocol(1, 3), Protocol(2), **LOAD, model_bits=1e5, edge_rounds=2)
+    longer = play(horizon_s=3.0)
+    longer = longer.prefix(longer.until(float(longer.time_s[29])))  # all rounds of this time
+    for shorter in (play(rounds=longer.rounds), play(horizon_s=longer.end_s)):
+        for name, column in shorter.columns.items():
+            np.testing.assert_allclose(column, longer.columns[name], rtol=0, atol=1e-9, err_msg=name)
 
 
 def test_a_job_that_follows_its_ue_by_hand():
