@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from twins import World, fedasync, fedavg, fedprox
+from twins import World, fedasync, fedavg, fedper, fedprox
 from twins_baselines import TWINS_OF_BASELINES, fedasmu, feddyn, fednova, refl
 
 from perfeds2.learning.datasets import digits
@@ -97,8 +97,20 @@ def test_feddyn_without_its_server_is_fedavg_at_mu_zero_and_begins_as_fedprox():
     assert_close(flat(once.params), fedprox(replace(WORLD, line=ONCE), mu=0.5)[0])
 
 
-def test_lg_fedavg_of_a_network_with_one_layer_keeps_nothing():
-    assert not LGFedAvg().withheld(MLP((64, 10)).init(jax.random.key(0)))
+@pytest.mark.slow
+def test_lg_fedavg_of_a_network_with_one_layer_is_fedavg():
+    task = replace(TASK, model=MLP((64, 10)))
+    state = trained(LGFedAvg(), task=task)
+    assert state.memory == {}
+    assert_close(flat(state.params), fedavg(replace(WORLD, task=task))[0])
+
+
+@pytest.mark.slow
+def test_fedbabu_and_fedper_agree_below_the_head_while_every_head_is_new():
+    """With one step in the first job of every UE."""
+    state = trained(METHODS["FedBABU"](), ONCE, local_steps=1)
+    model, _ = fedper(replace(WORLD, line=ONCE, steps=1))
+    assert_close(flat(state.params), model)
 
 
 @pytest.mark.slow
