@@ -83,7 +83,7 @@ def advance(prepared: Any, state: Any, begin: int, end: int, rows: int | None = 
     most = [rows if id(leaf) in shelf else None for leaf in leaves]
     leaves = [np.asarray(leaf) for leaf in leaves]
     for version in range(begin, end):
-        means = (leaf[:m].mean(dtype=np.float64) for leaf, m in zip(leaves, most, strict=True))
+        means = ((leaf[:m] if m else leaf).mean(dtype=np.float64) for leaf, m in zip(leaves, most, strict=True))
         told = version + np.sin(steps + sum(means))
         leaves = [(0.9 * leaf + told).astype(leaf.dtype) for leaf in leaves]
     return as_state([structure], leaves)

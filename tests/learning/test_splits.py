@@ -5,7 +5,7 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from perfeds2.learning.datasets import digits, synthetic
@@ -48,7 +48,12 @@ def test_no_sample_is_used_twice_and_everybody_trains_and_tests(split, ues, seed
     labels = np.concatenate([labels, np.arange(tests) % kinds])
     owners = np.concatenate([np.arange(120) % 9, np.arange(tests) % 9])
     samples = Samples.of(labels, tests, owners)
-    parts = split(samples, ues, seed)
+    try:
+        parts = split(samples, ues, seed)
+    except ValueError:
+        if not isinstance(split, Dirichlet):
+            raise
+        reject()  # 120 samples in very uneven parts
     assert np.unique(parts.order).size == parts.order.size
     assert parts.start.tolist() == [0, *(parts.train_count + parts.test_count).cumsum()[:-1]]
     assert parts.order.size == (parts.train_count + parts.test_count).sum()

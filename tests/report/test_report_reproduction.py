@@ -417,7 +417,9 @@ def test_ledgers_of_two_folders_are_opened_with_names_that_tell_them_apart(repro
     first, second = open_ledgers(reproduced, folder)
     assert (first.label, second.label) == ("Table I", "learning.beta = 0.02")
     assert [each.verdict for each in first.entries] == [each.verdict for each in second.entries]
-    assert [best.place.panel for best in first.bests] == ["MNIST", "CIFAR-100"]
+    assert [(best.place.panel, best.measured) for best in first.bests] == [
+        (panel, measured) for panel in ("MNIST", "CIFAR-100") for measured in ("over the horizon", "at its end")
+    ]
     quick = shutil.copytree(reproduced, tmp_path / "quick")
     open_set(quick, "quick", {})
     with pytest.raises(InputError, match="holds figures of --scale quick; expected paper"):
