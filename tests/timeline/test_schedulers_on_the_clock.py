@@ -226,3 +226,19 @@ def test_who_is_away_is_replaced_by_who_was_merged_longest_ago():
     assert choose(moment).tolist() == [0, 1, 3]  # for 4 and 5; 1 and 3 have waited longer than 2
     assert choose(replace(moment, here=np.ones(6, bool))).tolist() == [0, 4, 5]
     assert choose(replace(moment, here=np.array([True, *[False] * 5]))).tolist() == [0, 4, 5]  # too few are there
+
+
+def test_a_full_job_of_a_ue_that_rests_includes_the_wait_for_the_model():
+    cell = replace(Cell.draw(4, seed=0), downlink=Downlink("unicast", 1.0, 1e6))
+    seen = []
+
+    def plan(moment: Moment) -> np.ndarray:
+        seen.append(moment)
+        return np.array([0, 1])
+
+    simulate(cell, Protocol(2, rests=True), payload_bits=1e5, samples=60, rounds=2, schedule=plan)
+    first, second = seen[:2]
+    wait_s = cell.model_s(2) - cell.downlink_s
+    assert np.all(wait_s > 0.0)
+    np.testing.assert_allclose(first.compute_s - wait_s, cell.downlink_s + 60 * cell.cycles_per_sample / cell.cpu_hz)
+    np.testing.assert_allclose(second.compute_s, first.compute_s)
