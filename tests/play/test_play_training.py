@@ -146,8 +146,10 @@ def test_a_moved_slider_is_answered_within_a_tenth_of_a_second(ask, moved):
     """The best of a few: other work on this machine is not the page's."""
     ask("rounds", {"knobs": moved})
     took = []
-    for quorum in (5, 6, 7, 8, 9, 10):
+    for quorum in range(2, 13):
         began = time.perf_counter()
         ask("rounds", {"knobs": moved | {"quorum": quorum}})
         took.append(time.perf_counter() - began)
-    assert min(took) < 0.1, took
+        if took[-1] < 0.1:
+            return
+    pytest.fail(f"the quickest of these took more than a tenth of a second: {took}")
