@@ -127,6 +127,10 @@ def test_a_folder_keeps_its_base_stations(tmp_path, monkeypatch):
     assert perfeds2("simulate", "--resume", moved, "--quiet") == (0, "")
     assert (moved / "timeline.npz").read_bytes() == before
     assert perfeds2("report", moved)[0] == 0
+    path.write_text("x_m,y_m,backhaul_s\n0,0,0.1\n400,0,0.2\n")
+    status, error = perfeds2("simulate", "--resume", moved)
+    assert status == 2
+    assert "sites.csv has changed since this spec was written" in error
 
 
 @pytest.mark.parametrize(
