@@ -129,7 +129,7 @@ class Crew:
     def moment(self, round_: int, time_s: float, quorum: int) -> Moment:
         """Return what a schedule that asks for losses may look at. Channels are not known.
 
-        The next job of a device should take as long as its last one, and a first job as long as the median device's.
+        A device's next job is expected to take as long as its last one, and a first job as long as that of the median device.
         """
         columns = [
             (one.version, one.merged_in, one.state not in UNUSABLE, one.loss, one.took_s) for one in self.devices

@@ -92,7 +92,7 @@ class Dispatcher:
             self._waiting.popleft()
             if outstanding and device.overdue != ticket and device.job is not None and device.job.uploads_masked:
                 device.overdue = ticket
-                self.transport.cancel(ue)  # it confirms or leaves: no upload comes after it counts as gone
+                self.transport.cancel(ue)  # it should confirm or leave, so that no upload comes after it counts as gone
                 self._waiting.append((time_s, ue, ticket))
             elif outstanding:
                 self.log(f"given up: UE {ue} did not answer ticket {ticket} within {self.own.job_s:g} s (--job-s)")

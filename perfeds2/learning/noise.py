@@ -32,7 +32,7 @@ def noise_of(
         weight = jnp.where(back <= round_, weights[back], 0.0)  # nothing was drawn before round 0
         return total + drawn(key, round_ - back, total.size, deviation * weight)
 
-    # XLA removes a loop of one step and draws where numbers are used, each pair twice on a CPU.
+    # XLA would unroll a loop of one step and draw wherever a number is used: each pair twice on a CPU.
     stop = bands if on_gpu.is_there() else jnp.minimum(bands, round_ + 1)
     pairs = jax.lax.fori_loop(0, stop, add, jnp.zeros((flat.size + 1) // 2, jnp.complex64))
     return like_it(jnp.concatenate([pairs.real, pairs.imag])[: flat.size])

@@ -49,7 +49,7 @@ class Sites:
 
     @classmethod
     def open(cls, path: Path | str, kept: Mapping[str, bytes] | None = None) -> "Sites":
-        """Read a CSV file with one row per base station, or its copy. As for ``FleetFile``, also in its errors."""
+        """Read a CSV file with one row per base station, or its copy in a run's folder. Fails as ``FleetFile.open`` does."""
         data = read_bytes(Path(path), "was not found") if kept is None else kept.get(ITSELF, b"")
         rows = []
         for line, given in read_rows(data, COLUMNS, "base station"):
