@@ -309,7 +309,8 @@ def _roam(links: _Links, moves: Moves, radius_m: float, keeps: bool) -> tuple[li
     plane, numbers = Shifted(walk, -x_m, -y_m), range(sites.count)
 
     def level_db(time_s: float) -> Float[np.ndarray, "n E"]:
-        return 10 * np.log10([links.gain(site, everyone, plane.at(time_s)) for site in numbers]).T
+        places = plane.at(time_s)
+        return 10 * np.log10([links.gain(site, everyone, places) for site in numbers]).T
 
     handover = Handover(level_db)
     fleets = [Fleet(unknown, unknown, presence=Attached(handover, site, keeps)) for site in numbers]

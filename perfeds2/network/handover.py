@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 MEASURE_S, BETTER_DB = 0.16, 3.0
-AHEAD = 256  # measurements computed at a time
+AHEAD = 32  # measurements computed at a time
 
 Measured = Float[np.ndarray, "n E"]  # levels in dB
 

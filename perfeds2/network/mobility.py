@@ -83,16 +83,17 @@ class GaussMarkov:
     def __init__(self, moves: Moves, x_m: PerUe, y_m: PerUe, seed: int) -> None:
         self._moves, self._seed, self._size = moves, seed, x_m.size
         self._spread = moves.speed_mps / np.sqrt(2)  # standard deviation of each component
-        self._start = (0, np.stack([x_m, y_m]), self._spread * self._new(0))
-        self._now = self._start  # the last step requested; time mostly moves forward
+        start = (0, np.stack([x_m, y_m]), self._spread * self._new(0))
+        self._start = (start, self._next(*start))
+        self._now = self._start  # the last step requested and the next one; time mostly moves forward
 
     def at(self, time_s: float) -> tuple[PerUe, PerUe]:
         step = int(time_s / STEP_S)
-        now = self._now if self._now[0] <= step else self._start
+        now, then = self._now if self._now[0][0] <= step else self._start
         while now[0] < step:
-            now = self._next(*now)
-        self._now = now
-        here, there = now[1], self._next(*now)[1]
+            now, then = then, self._next(*then)
+        self._now = now, then
+        here, there = now[1], then[1]
         x, y = here + (time_s / STEP_S - step) * (there - here)
         return x, y
 

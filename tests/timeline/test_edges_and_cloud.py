@@ -236,7 +236,7 @@ def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed, ke
     random = np.random.default_rng([seed, 33])
     count, ues = int(random.integers(2, 5)), int(random.integers(2, 4))
     moves = Moves([Waypoints, GaussMarkov][seed % 2], 40.0, 1.0)
-    drawn = Cell.draw(count * ues, seed, cpu_hz=(2e7, 2e9), coherence_s=0.16 / 3.3, moves=moves)
+    drawn = Cell.draw(count * ues, seed, cpu_hz=(2e7, 2e9), coherence_s=0.16 / 1.3, moves=moves)
     backhaul_s = float(random.uniform(0, 0.3)) * (seed % 4 > 0)
     cells = make_cells(drawn, Sites.grid(count, 20.0), 20.0, backhaul_s=backhaul_s, keeps=keeps)
     if keeps:
@@ -257,7 +257,7 @@ def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed, ke
     edges, rounds = twin_of(cells, protocol, cloud, edge_rounds, until_s, equal_share, Moving(level_db, first, keeps))
     assert_agrees(timeline, cells, edges, rounds)
     assert timeline.log is not None
-    there = np.array([[cell.here(time_s) for cell in cells.cells] for time_s in np.arange(0, until_s, 0.01)], float)
+    there = np.array([[cell.here(time_s) for cell in cells.cells] for time_s in np.arange(0, until_s, 0.08)], float)
     np.testing.assert_array_equal(np.sum(there, axis=1), 1)  # every UE is in one cell
     assert np.abs(np.diff(there, axis=0)).sum() >= 2 * 5  # and goes to others
     assert timeline.cloud is not None
