@@ -1,8 +1,8 @@
 """Choose the UEs of a round by the losses they have reported, or by when they are present.
 
-A schedule with an attribute ``feedback`` gets what its UEs last reported in ``moment.feedback``. It may remember things
-between rounds: every run has its own copy, which is asked once per round. What a killed server must not forget is in
-``memory``, as arrays.
+A schedule with an attribute ``feedback`` gets what its UEs last reported in ``moment.feedback``. It may keep state
+between rounds: every run has its own copy, which is called once per round. State that must survive a killed server is
+in ``memory``, as arrays.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ class Oort:
     """Prefer UEs with high losses and short jobs, and try the others (Lai et al. 2021).
 
     A UE's utility is |B|·√(mean loss²)·(T/t)^(2·[t > T]) + √(0.1·ln R/L), with the expected seconds t of a job and the
-    round L of its last merge; rounds are counted from 1, and R is the current one. A share 0.9·0.98^R of a round, at
-    least 0.3, goes to UEs that have not reported yet, drawn by speed. The others are drawn by utility among those with
-    at least 95 % of the last utility needed. T is a percentile of all t: the 10th, and the pacer adds 5 after every
+    round L of its last merge; rounds are counted from 1, and R is the current one. A share 0.9·0.98^R of a
+    round's UEs, at least 0.3, has not reported yet; these are drawn by speed. The others are drawn by utility among
+    those with at least 95 % of the last utility needed. T is a percentile of all t: the 10th, and the pacer adds 5 after every
     20 rounds in which the losses of the chosen UEs summed to less than in the 20 before.
     """
 
@@ -135,7 +135,7 @@ class AdaptiveTiers:
 
 
 def refl(cell: Cell, seed: int) -> Callable[[Moment], Chosen]:
-    """Choose the UEs that will be present least in the round after this one, ties by lot (REFL, Abdelmoniem et al. 2023).
+    """Choose the UEs that will be present least in the next round, with random ties (REFL, Abdelmoniem et al. 2023).
 
     Rounds are expected to take as long as those so far. Needs only the hours of the UEs; without hours, UEs are drawn.
     """

@@ -168,7 +168,7 @@ def check_schedule(
         first = late[round_[late].argmin()]
         raise ValueError(
             f"the schedule plans UE {ue[first]} for round {round_[first]} after {gap[first]} rounds without it, more than "
-            f"max_staleness {max_staleness}: with stale={stale!r} that round could wait for ever. "
+            f"max_staleness {max_staleness}: with stale={stale!r} that round could wait forever. "
             f"Raise max_staleness to {gap.max()}, use stale='restart', or plan the UE more often."
         )
     at_work = schedule.shape[1] * (max_staleness + 1)
@@ -183,8 +183,8 @@ def as_schedule(rows: Rows) -> Callable[[int], Chosen]:
     """Return the rows as a function from round to UEs. After its last row, the schedule repeats.
 
     It repeats with its period if it has one (Theorem 3), so that the pattern continues unchanged. Otherwise it
-    restarts at the first row, where a UE may sit out longer than within the rows: plan as many rounds as you play, or
-    see ``check_schedule``.
+    restarts at the first row, where a UE may sit out longer than within the rows: plan as many rounds as you simulate,
+    or see ``check_schedule``.
     """
     if rows.shape[0] == 0:
         raise ValueError("a schedule needs at least 1 row, got none.")

@@ -25,7 +25,7 @@ def equal_shares(ues: int) -> Shares:
 def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int = 1) -> Shares:
     """Return shares proportional to how often a UE could deliver: η_i ∝ 1 / (expected seconds of one update).
 
-    The paper leaves this choice open; ours favors UEs close to the base station or with a fast processor.
+    The paper leaves this choice open; ours favours UEs close to the base station or with a fast processor.
     """
     frequency = 1 / (cell.job_s(samples, quorum) + expected_sending_s(cell, payload_bits))
     return frequency / frequency.sum()

@@ -1,4 +1,4 @@
-"""Group UEs of similar speed into tiers, and choose whose turn it is.
+"""Group UEs of similar speed into tiers, and choose which tier works.
 
 FedAT and TiFL sort the UEs by job duration into tiers of equal size, so that no UE waits for a much slower one. In
 TiFL one tier works at a time; in FedAT and FedCompass all tiers work at once, each in its own rounds. The UEs of a

@@ -1,4 +1,4 @@
-"""perfeds2 watch: how far is it, and how good is it by now?"""
+"""perfeds2 watch: follow the progress and the curves of a running command."""
 
 import time
 from contextlib import closing
@@ -22,7 +22,7 @@ def watch(
 ) -> None:
     """Follow a running command: its curves, its progress and the time left.
 
-    Run it in another terminal. Ctrl-C ends only the watching. The folder's report.html shows the same and reloads itself.
+    Run it in another terminal. Ctrl-C stops only this view. The folder's report.html shows the same and reloads itself.
     """
     try:
         with guarded("watch", []):
@@ -71,7 +71,7 @@ def follow(folder: Path) -> tuple[str, bool]:
 
 
 def follow_federation(folder: Path) -> tuple[str, bool]:
-    """The same of a federation, which says by itself where its devices are."""
+    """Watch a federation, which also reports the state of its devices."""
     from perfeds2.deployment.setup import Setup
     from perfeds2.deployment.status import STOPPED, live_table, read_status
     from perfeds2.runs.folder import Folder

@@ -1,8 +1,8 @@
 """A certificate authority: what it signs, what it revokes, and how it is replaced.
 
 Its certificate file holds one certificate, or three during a rollover, the newest first: the new authority, the new
-authority signed by the old one, and the old one. A machine that trusts the old authority can so verify the new one.
-The list of revocations names every revoked certificate, is signed by each authority, and its number only grows.
+authority signed by the old one, and the old one. A machine that trusts the old authority can therefore verify the new
+one. The revocation list names every revoked certificate, is signed by each authority, and its number only grows.
 """
 
 import datetime
@@ -51,7 +51,7 @@ class Authority:
         return self.folder / f"{self.name}.crl"
 
     def make(self) -> None:
-        """Make the authority. Existing files stay."""
+        """Create the authority. Existing files stay."""
         if not self.certificate.exists():
             if self.key.exists():
                 raise InputError(
@@ -134,7 +134,7 @@ class Authority:
         return frozenset(each.serial_number for each in read_lists(self.revocations)[0])
 
     def revoke(self, serials: Iterable[int]) -> None:
-        """Add certificates to the list, and sign it anew."""
+        """Add certificates to the revocation list, and sign it again."""
         newest = read_lists(self.revocations)[0]
         now = datetime.datetime.now(datetime.UTC)
         new = [x509.RevokedCertificateBuilder(each, now).build() for each in set(serials) - self.revoked()]
@@ -143,7 +143,7 @@ class Authority:
         self._write_lists([*newest, *new], number_of(newest) + 1, dated)
 
     def _write_lists(self, revoked: Sequence[x509.RevokedCertificate], number: int, dated: datetime.datetime) -> None:
-        """Sign and write the list. It expires with its authority: an expired list would lock every client out."""
+        """Sign and write the list. It expires with its authority: an expired list would lock out every client."""
         lists = []
         for key in self._keys():
             authorities = read_certificates(self.certificate)
@@ -242,7 +242,7 @@ def name_with(text: str) -> x509.Name:
 
 
 def common_name(name: x509.Name) -> str:
-    """Return the common name of a name that has nothing else; empty if it has."""
+    """Return the common name if a certificate's name has no other part; otherwise an empty text."""
     names = [str(each.value) for each in name if each.oid == NameOID.COMMON_NAME]
     return names[0] if names and name == name_with(names[0]) else ""
 
@@ -277,7 +277,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
 
 
 def read_lists(path: Path) -> list[x509.CertificateRevocationList]:
-    return _read(path, _lists, "list of revocations")
+    return _read(path, _lists, "revocation list")
 
 
 def read_privates(path: Path) -> list[ec.EllipticCurvePrivateKey]:
@@ -310,7 +310,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def own_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the key in a file; a new one, if there is no file."""
+    """Read the key in a file, or create one."""
     if not path.exists():
         write_private(path, [new_key()])
     return read_privates(path)[0]

@@ -3,7 +3,7 @@
 A folder holds two authorities and the certificates they signed. ``ca`` signs the certificates of the broker and of the
 enrolment port, which are valid for servers only and list their host names. ``clients`` signs those of the federation's
 server, named ``server``, and of device N, named ``device-N``, which are valid for clients only; the broker takes the
-sender of a message from that name. So no client can impersonate the broker. Each authority has a list of revocations.
+sender of a message from that name. So no client can impersonate the broker. Each authority has a revocation list.
 
 Every private file is readable by its owner only. No key is stored in a folder of results, because people share those.
 """
@@ -112,7 +112,7 @@ class Credentials:
                 self.issue(party, self.hosts(party))
 
     def issue(self, party: Party, hosts: Sequence[str] = ()) -> None:
-        """Sign a certificate for a party's key; for a new key, if it has none."""
+        """Sign a certificate for a party's key. Create the key if there is none."""
         public = own_key(self.file(party, "key")).public_key()
         self.certify(party, public, hosts)
 
@@ -274,7 +274,7 @@ def credentials_beside(run: Path) -> Path:
 
 
 def keep_apart(credentials: Path, run: Path) -> None:
-    """Raise InputError if keys would lie inside results, which people share, or results inside keys."""
+    """Raise InputError if one of the folders of keys and results is inside the other, because people share results."""
     keys, results = credentials.resolve(), run.resolve()
     if keys == results or keys in results.parents or results in keys.parents:
         raise InputError(

@@ -56,7 +56,7 @@ class Device:
 
     @property
     def spent(self) -> bool:
-        """Whether another merge would exceed its privacy budget. It has at most one job, so none is uncounted."""
+        """Whether another merge would exceed its privacy budget. It has at most one job, so no merge is uncounted."""
         return self.merges >= self.most_merges
 
     @property
@@ -157,7 +157,7 @@ class Crew:
         return list(takewhile(lambda device: (device.set_aside_s or 0.0) <= time_s, aside))
 
     def left(self, latest: int) -> int:
-        """Return how many devices have privacy budget and do not rest, wherever they are."""
+        """Return how many devices have privacy budget and do not rest, whether reachable or not."""
         return sum(not device.spent and device.merged_in <= latest for device in self.devices)
 
     def privacy(self) -> dict[str, float]:
@@ -203,7 +203,7 @@ class Crew:
     def within_share(self, idle: list[int], most: float, quorum: int) -> list[int]:
         """Leave out the idle devices that have more than ``most`` merges, and queue them again.
 
-        If too few others are at work to close a round, those with the fewest merges are handed a job all the same.
+        If too few others are at work to close a round, those with the fewest merges are handed a job anyway.
         """
         over = sorted((ue for ue in idle if self[ue].merges > most), key=lambda ue: (self[ue].merges, ue))
         others = len(idle) - len(over) + self.count("working", "arrived")

@@ -1,12 +1,12 @@
-"""Run a federation below a cloud: an edge, which is a server for its devices and a device of the cloud's federation.
+"""Run an edge: a server for its own devices that is also a device in the cloud's federation.
 
-The cloud's job for an edge is to run κ₂ rounds from the model that it is handed. What the edge uploads is the model
-that it was handed minus its own, so the cloud's merge with β = 1 is the mean of the edges' models. Then the edge waits
-for the cloud's next model, which replaces its own before any device gets it.
+A job from the cloud asks an edge to run κ₂ rounds from the model that it is handed. The edge uploads that model minus
+its own, so the cloud's merge with β = 1 is the mean of the edges' models. Then the edge waits for the cloud's next
+model, which replaces its own before any device gets it.
 
 Both servers may be killed at any time. The edge saves its model, the cloud's model and how many rounds have closed
-since. An edge keeps its job while it is away, and the cloud sends the job again when either has been started again: if
-the edge works from that version already, it goes on, and otherwise it adopts the model.
+since. An edge keeps its job while it is away. The cloud sends the job again when either restarts: an edge that already
+works from that version continues, and any other adopts the model.
 """
 
 import typing
@@ -121,7 +121,7 @@ def read_adoptions(folder: Path) -> list[Adoption]:
 
 
 def recall_jobs(federation: Federation) -> None:
-    """Let the cloud wait for the edges that had a job when its server ended. They have the model of that job."""
+    """Let a restarted cloud wait for the edges that had a job. They still have the model of that job."""
     for device in federation.devices:
         if device.held != IDLE and not device.set_aside:
             device.version, device.here = device.held, True

@@ -1,8 +1,9 @@
 """Enrol devices with one-time tokens, and renew their certificates. A private key never leaves its device.
 
-A token names a device, a secret, the authority to trust and the least number of its list. The server stores a hash of
-the secret and deletes it when it is used, so a token works once. The device first fetches authorities and list without
-trusting anybody, and checks them against the token. Then it sends its request over TLS.
+A token holds a device number, a secret, the authority to trust and the smallest acceptable number of its revocation
+list. The server stores a hash of the secret and deletes it when it is used, so a token works once. The device first
+fetches authorities and list without verifying the server, and checks them against the token. Then it sends its request
+over TLS.
 
     GET /trust                             the authorities and lists of brokers
     POST /enrol, a token and a request     a certificate, valid for 90 days
@@ -102,7 +103,7 @@ def enrol_device(credentials: Credentials, body: bytes) -> bytes:
 
 
 def renew_device(credentials: Credentials, shown: bytes | None) -> bytes:
-    """Return the newest certificate for the key of a valid one; a new one, if that is old."""
+    """Return the newest certificate for the key of a valid one. If it expires soon, issue a new one."""
     old = None if shown is None else x509.load_der_x509_certificate(shown)
     name = "" if old is None else common_name(old.subject)
     found = re.fullmatch(re.escape(federated_name(credentials.federation, "device-")) + r"(\d+)", name)
@@ -235,7 +236,9 @@ def enrol(credentials: Credentials, address: Address, token: str) -> int:
 
 
 def renew(credentials: Credentials, device: int) -> bool:
-    """Ask where this device enrolled for the newest list and certificate; return whether the certificate is new.
+    """Fetch the newest list and certificate from the server that enrolled this device.
+
+    Returns whether the certificate is new.
 
     Raises:
         InputError: The server refuses, cannot be reached or cannot be verified.

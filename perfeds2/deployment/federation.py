@@ -82,7 +82,7 @@ class Federation:
     schedule: Schedule | None = None  # devices of each round, by its number or by losses; None: the first arrivals
     planned: Planned | None = None  # devices of the open round, with a schedule
     secure: bool = False  # whether the server learns only the sum of a round's updates
-    summing: "Summing | None" = None  # while the members of a round help the server to their sum
+    summing: "Summing | None" = None  # while the server computes the sum of a round with its members
     shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
     length: float = field(init=False)  # ‖w_k‖
     _closing: tuple[list[Device], Server, Closing] | None = None  # how the round closes once the sum is known
@@ -169,7 +169,7 @@ class Federation:
         return why
 
     def _clip(self, reply: Reply, device: Device) -> tuple[Reply, float]:
-        """Return a reply with its update shortened to the norm bound, and the factor. Its norm is a vote for later."""
+        """Clip the update of a reply to the norm bound; return the factor, too. Its norm becomes the device's vote."""
         assert reply.update is not None
         norm, bound = norm_of(reply.update), self.norm_bound
         self.norms.add(reply.ue, norm)
@@ -256,7 +256,7 @@ class Federation:
         return Server(self.round, versions, merged_in, self.opened_s)
 
     def _open_sum(self, members: list[Device]) -> None:
-        """Name the members of a round to each other: with the model in planned rounds, or once they have computed."""
+        """Send the list of members to all members of a round: with the model in planned rounds, otherwise later."""
         from perfeds2.deployment.summing import Summing
 
         assert self.learner.clip is not None
@@ -265,7 +265,7 @@ class Federation:
         self.summing.begin()
 
     def _learn_sum(self) -> bool:
-        """Ask the members of a round for their sum, step by step, and return whether it is known."""
+        """Compute the sum of a round with its members, step by step, and return whether it is known."""
         if self.summing is None or not self.summing.advance():
             return False
         summing, self.summing = self.summing, None

@@ -1,9 +1,9 @@
-"""Mask a device's update, and answer the server's questions about its round once each (secure aggregation).
+"""Mask a device's update, and answer each of the server's requests about its round once (secure aggregation).
 
-A device that is ready for a run announces a new key, signed with the key of its certificate. It masks an update only for
-a list of members whose keys the federation's devices have signed; it checks each key once. Afterwards it helps the server to the sum: it reveals the
-pair masks it has with members that did not upload, and then its shares of the others' own masks. It never does both for
-the same member, so the server cannot unmask a single update.
+A device that is ready for a run announces a new key, signed with the key of its certificate. It masks an update only
+for a list of members whose keys the federation's devices have signed, and checks each key once. Afterwards it helps the
+server compute the sum: it reveals the pair masks that it shares with members that did not upload, and then its shares
+of the others' own masks. It never reveals both for the same member, so the server cannot unmask a single update.
 """
 
 import datetime
@@ -32,7 +32,7 @@ from perfeds2.privacy.sharing import SECRET_BYTES
 class Identity:
     """A device's certificate, with which it signs its keys and checks those of others.
 
-    Other devices' certificates are good if the authority that issued this device's own one issued them too.
+    It trusts another device's certificate if the authority that issued its own has issued it.
     """
 
     credentials: Credentials
@@ -77,7 +77,7 @@ def _trusted(text: str, issuers: tuple[x509.Certificate, ...]) -> x509.Certifica
 
 @lru_cache(maxsize=100)
 def _issuers(own: str, authority: str) -> tuple[x509.Certificate, ...]:
-    """Return those of an authority's certificates that issued our own one."""
+    """Return those of an authority's certificates that issued our own."""
     ours = x509.load_pem_x509_certificate(own.encode())
     return tuple(each for each in x509.load_pem_x509_certificates(authority.encode()) if _issued(ours, each))
 
@@ -145,7 +145,7 @@ class MaskedUpdate:
         """Return what the server asks for.
 
         Raises:
-            InputError: It may not have it.
+            InputError: The device must not reveal it.
         """
         asked, is_first = request.asked, request.kind in ("train", "mask")
         if asked is None or is_first == bool(self._pairs) or self._is_open:
@@ -154,13 +154,13 @@ class MaskedUpdate:
             return self._mask(asked.members)
         gone = frozenset(asked.gone)
         if self._own in gone or not self._gone <= gone <= self._pairs.keys():
-            raise InputError("the server counts this device, or one that it gave up before, wrongly")
+            raise InputError("the server counts this device as gone, or counts a member that was gone as present")
         if self.members - len(gone) < fewest_left(self.members):
             raise InputError(f"{len(gone)} of {self.members} members are gone; the sum of so few is not revealed")
         return self._seeds(asked.gone) if request.kind == "seeds" else self._shares(gone, asked.shares)
 
     def _mask(self, members: Sequence[RoundMember]) -> Arrays:
-        """Mask the update for a list of members, after checking that their keys are theirs."""
+        """Mask the update for a list of members, after checking their keys."""
         ring = self.keyring
         own = [number for number, each in enumerate(members) if each.ue == ring.identity.number]
         if len(members) != self.members or len({each.ue for each in members}) != self.members or len(own) != 1:
@@ -169,7 +169,7 @@ class MaskedUpdate:
             )
         mine = members[own[0]]
         if mine.ticket != self.ticket or mine.signed not in (None, ring.signed):
-            raise InputError("this device's own key in the list is another one; it may have been replaced")
+            raise InputError("the list of members has another key for this device; it may have been replaced")
         known = {number: ring.known(each) for number, each in enumerate(members) if number != own[0]}
         keys = {own[0]: ring.signed.key} | {number: key for number, (key, _) in known.items()}
         listed = [f"{each.ue} {each.ticket} {keys[number]}" for number, each in enumerate(members)]
@@ -181,7 +181,7 @@ class MaskedUpdate:
         return upload._asdict()
 
     def _seeds(self, gone: Sequence[int]) -> Arrays:
-        """Reveal the pair masks with members that are gone. From now on this device keeps its shares of theirs."""
+        """Reveal the pair masks with members that are gone. From now on, keep the shares of their own masks secret."""
         self._gone = frozenset(gone)
         return {"seeds": rows_of(self._pairs[each].mask for each in gone)}
 

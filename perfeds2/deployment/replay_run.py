@@ -88,8 +88,8 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
 def joined_timeline(path: Path, setup: Setup) -> Timeline:
     """Return the timeline of a cloud with all of its edges, whose run folders are in edges/.
 
-    An edge's clock starts when it gets the cloud's first model. As clocks differ, the rounds of a job are moved to
-    between the time at which the cloud made its model and that at which the answer arrived.
+    An edge's clock starts when it gets the cloud's first model. Because clocks differ, the rounds of a job are shifted
+    to lie between the times at which the cloud made the model and received the answer.
 
     Raises:
         InputError: A run folder is missing, or rounds are missing in it.
@@ -107,7 +107,7 @@ def joined_timeline(path: Path, setup: Setup) -> Timeline:
             or own.rounds < count * answers
         ):
             raise InputError(
-                f"edge {edge} and the cloud do not tell the same story: a server lost its newest checkpoints, or the edge "
+                f"the records of edge {edge} and the cloud disagree: a server lost its newest checkpoints, or the edge "
                 f"came late. Such a run cannot be replayed."
             )
         segment = np.arange(own.rounds) // count

@@ -189,9 +189,9 @@ def _log_missing(federation: Federation, folder: Folder) -> None:
 
 def _gather(federation: Federation, tell: Tell, wait_for_all: bool) -> None:
     """Wait for all devices, or, after ``gather_s`` and unless all must come, for a quorum."""
-    own, quorum, everybody = federation.own, federation.protocol.quorum, federation.ues
+    own, quorum, ues = federation.own, federation.protocol.quorum, federation.ues
     federation.look()
-    while (here := federation.crew.usable) < everybody and (
+    while (here := federation.crew.usable) < ues and (
         wait_for_all or here < quorum or federation.time_s < own.gather_s
     ):
         for ue, why in federation.dispatcher.troubles.items():
@@ -199,10 +199,10 @@ def _gather(federation: Federation, tell: Tell, wait_for_all: bool) -> None:
                 raise InputError(f"device {ue} cannot take part: {why.partition('; see')[0]}; see logs/devices.log.")
         if own.wait_s and federation.time_s > max(own.wait_s, own.gather_s):
             raise InputError(
-                f"{here} of {everybody} devices came within {federation.time_s:.0f} s (--wait-s) and round 0 needs "
-                f"{everybody if wait_for_all else quorum}; see that devices run, and resume."
+                f"{here} of {ues} devices came within {federation.time_s:.0f} s (--wait-s) and round 0 needs "
+                f"{ues if wait_for_all else quorum}; check that the devices run, then resume."
             )
-        tell(f"waiting for devices: {here} of {everybody} are here")
+        tell(f"waiting for devices: {here} of {ues} are here")
         federation.transport.poll(STATUS_EVERY_S)
         federation.look()
 
@@ -263,7 +263,7 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
 
 
 def _writer(federation: Federation, folder: Folder, metrics: Metrics, lease: Lease | None) -> Write:
-    """Return a function that performs a write of the server if it may. While the disk is full, it waits."""
+    """Return a function that performs the server's writes while it holds its lease. It waits while the disk is full."""
 
     def write(what: Callable[[], None]) -> None:
         reasons = list[str]()

@@ -44,7 +44,7 @@ from perfeds2.timeline.state import Schedule
 
 FILE = "federation.toml"
 NOISE_SEED = "noise-seed"  # secret file of the server
-END = "# end\n"  # missing if the file was cut
+END = "# end\n"  # missing if the file was truncated
 WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]
 
 
@@ -71,7 +71,7 @@ class Setup:
 
     @property
     def ues(self) -> int:
-        """Return how many devices the server has: all, those of an edge, or in a cloud, its edges."""
+        """Return the number of the server's devices: all, those of an edge, or the edges of a cloud."""
         cells = self.cells or 1
         return cells if self.is_cloud else self.spec.cell.ues // cells
 
@@ -87,7 +87,7 @@ class Setup:
         return spec.model_copy(update={"cell": cell, "protocol": protocol, "cells": CellsSpec()})
 
     def ue_of(self, device: int) -> int:
-        """Return the UE of the whole federation that a device of this server is."""
+        """Return a device's UE number in the whole federation."""
         return device + (self.own.edge or 0) * self.ues
 
     @property
@@ -118,7 +118,7 @@ class Setup:
 
     @property
     def own_model(self) -> bool:
-        """Return whether the model is code of the user's, which every machine must have itself."""
+        """Return whether the model is the user's own code, which every machine must have."""
         model = self.spec.task.model
         return self.own.app_module is not None or (model is not None and bool(model.source))
 
@@ -208,7 +208,7 @@ class Setup:
                 )
             if each.kind is TASK and str(value) not in TASK.table() and is_place_of_data(str(value)):
                 raise InputError(
-                    f"--task {value} is a place of data, but in a federation every device has its own; use "
+                    f"--task {value} names data files, but in a federation every device has its own; use "
                     f"--app-module (docs/how-to/deploy.md)."
                 )
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)

@@ -2,13 +2,13 @@
 
     1. ``mask``: the members get the list of all members, and upload their masked updates, with shares of their masks.
        In planned rounds this list comes with the model (``train``). If all upload, their uploads are enough.
-    2. ``seeds``, only if members did not upload: the others reveal the masks they have in common with them. A member that
+    2. ``seeds``, only if members did not upload: the others reveal the masks they share with them. A member that
        does not answer is gone as well, and the rest are asked again.
     3. ``shares``, then or if a token was forged: the members that uploaded reveal the shares of each other's own masks.
        Any t of them suffice.
 
-If too few members are left, nothing is learned, and the updates are given up: no update is masked twice. A member that
-is gone counts as an update of zeros.
+If too few members are left, the server learns nothing and the updates are discarded, because no update is masked twice.
+A member that is gone counts as an update of zeros.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -137,7 +137,7 @@ class Summing:
         return True
 
     def settle(self, record: Record, time_s: float) -> str | None:
-        """Give one member all of the sum as its update, and zeros to the others; or take their updates from all of them.
+        """Assign the sum to one member and zeros to the others; without a sum, discard all updates.
 
         Returns:
             What to log.

@@ -1,4 +1,4 @@
-"""Let some UEs be hostile: what they upload is changed inside the compiled loop."""
+"""Simulate hostile UEs: the compiled loop changes what they upload."""
 
 from functools import partial
 
@@ -48,7 +48,7 @@ def hostile_ues(share: float, ues: int, seed: int) -> Bool[np.ndarray, " n"]:
 
 @traced
 class Hostile:
-    """An attack and who takes part in it."""
+    """An attack and the UEs that take part in it."""
 
     attack: Attack
     ues: Bool[Array, "*lanes n"]

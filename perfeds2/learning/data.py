@@ -56,7 +56,7 @@ class Data(Protocol):
 
 @runtime_checkable
 class Divisible(Data, Protocol):
-    """Data whose training part can give up a validation part, on which settings are tuned."""
+    """Data from whose training part a validation part can be held out, for tuning."""
 
     def held_out(self) -> Data:
         """Return the data with the validation part in place of the test part, which can no longer be read."""
@@ -70,7 +70,7 @@ MOST_SAMPLES = 256  # of a part, in an evaluation
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Shards:
-    """Samples on the device, UE after UE, with an index range for each: unequal sizes without padding."""
+    """Samples in device memory, one UE after the other, with an index range for each: unequal sizes without padding."""
 
     x: Shaped[Array, "..."]  # one row per sample
     y: Shaped[Array, "..."]  # its label, or a row of numbers

@@ -80,7 +80,7 @@ class View:
 
 
 def device_bytes() -> int:
-    """Return the memory of a device in bytes, or 16 GiB if it does not say."""
+    """Return the memory of a device in bytes, or 16 GiB if it is unknown."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("bytes_limit", 16 << 30)
 

@@ -1,9 +1,9 @@
 """Compute the gradient of an MLP without materialising the first layer's gradient for every batch.
 
-A dense layer's gradient is inputsᵀ·slopes: 40 rows of slopes say as much as a matrix with 784 rows. An MLP spends much
-of its time making, reading and writing such matrices. So here the weights are read once for all three batches, the
-step w − α∇f enters only by its effect on the next batch (inputs·inputsᵀ·slopes), and only the upload is a matrix. The
-results are those of ``objectives``, up to the order of summation.
+A dense layer's gradient is inputsᵀ·slopes, so 40 rows of inputs and slopes determine a matrix with 784 rows. An MLP
+spends much of its time computing, reading and writing such matrices. Here the weights are read once for all three
+batches, the step w − α∇f enters only through its effect on the next batch (inputs·inputsᵀ·slopes), and only the upload
+is computed as a matrix. The results are those of ``objectives``, up to the order of summation.
 """
 
 import jax

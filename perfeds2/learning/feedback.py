@@ -50,7 +50,7 @@ REPORTS: dict[str, Callable[[ReportedJob], Float[Array, ""]]] = {
 
 
 def report(kind: str, model: Model, params: Params, batches: Batches, upload: Params) -> Float[Array, ""]:
-    """Return what a UE reports about a job. The barrier keeps XLA from rounding the upload differently for it."""
+    """Return what a UE reports about a job. Without the barrier, XLA would round the upload differently."""
     first = jax.tree.map(lambda rows: rows[0, 0], batches)
     params, (x, y), upload = jax.lax.optimization_barrier((params, first, upload))
     return REPORTS[kind](ReportedJob(model, params, x, y, upload))

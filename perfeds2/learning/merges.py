@@ -78,7 +78,7 @@ class Weighted(Merge, typing.Protocol):
 
 @typing.runtime_checkable
 class Telling(Merge, typing.Protocol):
-    """A merge that sends something along with every model."""
+    """A merge that sends extra arrays with every model."""
 
     def tell(self, state: MergeState) -> Told: ...
 

@@ -13,7 +13,7 @@ from perfeds2.learning.objectives import stepped
 from perfeds2.learning.settings import Length, Share, Steps, setting, traced
 
 TINY = 1e-12  # added to distances, so that none is divided by 0
-LEAST = 3  # uploads per round among which an outlier can be told
+LEAST = 3  # uploads per round needed to recognise an outlier
 
 
 class Robust(Stateless):

@@ -1,7 +1,7 @@
 """Train along a timeline and evaluate the model at given moments.
 
 The replay runs in pieces, with an evaluation after each. Pieces do not affect the weights. If the schedule asks for
-feedback, the timeline itself is played in chunks: a chunk is played, trained and reported before the next one.
+feedback, the timeline itself grows in chunks: a chunk is simulated, trained and reported before the next one.
 """
 
 import math
@@ -39,7 +39,7 @@ class TrainState:
 
     values: list[Values]  # for each point so far
     state: State
-    feedback: tuple[Float[np.ndarray, " n"], ...] = ()  # what each chunk of the timeline was played with
+    feedback: tuple[Float[np.ndarray, " n"], ...] = ()  # that each chunk of the timeline was simulated with
 
 
 def evaluation_points(
@@ -106,7 +106,7 @@ def train_in_chunks(
 ) -> Iterator[tuple[Timeline, list[EvaluationPoint], TrainState]]:
     """Train along a timeline whose schedule asks for feedback, as ``train`` does, and yield also the timeline so far.
 
-    To continue from ``resume``, the clock plays again the chunks that were played before, with the same feedback.
+    To continue from ``resume``, the clock repeats the earlier chunks with the same feedback.
     """
     script = Script.of(play.timeline, learner.merge)
     prepared = Prepared.of(task, script, learner, seed)

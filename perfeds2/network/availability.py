@@ -91,7 +91,7 @@ class Availability:
         return since_s, until_s, here
 
     def _periods(self, time_s: float) -> Float[np.ndarray, " n"]:
-        """Return how many periods are over, without letting rounding put a border into the period that it ends."""
+        """Return how many periods are over. A time at the end of a period counts as after it, despite rounding."""
         periods = np.floor(time_s / self._period_s)
         periods += (periods + 1) * self._period_s <= time_s
         periods -= periods * self._period_s > time_s

@@ -222,7 +222,7 @@ class Cell:
     def block_at(self, round_: int, time_s: float) -> int:
         """Return which fading draw applies: the round's, or with a coherence time the time block's.
 
-        It is the last block that begins by then; rounding must not put a border into the block that it ends.
+        It is the last block that begins by then. The end of a block belongs to the next one, despite rounding.
 
         Args:
             round_: The open round.
@@ -254,7 +254,7 @@ class Cell:
     def _kept(self, what: str, block: int, make: "Callable[[Cell], PerUe]") -> PerUe:
         """Return ``make`` of the cell with its UEs where they are in a time block, from the cache if possible.
 
-        Each algorithm asks for the same values again. UEs count as standing still for a metre of their path.
+        Each algorithm asks for the same values again. Positions are updated after every metre of a UE's path.
         """
         if self.moves is None or self.coherence_s is None:
             block, start_s = 0, 0.0

@@ -1,4 +1,4 @@
-"""Describe what individual UEs of a cell have of their own: a measured gain, a separate uplink, hours."""
+"""Describe properties of single UEs: a measured gain, a dedicated uplink, hours."""
 
 from dataclasses import dataclass
 from functools import cached_property

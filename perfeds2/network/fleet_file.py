@@ -1,7 +1,7 @@
 """Read a fleet from a CSV file with one row per device; errors name the file and the line.
 
-Columns give a device's position or rate, its computing speed, its transmit power and its hours. What a row leaves out
-comes from the cell, drawn or set as without a file.
+Columns give a device's position or rate, its computing speed, its transmit power and its hours. A missing value is
+drawn or set as it would be without a file.
 """
 
 import csv
@@ -167,7 +167,7 @@ def read_rows(data: bytes, known: Mapping[str, object], what: str) -> Iterator[t
     lines = _table(data)
     line, columns = next(lines, (1, []))
     if not columns:
-        raise ValueError(f"is empty; expected a line of column names, then one line a {what}")
+        raise ValueError(f"is empty; expected a line of column names, then one line per {what}")
     wrong = next((name for name in columns if name not in known or columns.count(name) > 1), None)
     if wrong is not None:
         raise ValueError(f"has a column {wrong!r} in line {line}; expected any of {', '.join(known)}, each once")

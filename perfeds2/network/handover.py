@@ -63,7 +63,7 @@ class Attached:
         return self._inside(_measurement(time_s) // AHEAD)[_measurement(time_s) % AHEAD]
 
     def changes_s(self, time_s: float) -> float:
-        """Return when a UE next comes or goes, or when it is to be asked again."""
+        """Return when a UE next arrives or leaves, or when to ask again."""
         number = _measurement(time_s)
         inside, at = self._inside(number // AHEAD), number % AHEAD
         changed = (inside[at + 1 :] != inside[at]).any(axis=1)
@@ -71,7 +71,7 @@ class Attached:
 
 
 def _measurement(time_s: float) -> int:
-    """Return the last measurement by a time; rounding must not put a measurement after its own time."""
+    """Return the number of the last measurement at or before a time, despite rounding."""
     number = int(time_s / MEASURE_S)
     while (number + 1) * MEASURE_S <= time_s:
         number += 1

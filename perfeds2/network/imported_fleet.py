@@ -1,7 +1,7 @@
 """Convert device files of FedScale, FLASH and FLHetBench to a fleet file.
 
-FedScale's files are pickles, which could run any code when loaded. So they are not loaded: their operations are read one
-by one, and a file with any that does not build plain data is refused.
+FedScale's files are pickles, which could run any code when loaded. They are never loaded. Their operations are read one
+by one, and a file is refused if an operation does more than build plain data.
 """
 
 import csv
@@ -76,7 +76,7 @@ def _devices(kind: str, path: Path, most: int) -> list[Columns]:
         entries = map(KINDS[kind], whole.values() if isinstance(whole, dict) else whole)
         found = list(islice(filter(None, entries), most))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError):
-        raise ValueError("has an entry that is no device") from None
+        raise ValueError("has an entry that is not a device") from None
     if not found:
         raise ValueError("has no devices")
     return found
@@ -139,7 +139,7 @@ def read_pickle(data: bytes) -> Any:
     return whole
 
 
-# ---- what the kinds of files say of a device
+# ---- how each kind of file describes a device
 
 
 def _fedscale(device: Mapping[str, Any]) -> Columns:

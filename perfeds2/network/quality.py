@@ -1,4 +1,4 @@
-"""Summarize the quality of a cell's links, and warn if no modem could reach it."""
+"""Summarise the quality of a cell's links, and warn if no modem could reach it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

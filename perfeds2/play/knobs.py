@@ -1,4 +1,4 @@
-"""The controls of the page, and the settings that they stand for.
+"""The controls of the page, and the settings that they set.
 
 A knob has a fixed list of values, and a request with any other value is refused. So no text from the page can reach
 code that opens a file.

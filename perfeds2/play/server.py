@@ -1,4 +1,4 @@
-"""The HTTP server of the page, and who may talk to it.
+"""The HTTP server of the page, and which requests it accepts.
 
 It listens on loopback only. Other pages that the browser has open can reach loopback too, so every URL begins with a
 secret token, the Host header must be ours (against DNS rebinding), and requests that change something must come from
@@ -155,7 +155,7 @@ class PlayHandler(BaseHTTPRequestHandler):
         return split._replace(path="/".join(rest).rstrip("/"))
 
     def _body(self) -> Keywords | None:
-        """Return the JSON object in the body; refuse the request and return None if it is large or no object."""
+        """Return the JSON object in the body; refuse the request and return None if it is too large or invalid."""
         length = self.headers.get("Content-Length", "")
         if self.headers.get_content_type() != "application/json":
             return self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON.")

@@ -3,8 +3,8 @@
 Uploads are clipped to norm C, and noise N(0, σ²C²I) is added once to the sum of a round. A timeline knows no weights,
 so it also says what all models together reveal about a UE: exactly μ-GDP with μ = √k/σ for a UE merged k times.
 
-Two runs are compared that differ in one UE's uploads, which are zeros in one of them; who arrives when is the same.
-The first A arrivals are no random sample, so sampling amplifies nothing. The noise of rounds may be correlated:
+Neighbouring runs differ in one UE's uploads, which are zeros in one of them; their timelines are the same. The first A
+arrivals are not a random sample, so there is no amplification by sampling. The noise of rounds may be correlated:
 round t adds Σ_j d_j·z_{t−j} with the first coefficients of (1 − x)^½, so that later noise cancels part of earlier noise.
 """
 
@@ -19,8 +19,8 @@ from perfeds2.privacy import DELTA
 from perfeds2.timeline.record import Timeline
 
 ASSUMPTIONS = (
-    "ε covers all released models, if one UE's uploads are replaced by zeros; who arrives when is public. "
-    "Sampling amplifies nothing. Measured losses and accuracies are not protected."
+    "ε covers all released models, if one UE's uploads are replaced by zeros; the timeline is public. "
+    "There is no amplification by sampling. Measured losses and accuracies are not protected."
 )
 
 
@@ -78,7 +78,7 @@ def noise_for(timeline: Timeline, epsilon: float, delta: float = DELTA, bands: i
 
 
 def sensitivity(timeline: Timeline, bands: int = 1) -> PerUe:
-    """Return ‖Σ_{t∈P_i} c_t‖ of every UE: how far its uploads of norm 1 can move what the noise hides.
+    """Return the sensitivity ‖Σ_{t∈P_i} c_t‖ of every UE, for uploads of norm 1.
 
     P_i are the rounds that merge UE i, and c_t are the columns of C, the inverse of the filter that makes the noise. C has
     no negative entry, so equal uploads are the worst case. Independent noise has C = I, and the result is √k.
@@ -92,7 +92,7 @@ def sensitivity(timeline: Timeline, bands: int = 1) -> PerUe:
 
 
 def densest(rounds: int, rest_rounds: int = 1, bands: int = 1) -> Float[np.ndarray, " m"]:
-    """Return the largest sensitivity of a UE after 0, 1, 2, … merges, whatever the timeline of these rounds.
+    """Return the largest sensitivity of a UE after 0, 1, 2, … merges, over all timelines of these rounds.
 
     No column of C increases from one row to the next, so the worst merges are the first ones that ``rest_rounds`` allows.
     """

@@ -1,12 +1,12 @@
 """Mask the updates of a round's A members, so that the server learns their sum and nothing else.
 
 Updates are clipped and written in fixed point modulo 2^32. Every two members agree on a pair mask, which one of them adds
-and the other subtracts: in the sum it cancels. Each member adds a mask of its own too, and splits its seed among all
-members, any t of whom can reveal it. If a member is missing, the others reveal the pair masks they have with it, and
-never its own mask: so an upload that comes too late stays hidden.
+and the other subtracts, so it cancels in the sum. Each member also adds a mask of its own, and splits its seed among all
+members, any t of which can reveal it. If a member is missing, the others reveal the pair masks they share with it, but
+never its own mask, so an upload that arrives too late stays hidden.
 
-Each upload also carries the seed of its member's own mask, locked with a token of every other member. The tokens are in
-their uploads: all uploads together open all seeds, without a further message, and fewer open none.
+Each upload also carries the seed of its member's own mask, encrypted with a token of every other member. The tokens are
+in their uploads: all uploads together decrypt all seeds without a further message, and fewer decrypt none.
 
 Members are numbered from 0 in the order of the list that all of them got, and the list is part of every key.
 """
@@ -40,7 +40,7 @@ def threshold_of(members: int) -> int:
 
 
 def fewest_left(members: int) -> int:
-    """Return how many members must upload. With t − 1 of them in league with the server, two others hide each other."""
+    """Return how many members must upload: if t − 1 of them collude with the server, two honest ones remain."""
     return threshold_of(members) + 1
 
 
@@ -48,7 +48,7 @@ def fewest_left(members: int) -> int:
 
 
 def to_words(values: Float[np.ndarray, " d"], clip: float, members: int) -> Words:
-    """Return values from −clip to clip in fixed point, so fine that the sum of all members' just fits."""
+    """Return values from −clip to clip in fixed point, scaled so that the sum of all members' just fits."""
     most = HALF // members
     rounded = np.rint(np.asarray(values, np.float64) * (most / clip))
     return np.clip(rounded, -most, most).astype(np.int64).astype(np.uint32)
@@ -109,8 +109,8 @@ class Upload(NamedTuple):
     """What a member uploads."""
 
     words: Words  # masked
-    shares: Rows  # of the seed of its own mask, each encrypted to its holder; its own row is the seed, locked
-    digests: Rows  # of the shares, so that a forged one is noticed
+    shares: Rows  # of the seed of its own mask, each encrypted to its holder; its own row is the encrypted seed
+    digests: Rows  # of the shares, to detect a forged one
     tokens: Rows  # for each other member's seed; its own row is empty
 
 

@@ -1,4 +1,4 @@
-"""Split a secret into shares, so that any t of them give it back and fewer say nothing (Shamir's secret sharing)."""
+"""Split a secret into shares: any t of them recover it, and fewer reveal nothing (Shamir's secret sharing)."""
 
 import math
 import secrets
@@ -27,7 +27,7 @@ def split(secret: bytes, threshold: int, holders: int) -> list[bytes]:
 
     Args:
         secret: From ``new_secret``.
-        threshold: t, how many shares give the secret back.
+        threshold: t, how many shares recover the secret.
         holders: How many shares to make.
     """
     if not 1 <= threshold <= holders:

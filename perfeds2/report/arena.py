@@ -284,14 +284,14 @@ def _page(arena: ArenaFolder) -> str:
             tasks, methods = dict.fromkeys(str(bout.run.task) for bout in bouts), counted(len(table.rows), "method")
             hint = f"Mean rank of {methods} over {counted(len(bouts), 'bout')}; 1 is the best. Costs are those of reaching the target."
             sections.append(section(f"Which method is best on {listed(list(tasks))}?", table, hint=hint))
-        sections.append(section("Who is first where?", overview(arena)))
+        sections.append(section("Which method is first in which bout?", overview(arena)))
     for number, bout in enumerate(arena.bouts):
         sections += _bout_sections(arena, bout, number)
     again = f"perfeds2 arena --resume {arena.folder.name}"
     if arena.submissions:
         again = f"perfeds2 arena --suite {arena.suite} --mine FILE.py:NAME --submit NAME.json\nperfeds2 report --leaderboard DIR"
         hint = "A signature shows that a file was not changed afterwards. To check a result, run the method again."
-        sections.append(section("Who ran what?", signatures(arena), hint=hint))
+        sections.append(section("Who submitted which results?", signatures(arena), hint=hint))
     sections.append(section("How it was done", verbatim(again), hint=escape(HOW)))
     return document(facts, headline(arena), [], sections)
 

@@ -79,7 +79,7 @@ MARGINS = "One step to each side in A, S and local steps, on up to three seeds. 
 def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
     """Write the maps and the page; with ``paper``, also write maps and a table there. Return the paths."""
     if axis not in NUMBERS:
-        raise InputError(f"--x {axis}: a plan knows seconds and joules to the target; its trainings keep no {axis}.")
+        raise InputError(f"--x {axis}: a plan records only seconds and joules to the target.")
     maps = map_charts(plan, axis)
     written = []
     for out in dict.fromkeys((folder, paper or folder)):
@@ -123,7 +123,7 @@ def _page(plan: Plan, adopted: Path, axis: str, maps: Sequence[Chart]) -> str:
     sections = [
         section("Adopt it", *adopt, hint="Run this command, or pass planned.toml as --spec.") if plan.command else [],
         section("Every A and S", list(maps), hint=f"{NUMBERS[axis]}. {MAPS}"),
-        section("Reached, and kept", curves, hint=f"The level is the target, {escape(plan.target.words)}. {CURVES}"),
+        section("Reached and kept", curves, hint=f"The level is the target, {escape(plan.target.words)}. {CURVES}"),
         section("Margins", beside, hint=MARGINS) if margins else [],
         section("In numbers", candidates_table(plan), hint=f"{tried} {CANDIDATES}"),
     ]

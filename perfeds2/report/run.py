@@ -86,7 +86,7 @@ def page(run: RunResults) -> str:
             results_table(run, page_measures(run), behind),
             hint=f"{meaning(run)} {PAIRED if behind else ''}",
         ),
-        section("Good to know", *map(note, notes)),
+        section("Notes", *map(note, notes)),
         *timeline_sections(run),
         *cells_sections(run, groups(run)),
         section("Run it again", verbatim(again), *spec, hint=f"In this run's folder; {same}."),

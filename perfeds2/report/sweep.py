@@ -66,7 +66,7 @@ def page(sweep: SweepFolder) -> str:
     facts = ["sweep", grid, counted(len(sweep.run.seeds), "seed"), f"perfeds2 {__version__}"]
     hint = "At the end: means over seeds, ± half of the 95 % interval. To the target: medians; a seed that never met it counts as later than all others."
     lines = f"{over_seeds(len(sweep.run.seeds), sweep.run.has_intervals)} Click a name to hide it, double-click to see it alone."
-    grid_file = quoted(sweep.folder / "sweep.toml", "the grid and what it goes over")
+    grid_file = quoted(sweep.folder / "sweep.toml", "the grid and its base settings")
     again = "It trains what is missing and redraws this page. Every evaluation is in sweep.csv."
     sections = [
         section(f"Over {', '.join(sweep.axes[:1])}", *with_legend(setting_charts(sweep), "Lines shown"), hint=lines),

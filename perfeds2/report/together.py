@@ -176,7 +176,7 @@ def _page(members: Sequence[Member], run: RunResults, found: Sequence[Difference
         section("Seed by seed", differences_table(run, found), hint=SEED_BY_SEED) if found and run.is_trained else [],
         settings_section(members),
         *timeline_sections(run),
-        section("Good to know", *map(note, filter(None, (*run.notes, energy_line(run))))),
+        section("Notes", *map(note, filter(None, (*run.notes, energy_line(run))))),
         section("Draw it again", verbatim(command)),
     ]
     return document(

@@ -92,7 +92,7 @@ def privacy_note(spec: Spec) -> str:
 
 
 def drowned(quorum: int, privacy: Facts) -> str:
-    """Return a sentence if the model is too large for the fleet at this noise; else nothing."""
+    """Return a warning if the model is too large for the fleet at this noise."""
     if privacy.get("noise_to_clip", 0.0) <= 1:
         return ""
     return (
@@ -147,7 +147,7 @@ def has_diverged(rows: Sequence[Row]) -> bool:
     """Return whether training diverged in one seed.
 
     It did if both losses end NaN, more than 10 % above their start, or with over half of their decrease lost again.
-    The last case covers units that die of too large a step: the loss stays finite, as large as at the start.
+    The last case covers ReLU units that die from too large a step: the loss stays finite, near its initial value.
     """
     return all(_came_apart([row[name] for row in rows]) for name in ("train_loss", "train_loss_personal"))
 

@@ -83,7 +83,7 @@ class Reporter:
             self._counts[name] += more
 
     def next_part(self, share: float) -> None:
-        """Let the trainings announced from now on be this share of all that is left, as far as can be guessed."""
+        """Count the trainings announced from now on as this estimated share of all that is left."""
         asked = self._counts["asked"]
         begin = self._part[1] if asked else 0.0
         self._part = begin, begin + share * (1 - begin), asked

@@ -397,7 +397,7 @@ def make_timelines(
         stage: The cell and the cache of timelines.
         algorithms: The algorithms to simulate.
         tell: Called with the algorithm, the rounds closed and the simulated second reached.
-        guess: Play a schedule that asks for feedback as if nothing was ever reported.
+        guess: Simulate a schedule that asks for feedback as if nothing was ever reported.
 
     Raises:
         InputError: If a schedule asks for feedback, which only training gives, and ``guess`` is false.
@@ -407,7 +407,7 @@ def make_timelines(
         if algorithm.learner.feedback is not None and not guess:
             raise InputError(
                 f"the schedule of {algorithm.name} asks for the {algorithm.learner.feedback} of UEs, which only training "
-                f"tells. Use compare, run, sweep, arena or plan, or another --schedule."
+                f"measures. Use compare, run, sweep, arena or plan, or another --schedule."
             )
         load = _load(spec, stage, algorithm)
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()

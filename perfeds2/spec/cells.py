@@ -287,6 +287,6 @@ def with_kept_files(values: Mapping[str, Value], folder: Path) -> Values:
                 kept = read_json(folder / KEPT)
                 file = kind.open(place, {str(name): str(text).encode() for name, text in kept.items()})
             except (ValueError, OSError, AttributeError) as error:
-                raise InputError(f"{folder / KEPT} is not the file of a run ({error}); put {place} back.") from None
+                raise InputError(f"{folder / KEPT} is damaged ({error}); restore {place}.") from None
             values[section] = {**given, key: Named(place, file, place, file.digest)}
     return values

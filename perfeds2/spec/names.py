@@ -232,7 +232,7 @@ def _digest(path: Path) -> str:
 
 
 def _written_down(value: object) -> Named:
-    """Name an object by a reference, if a file defines it; otherwise by its own name."""
+    """Return the reference of an object that a file defines; otherwise its own name."""
     name = getattr(value, "__qualname__", type(value).__name__)
     for module in (sys.modules.get(str(getattr(value, "__module__", ""))), sys.modules.get("__main__")):
         found = next((known for known, other in vars(module).items() if other is value), None) if module else None

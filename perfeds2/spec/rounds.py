@@ -102,7 +102,7 @@ def when_opened(named: Named, protocol: Protocol, schedule: Value) -> Schedule:
     if not named.source and protocol.max_staleness is not None and protocol.stale != "restart":
         raise InputError(
             f"--schedule {named} may leave out a UE for more than {protocol.max_staleness} rounds, and with --stale {protocol.stale} "
-            f"its round could wait for ever; use --stale restart, --max-staleness unbounded or --unplanned rest."
+            f"its round could wait forever; use --stale restart, --max-staleness unbounded or --unplanned rest."
         )
     return schedule
 

@@ -8,7 +8,7 @@
    dropped. One that keeps it must also do so one step to each side, and in a longer training.
 5. Vary local steps, bits, the stale rule and rest around the best. The search ends when no scout was soon enough to beat
    it. If no choice keeps the target, everything is repeated with twice the horizon.
-6. Train the best with fresh seeds. It was chosen because it did well on the others, so those promise too much.
+6. Train the best with fresh seeds. It was chosen for doing well on the others, so those are too optimistic.
 """
 
 import math
@@ -174,7 +174,7 @@ class PlanSearch:
         return best
 
     def look_beside(self, choice: Choice) -> None:
-        """Find out whether a choice still stands one step to each side.
+        """Check whether the neighbours of a choice, one step to each side, hold too.
 
         A neighbour fails if it leaves a UE out, or if at least a third of its seeds are unstable.
         """
@@ -250,7 +250,7 @@ class PlanSearch:
         return next((played.obstacle for played in self.clocks(choice).values() if played.obstacle), None)
 
     def left_out(self, choice: Choice) -> str | None:
-        """Return which UEs a choice leaves out by the clock, in words; None if none."""
+        """Return which UEs a choice never merges, according to the clock, in words; None if none."""
         if self.request.least_share == 0:
             return None
         for seed, played in self.clocks(choice).items():
@@ -485,7 +485,7 @@ def _reference(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choi
     why = drowned(gentle.quorum, played.privacy)
     raise InputError(
         f"--target-accuracy {spec.run.target_accuracy:g} is not reached within {rung.horizon_s:g} simulated seconds by {asked}, nor by "
-        f"{gentle} (their best look: {best:.4g}); lower it, tune the step sizes (perfeds2 tune), or give --horizon-s."
+        f"{gentle} (best evaluation: {best:.4g}); lower it, tune the step sizes (perfeds2 tune), or give --horizon-s."
         + f" With the latter, {why}"
         * bool(why)
     )

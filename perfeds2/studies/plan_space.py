@@ -185,8 +185,8 @@ def _checked(spec: Spec, axis: str, name: str, values: AxisValues) -> AxisValues
 def map_of(space: Space, base: Choice) -> list[Choice]:
     """Return every A, S, schedule, bandwidth policy and number of local steps, with the bits of ``base``.
 
-    Every stale rule is combined with first arrivals only; planned rounds have that of ``base``. UEs rest as long as with
-    ``base``, or as long as the others suffice.
+    Stale rules vary only for first arrivals; planned rounds have that of ``base``. UEs rest as long as with ``base``, or
+    as long as the remaining UEs can close rounds.
     """
     names = ("local_steps", "quorum", "max_staleness", "schedule", "bandwidth", "stale")  # the first varies slowest
     every = itertools.product(*(space.axes[name] for name in names))

@@ -198,7 +198,7 @@ def _signing_key() -> "Ed25519PrivateKey":
 
 
 def need_cryptography() -> None:
-    """Refuse to sign or check signatures if the package for it is missing."""
+    """Raise InputError if the package that signs and checks signatures is missing."""
     need_extra("a signature", "mqtt", "cryptography")
 
 

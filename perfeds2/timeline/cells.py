@@ -1,8 +1,8 @@
-"""Simulate many cells below a cloud: each edge plays its own rounds, and the cloud merges the edges' models.
+"""Simulate many cells below a cloud: each edge runs its own rounds, and the cloud merges the edges' models.
 
 After κ₂ of its rounds an edge sends its model to the cloud and opens its next round with the cloud's. Between these
-exchanges edges are independent, so each plays its κ₂ rounds at once, unless UEs take their jobs to other cells. The
-cloud runs the protocol of a server whose UEs are the edges. Its clock knows only when their models arrive.
+exchanges edges are independent, so each is simulated alone for κ₂ rounds, unless UEs take their jobs to other cells.
+The cloud runs the protocol of a server whose UEs are the edges. Its clock knows only when their models arrive.
 """
 
 import math
@@ -39,7 +39,7 @@ def simulate_cells(
     bandwidth: Policy = equal_share,
     tell: Tell | None = None,
 ) -> Timeline:
-    """Play edges and cloud for a number of edge rounds of all cells together, until a time, or the first of the two.
+    """Simulate edges and cloud for a number of rounds of all edges together, until a time, or the first of the two.
 
     Args:
         cells: The cells and their backhaul.

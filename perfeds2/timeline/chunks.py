@@ -1,4 +1,4 @@
-"""Play a timeline in chunks, for schedules that ask for feedback."""
+"""Simulate a timeline in chunks, for schedules that ask for feedback."""
 
 import copy
 from dataclasses import replace
@@ -11,14 +11,14 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import play
 from perfeds2.timeline.state import Conditions
 
-CHUNK = 20  # default number of rounds between two times that a schedule gets feedback
+CHUNK = 20  # default number of rounds between two reports to a schedule
 
 
 class ChunkedPlay:
     """A timeline that grows by a chunk of rounds at a time.
 
-    The schedule is copied, so that what it remembers belongs to this play alone. The same feedback gives the same
-    timeline; feedback that is ignored gives that of ``simulate``.
+    The schedule is copied, so it shares no state with other runs. The same feedback gives the same timeline. If the
+    schedule ignores the feedback, the timeline is that of ``simulate``.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ChunkedPlay:
         self.is_finished = False
 
     def play(self, feedback: PerUe) -> Timeline:
-        """Play the next chunk and return the timeline so far."""
+        """Simulate the next chunk and return the timeline so far."""
         before = self.timeline.rounds
         wanted = self._chunk if self.rounds is None else min(self._chunk, self.rounds - before)
         self._feedback[:] = feedback

@@ -1,7 +1,7 @@
-"""Play one round of the protocol on a cell with a virtual clock.
+"""Simulate one round of the protocol on a cell with a virtual clock.
 
-Time advances from border to border: a border is a redraw of the fading or a UE that leaves or returns. Between
-borders, gains and bandwidths are constant or follow a trace, so each arrival time is a closed formula, exact in
+Time advances from event to event: the fading is redrawn, or a UE leaves or returns. Between
+events, gains and bandwidths are constant or follow a trace, so each arrival time is a closed formula, exact in
 float64; there is no time step. The protocol decides when the round closes, and unfinished work carries over to the
 next round. When a UE leaves or returns, the band is shared again. Absent UEs neither compute nor send; a UE that
 returns without a job gets the newest model.
@@ -71,7 +71,7 @@ def start_clock(conditions: Conditions) -> Clock:
 
 
 def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tuple[Clock, RoundInfo] | None:
-    """Play one round; return None if it cannot close by ``until_s`` or if too few UEs have energy left."""
+    """Simulate one round; return None if it cannot close by ``until_s`` or if too few UEs have energy left."""
     cell, protocol, opened_s = conditions.cell, conditions.protocol, clock.time_s
     presence = conditions.presence
     present = None if presence is None else presence.here(opened_s)
@@ -297,7 +297,7 @@ def begin_jobs(conditions: Conditions, clock: Clock, handed: Ues) -> Clock:
 
 
 def open_later(conditions: Conditions, clock: Clock, opened_s: float, sent_s: float) -> Clock:
-    """Open the round that has just begun only at ``opened_s``: its model is not here before.
+    """Delay the round that has just begun until ``opened_s``, when its model arrives.
 
     ``sent_s`` is when the base station had sent all earlier models. Changes the arrays of work in place.
     """

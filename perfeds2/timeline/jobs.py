@@ -74,7 +74,7 @@ def cut(log: Jobs, rounds: int, time_s: float) -> tuple[Jobs, Jobs]:
 
 
 def one_by_one(first: Int[np.ndarray, " l"], count: Int[np.ndarray, " l"]) -> tuple[Whole, Whole]:
-    """Expand rows that stand for consecutive UEs; return the row each UE comes from, and the UEs."""
+    """Expand rows that describe several consecutive UEs; return the row each UE comes from, and the UEs."""
     count = np.maximum(count, 0)
     row = np.repeat(np.arange(count.size), count)
     return row, np.arange(row.size) + np.repeat(first - (np.cumsum(count) - count), count)

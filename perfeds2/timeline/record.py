@@ -46,7 +46,7 @@ class Timeline:
     arrival_s: Float[np.ndarray, "K A"]  # when its update was complete at the server
     time_s: Float[np.ndarray, " K"]  # when round k closed
     compute_s: Float[np.ndarray, " n"]  # computing time of one job
-    # Jobs that ended without a merge. A row stands for lost_count consecutive UEs, starting at lost_ue.
+    # Jobs that ended without a merge. A row describes lost_count consecutive UEs, starting at lost_ue.
     lost_ue: Int[np.ndarray, " l"]
     lost_version: Int[np.ndarray, " l"]  # the model they started from
     lost_round: Int[np.ndarray, " l"]  # they ended when this round closed

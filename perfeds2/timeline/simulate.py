@@ -31,7 +31,7 @@ def simulate(
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
 ) -> Timeline:
-    """Play the protocol on a cell for a number of rounds, until a time, or until the first of the two.
+    """Simulate the protocol on a cell for a number of rounds, until a time, or until the first of the two.
 
     Args:
         cell: The UEs and their radio.
@@ -148,9 +148,9 @@ def advance(
     *,
     fast: bool,
 ) -> None:
-    """Play and record rounds before round ``last`` that close by ``horizon_s``.
+    """Simulate and record rounds before round ``last`` that close by ``horizon_s``.
 
-    ``fast`` allows the compiled loops, which must know the conditions.
+    ``fast`` allows the compiled loops, which must support the conditions.
     """
     conditions, end_s = station.conditions, math.inf if horizon_s is None else horizon_s
     while True:

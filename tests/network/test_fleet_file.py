@@ -281,7 +281,7 @@ def test_a_folder_keeps_its_fleet(fleet, tmp_path, monkeypatch):
     (out / "fleet.json").write_text("{}")
     status, said = perfeds2("simulate", "--resume", out, "--quiet")
     assert status == 2
-    assert "is not the file of a run" in said
+    assert "is damaged" in said
 
 
 @pytest.mark.usefixtures("fleet")

@@ -167,6 +167,6 @@ def test_several_bouts_have_an_overview(tmp_path, capsys):
     assert [row[0] for row in rows] == ["digits", "digits (other)"]
     assert [row[3] for row in rows] == ["PerFedS2 (80.2 %)", "Ditto (91.8 %)"]
     write_arena(tmp_path / "a")
-    assert "Who is first where?" in (tmp_path / "a/report.html").read_text()
+    assert "Which method is first in which bout?" in (tmp_path / "a/report.html").read_text()
     print_arena(tmp_path / "a")
     assert "Ditto (91.8 %)" in capsys.readouterr().out

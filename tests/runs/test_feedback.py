@@ -246,5 +246,5 @@ def test_a_schedule_that_asks_for_something_else_is_refused():
 
 
 def test_without_training_there_is_no_feedback():
-    with pytest.raises(InputError, match="which only training tells"):
+    with pytest.raises(InputError, match="which only training measures"):
         simulate_spec(spec_from(**SMALL, schedule=Worst), "simulate", None)

@@ -98,7 +98,7 @@ def test_report_draws_a_plan_again_by_seconds_or_joules_and_refuses_the_rest(pla
     assert "the choice: holds" in (tmp_path / "plan.tex").read_text()
     status, _, error = told("report", out, "--x", "bits")
     assert status == 2
-    assert "a plan knows seconds and joules to the target; its trainings keep no bits." in error
+    assert "a plan records only seconds and joules to the target." in error
     write_plan(plan, out)
 
 

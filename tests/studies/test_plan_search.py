@@ -242,7 +242,7 @@ def test_if_the_spec_is_checked_it_gets_three_times_as_long_as_it_takes():
 
 def test_a_target_no_one_reaches_is_refused_with_how_far_it_got():
     with pytest.raises(
-        InputError, match=r"--target-accuracy 0.9 is not reached within 240 simulated seconds .*best look"
+        InputError, match=r"--target-accuracy 0.9 is not reached within 240 simulated seconds .*best evaluation"
     ):
         made(lambda *_: (1e6, 1.0))
 

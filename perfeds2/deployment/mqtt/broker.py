@@ -123,7 +123,7 @@ def running_broker(
     """Run a broker within the context, and restart it when needed.
 
     Args:
-        credentials: The server's credentials, with the list of revocations.
+        credentials: The server's credentials, with the revocation list.
         address: Host and port to listen on; port 0 picks a free one.
         folder: Folder for the broker's two configuration files and its log.
         kind: The broker to run. By default Mosquitto, or the embedded one if that is not installed.

@@ -134,7 +134,7 @@ class DeviceClient:
                 self._error = UNREADABLE
                 self._say_here()
         elif run == self._run:
-            self._say_here()  # the server asks who is here
+            self._say_here()  # the server asks which devices are present
         else:
             self._run, self._ready, self._error, self._job, self._model = run, None, None, None, None
             self._answer = None  # tickets begin again

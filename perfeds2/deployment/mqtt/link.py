@@ -39,7 +39,7 @@ CLOCK_ERRORS = (
     10,
     11,
     12,
-)  # OpenSSL's codes: a certificate or a list of revocations is not valid yet, or has expired
+)  # OpenSSL's codes: a certificate or a revocation list is not valid yet, or has expired
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Link:
         self._site.credentials.load(self._tls, self._number)
 
     def _take_trust(self, text: bytes) -> None:
-        """Store a newer list of revocations, and connect again: this broker may be on it."""
+        """Store a newer revocation list, and connect again, because this broker may be on it."""
         credentials = self._site.credentials
         try:
             credentials.take_trust(text)

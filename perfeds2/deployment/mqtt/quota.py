@@ -1,4 +1,4 @@
-"""Limit what a client may send. A federation stays far below: a device sends a few messages per job."""
+"""Limit what a client may send. Devices stay far below the limit: they send a few messages per job."""
 
 from dataclasses import dataclass
 

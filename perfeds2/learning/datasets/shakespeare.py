@@ -1,7 +1,7 @@
 """Shakespeare's plays: each UE is a speaking role, and an LSTM predicts the next letter of its lines.
 
 A sample is LEAF's: 80 characters of a role's lines, and the character that follows. Windows are not stored: the text
-is on the device once, and a window is cut out when it is used.
+is in memory once, and a window is cut out when it is used.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""FedALA: a UE learns how much of each number of the shared last layer it takes over."""
+"""FedALA: a UE learns how much of each weight of the shared last layer it takes over."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""q-FFL: UEs with a large loss count more, which evens out how well UEs are served."""
+"""q-FFL: UEs with a large loss count more, which makes the UEs' accuracies more equal."""
 
 from typing import ClassVar
 

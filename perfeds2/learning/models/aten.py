@@ -74,7 +74,7 @@ def vector_norm(x: Array, order: ArrayLike = 2, dim: Axes = None, keepdim: bool 
 def softmax(x: Array, dim: int, _: bool) -> Array:
     """Return the softmax.
 
-    If all inputs are −∞, as where attention is masked everywhere, the gradient is 0 instead of NaN.
+    If all inputs are −∞, as in fully masked attention, the gradient is 0 instead of NaN.
     """
     blind = (x == -jnp.inf).all(dim, keepdims=True)
     return jax.nn.softmax(jnp.where(blind, 0.0, x), axis=dim)
@@ -135,7 +135,7 @@ def convolution(
     """Convolve in one, two or three dimensions.
 
     Without groups it is a matrix times the patches of all samples: with weights that differ between UEs, XLA's own
-    convolution falls apart into slow groups on a GPU, and on a CPU it is slower too.
+    convolution becomes many slow groups on a GPU, and on a CPU it is slower too.
     """
     if transposed:
         raise NotImplementedError("a transposed convolution is not supported; upsample and convolve instead")

@@ -32,7 +32,7 @@ class LeNet:
 
     The input is pixels of 8 bits, channel after channel. They are normalised here, so the data need a quarter of the
     memory. A convolution is a matrix times patches, or a variant of it for GPUs: with weights that differ between UEs,
-    side by side on a GPU, XLA's convolution falls apart into slow groups, and on a CPU it is slower too. Samples are
+    side by side on a GPU, XLA's convolution becomes many slow groups, and on a CPU it is slower too. Samples are
     the last axis of all arrays, so that shifting an image copies long runs.
     """
 

@@ -19,7 +19,7 @@ FIRST_NEW = 16
 
 @dataclass(frozen=True)
 class Erratum:
-    """One place in the paper: what it says, what is so, and the numbers that show it."""
+    """One place in the paper: what it says, what is correct, and the numbers that show it."""
 
     number: int
     where: str  # in the paper

@@ -1,4 +1,4 @@
-"""Play rounds in plain loops that Numba compiles.
+"""Simulate rounds in plain loops that Numba compiles.
 
 The loops evaluate the same formulas in the same order as the NumPy clock, so the times agree bit for bit; the two
 share no function. Logarithms and long sums differ between implementations, so the loops call NumPy's own by address

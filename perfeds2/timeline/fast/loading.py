@@ -123,7 +123,7 @@ def _ready(folder: Path, searching: bool) -> Path:
 
 @cache
 def _compile_at_exit(folder: Path) -> None:
-    """Compile for the next run once this one has ended, so that it keeps the processor to itself."""
+    """Compile for the next run after this one has ended, so that it need not share the processor."""
     atexit.register(_start_compiling, folder)
 
 
