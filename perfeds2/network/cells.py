@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from perfeds2.network.cell import MIN_DISTANCE_M, Cell, Ues
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.fleet_file import ITSELF, POSITIVE, read_bytes, read_number, read_rows
-from perfeds2.network.handover import Attached, Handover
+from perfeds2.network.handover import Attached, Handover, Settled
 from perfeds2.network.link import PerUe
 from perfeds2.network.mobility import Moves, Walk
 from perfeds2.network.radios import Where
 
 PerCell = Float[np.ndarray, " E"]
-Interference = float | Literal["full"] | None  # rise over thermal in dB
+Interference = float | Literal["full", "coupled"] | None  # rise over thermal in dB
 COLUMNS = {  # of a file of base stations: the range of each number
     "x_m": (-1e9, 1e9),
     "y_m": (-1e9, 1e9),
@@ -87,6 +87,7 @@ class Cells:
     y_m: PerCell
     backhaul_bps: PerCell  # may be infinite
     backhaul_s: PerCell  # delay
+    co_channel: Bool[np.ndarray, "E E"] | None = None  # in which cells uploads are noise for each; None: constant noise
 
     @property
     def population(self) -> int:
@@ -170,7 +171,8 @@ def make_cells(
         sites: The base stations.
         radius_m: Distance from a base station to the corners of its hexagon, in metres.
         reuse: 1 if all cells use the whole band, 3 if neighbours on a grid use different thirds of it.
-        interference: Rise over thermal in dB, or "full": the mean of all co-channel UEs that send all the time.
+        interference: Rise over thermal in dB, or "full": the mean of all co-channel UEs that send all the time,
+            or "coupled": co-channel UEs while they send.
         backhaul_bps: Rate of the backhaul in bit/s, where the base station has none of its own.
         backhaul_s: Delay of the backhaul in seconds, where the base station has none of its own.
         keeps: Whether a UE that is handed over keeps its job.
@@ -179,23 +181,39 @@ def make_cells(
         The cells.
 
     Raises:
-        ValueError: If the UEs cannot be divided equally, or reuse 3 is asked for without a grid.
+        ValueError: If the UEs cannot be divided equally, or the settings do not fit together.
     """
-    n, count = drawn.ues, sites.count
+    n, count, coupled = drawn.ues, sites.count, interference == "coupled"
+    depend = coupled or drawn.moves is not None
     if n % count:
         raise ValueError(f"the number of UEs, {n}, must be a multiple of the number of cells, {count}.")
     if drawn.moves is not None and interference == "full":
-        raise ValueError("the interference of UEs that move is not constant; give a rise in dB instead of full.")
-    if drawn.moves is not None and drawn.radio is not None and drawn.radio.power_control is not None:
-        raise ValueError("power control needs a constant number of UEs in a cell; leave it out if UEs move.")
+        raise ValueError(
+            "the interference of UEs that move is not constant; give a rise in dB or coupled instead of full."
+        )
+    if drawn.moves is not None and coupled and not keeps:
+        raise ValueError("coupled interference is not modelled for jobs that moving UEs lose; give --on-leave keep.")
+    if coupled and drawn.downlink is not None:
+        raise ValueError("coupled interference is that of uploads; leave out the downlink, or give a rise in dB.")
+    if depend and drawn.radio is not None and drawn.radio.power_control is not None:
+        raise ValueError(
+            "power control needs a constant number of UEs in a cell and constant interference; leave it out."
+        )
     if reuse == 3 and sites.colour is None:
         raise ValueError("reuse 3 needs the hexagonal grid; give each base station its own bandwidth_hz instead.")
     links = _Links.drop(drawn, sites, radius_m)
+    everyone = np.arange(n)
     if drawn.moves is None:
         members, fleets, moves = *_stay(links), [None] * count
+        if coupled:
+            fleets = [
+                replace(_measured(links.gain(site, everyone)), presence=Settled(np.isin(everyone, own)))
+                for site, own in enumerate(members)
+            ]
     else:
-        members = [np.arange(n)] * count
         fleets, moves = _roam(links, drawn.moves, radius_m, keeps)
+    if depend:
+        members = [everyone] * count
     band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
     cells = []
     for site, own in enumerate(members):
@@ -216,7 +234,10 @@ def make_cells(
             fleet=fleets[site],
         )
         cells.append(cell)
-    if interference is not None:
+    co_channel = None
+    if interference == "coupled":
+        co_channel = np.array([np.isin(np.arange(count), near) for near in _co_channel(sites, reuse)])
+    elif interference is not None:
         rises_db = _full_db(links, cells, members, reuse) if interference == "full" else [interference] * count
         for site, rise_db in enumerate(rises_db):
             cells[site] = replace(cells[site], noise_dbm_per_hz=drawn.noise_dbm_per_hz + rise_db)
@@ -224,7 +245,7 @@ def make_cells(
         np.where(np.isnan(own), each, own)
         for own, each in ((sites.backhaul_bps, backhaul_bps), (sites.backhaul_s, backhaul_s))
     )
-    return Cells(cells, members, sites.x_m, sites.y_m, *backhaul)
+    return Cells(cells, members, sites.x_m, sites.y_m, *backhaul, co_channel=co_channel)
 
 
 @dataclass(frozen=True)
@@ -318,14 +339,21 @@ def _roam(links: _Links, moves: Moves, radius_m: float, keeps: bool) -> tuple[li
     return fleets, [replace(moves, walk=lambda *_, view=view: view) for view in views]
 
 
+def _co_channel(sites: Sites, reuse: int) -> list[list[int]]:
+    """Return the nearest cells that use the same band as each cell."""
+    colour = np.zeros(sites.count) if sites.colour is None or reuse == 1 else sites.colour
+    near = _nearest(sites, sites.x_m, sites.y_m, min(2 * reuse * INTERFERING, sites.count)).tolist()
+    return [
+        [each for each in others if each != site and colour[each] == colour[site]][:INTERFERING]
+        for site, others in enumerate(near)
+    ]
+
+
 def _full_db(links: _Links, cells: Sequence[Cell], members: Sequence[Ues], reuse: int) -> list[float]:
     """Return by how much co-channel UEs raise the noise of each cell if all of them always send, in dB."""
-    drawn, sites, rises_db = links.drawn, links.sites, []
+    drawn, rises_db = links.drawn, []
     noise_db = drawn.noise_dbm_per_hz + (0.0 if drawn.radio is None else drawn.radio.noise_figure_db)
-    colour = np.zeros(sites.count) if sites.colour is None or reuse == 1 else sites.colour
-    near = _nearest(sites, sites.x_m, sites.y_m, min(2 * reuse * INTERFERING, sites.count))
-    for site in range(sites.count):
-        same = [each for each in near[site] if each != site and colour[each] == colour[site]][:INTERFERING]
+    for site, same in enumerate(_co_channel(links.sites, reuse)):
         # A UE sends its whole power in its part of the band, and some UE of the cell does in every part.
         sent_w = (cells[each].sent_power_w * links.gain(site, members[each]) for each in same)
         density = sum(float(watts.sum()) / cells[each].bandwidth_hz for each, watts in zip(same, sent_w, strict=True))

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from perfeds2.network.availability import Availability
-from perfeds2.network.handover import Attached
+from perfeds2.network.handover import Attached, Settled
 from perfeds2.network.link import PerUe
 from perfeds2.network.traces import Traces
 
@@ -43,7 +43,7 @@ class Fleet:
     gain_db: PerUe  # of its link, averaged over fast fading
     rate_bps: PerUe  # of the UE's own uplink, which does not use the shared band
     traces: Traces | None = None  # own uplinks whose rate changes
-    presence: Availability | Attached | None = None  # None: all UEs are always present
+    presence: Availability | Attached | Settled | None = None  # None: all UEs are always present
     spread: Spread | None = None  # None: all jobs of a UE take equally long
     energy_budget_j: PerUe | None = None  # energy that each UE may spend in a run
 

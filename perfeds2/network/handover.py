@@ -70,6 +70,23 @@ class Attached:
         return (number + 1 + (int(changed.argmax()) if changed.any() else changed.size)) * MEASURE_S
 
 
+class Settled:
+    """The UEs of a cell that none enters or leaves."""
+
+    keeps = True
+
+    def __init__(self, inside: Bool[np.ndarray, " n"]) -> None:
+        self._inside = inside
+
+    def here(self, _time_s: float) -> Bool[np.ndarray, " n"]:
+        """Return which UEs are in the cell."""
+        return self._inside
+
+    def changes_s(self, _time_s: float) -> float:
+        """Return infinity, because no UE comes or goes."""
+        return np.inf
+
+
 def _measurement(time_s: float) -> int:
     """Return the number of the last measurement at or before a time, despite rounding."""
     number = int(time_s / MEASURE_S)

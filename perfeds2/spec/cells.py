@@ -59,8 +59,9 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
             flag = "cell" if key == "kind" else key.replace("_", "-")
             raise InputError(f"--{flag} describes a single cell; leave it out, or leave out --cells {sites}.")
     flat = settings.merge_at == "cloud"
-    if spec.radio.mobility not in (None, "none") and (flat or spec.radio.downlink in ("unicast", "multicast")):
-        raise InputError("UEs that move between cells need --merge-at edge and no --downlink.")
+    depend = spec.radio.mobility not in (None, "none") or settings.interference == "coupled"
+    if depend and (flat or spec.radio.downlink in ("unicast", "multicast")):
+        raise InputError("--mobility and --interference coupled need --merge-at edge and no --downlink.")
     if flat and spec.radio.downlink in ("unicast", "multicast"):
         raise InputError(f"--merge-at cloud has no radio downlink; leave out --downlink {spec.radio.downlink}.")
     with input_errors(f"--cells {sites}"):

@@ -144,8 +144,8 @@ class CellsSpec(Section, title="Cells"):
     frequency_reuse: Annotated[Literal[1, 3], BeforeValidator(read_whole)] | None = setting(
         None, "1|3", "Neighbouring cells use the same band, or thirds of it.", shown="1"
     )
-    interference: Annotated[NotNegative, within(0, 100)] | Literal["full"] | None = setting(
-        None, "DB", "Interference over thermal noise, or 'full' load.", shown="none"
+    interference: Annotated[NotNegative, within(0, 100)] | Literal["full", "coupled"] | None = setting(
+        None, "DB", "Interference over thermal noise; 'full' load, or 'coupled' to uploads.", shown="none"
     )
     merge_at: Literal["edge", "cloud"] | None = setting(
         None, "WHERE", "Uploads are merged in every cell, or only in the cloud.", shown="edge"

@@ -1,8 +1,9 @@
 """Simulate many cells below a cloud: each edge runs its own rounds, and the cloud merges the edges' models.
 
 After κ₂ of its rounds an edge sends its model to the cloud and opens its next round with the cloud's. Between these
-exchanges edges are independent, so each is simulated alone for κ₂ rounds, unless UEs take their jobs to other cells.
-The cloud runs the protocol of a server whose UEs are the edges. Its clock knows only when their models arrive.
+exchanges edges are independent, so each is simulated alone for κ₂ rounds, unless UEs take their jobs to other cells or
+uploads are noise there. The cloud runs the protocol of a server whose UEs are the edges. Its clock knows only when their
+models arrive.
 """
 
 import math
@@ -76,7 +77,8 @@ def simulate_cells(
     transfer_s = cells.transfer_s(model_bits)
     of_cloud = Recorder(nothing_yet(transfer_s, cloud.quorum))
     above = Above(cloud, open_server(count, cloud), of_cloud, transfer_s, edge_rounds, most)
-    edges = Following(cells, conditions, edge_rounds) if cells.keeps else _Apart(conditions, above, tell)
+    depend = cells.keeps or cells.co_channel is not None
+    edges = Following(cells, conditions, edge_rounds) if depend else _Apart(conditions, above, tell)
     closed_s = edges.closed_s
     while True:
         edges.play(horizon_s, lambda: close_round(above.server, closed_s + transfer_s, cloud).time_s)

@@ -1,9 +1,12 @@
-"""Play all edges on one clock, for UEs that take their jobs along when they are handed over.
+"""Play all edges on one clock, for UEs that take their jobs along when they are handed over, or disturb other cells.
 
-Such a UE goes on computing and sending. It sends to the cell that it is in, on the band of that cell, and the complete
-upload goes over the backhauls of both cells to the edge that gave it the job. Once the upload is sent, the UE gets a job
-in its new cell. So edges depend on each other, and one clock takes all of them from event to event. An edge that waits
-for the cloud hands out no model.
+A UE that is handed over goes on computing and sending. It sends to the cell that it is in, on the band of that cell, and
+the complete upload goes over the backhauls of both cells to the edge that gave it the job. Once the upload is sent, the
+UE gets a job in its new cell. So edges depend on each other, and one clock takes all of them from event to event. An edge
+that waits for the cloud hands out no model.
+
+With coupled interference, an upload is noise for co-channel cells while it is sent. Its density is averaged over the band
+of its cell. A policy shares a band by the signals without interference, which changes before the next share.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +37,7 @@ class Following:
         to_cloud_s = cells.transfer_s(conditions[0].payload_bits)
         self._trip_s = np.where(np.eye(count), 0.0, to_cloud_s[:, None] + to_cloud_s)  # of an upload between edges
         self._sent_s, self._sent_to = np.zeros((count, n)), np.zeros((count, n), int)  # end and cell of the last upload
-        self._serving = np.zeros(n, int)
+        self._serving, self._co_channel = np.zeros(n, int), cells.co_channel
         self._look()
         self._airs = [self._share(edge) for edge in self._edges]
         self._last, self._events = self._clocks, 0  # when a round last closed, and events since then
@@ -56,13 +59,14 @@ class Following:
                 for clock, arrival_s, own in zip(self._clocks, arrivals_s, self._conditions, strict=True)
             ]
             closes_s = min(closing.time_s for closing in closings)
-            now_s = min(closes_s, self._changes_s, float(sent_s.min()), float(self._opens_s.min()))
+            now_s = min(closes_s, self._changes_s, float(sent_s.min()), float(self._opens_s.min()), self._starts_s())
             if now_s > min(end_s, cloud_s()):
                 return
             self._events += 1
-            if self._events == MAX_BORDERS:
+            if self._events == MAX_BORDERS or now_s == np.inf:
                 raise ValueError(
-                    f"no edge has closed a round in {MAX_BORDERS} events (second {now_s:.6g}); use a smaller quorum."
+                    f"no edge has closed a round in {self._events} events (second {self._clocks[0].time_s:.6g}); "
+                    "use a smaller quorum."
                 )
             self._advance(now_s, rate, sent_s)
             touched = self._look() if now_s == self._changes_s else set[int]()
@@ -101,10 +105,10 @@ class Following:
         """Find the cells and signals of all UEs, and how long they last; return the cells that UEs left or entered."""
         now_s, changes_s, before = self._clocks[0].time_s, np.inf, self._serving
         signal_hz, here = [], []
-        for own in self._conditions:
+        for own, clock in zip(self._conditions, self._clocks, strict=True):
             assert own.presence is not None
             here.append(own.presence.here(now_s))
-            signal_hz.append(own.cell.signal_at(0, now_s))
+            signal_hz.append(own.cell.signal_at(clock.server.round, now_s))
             changes_s = min(changes_s, own.presence.changes_s(now_s), own.cell.changes_s(now_s))
         self._changes_s, self._signal_hz, self._serving = changes_s, np.stack(signal_hz), np.argmax(here, axis=0)
         went = before != self._serving
@@ -119,10 +123,25 @@ class Following:
         """Return the rate of each UE, and when its upload is sent; infinite for UEs without one."""
         clock, at = self._clocks[0], (self._serving, np.arange(self._serving.size))
         band_hz = np.stack([air.bandwidth_hz for air in self._airs])[at]
-        rate = rate_bps(band_hz, self._signal_hz[at], self._conditions[0].cell.cap_bits_per_s_hz)
+        signal_hz = self._signal_hz[at] / (1 + self._rises(band_hz > 0))[self._serving]
+        rate = rate_bps(band_hz, signal_hz, self._conditions[0].cell.cap_bits_per_s_hz)
         with np.errstate(divide="ignore", invalid="ignore"):
             sent_s = clock.time_s + clock.compute_s + clock.bits / rate
         return rate, np.where(clock.bits > 0, np.maximum(sent_s, np.nextafter(clock.time_s, np.inf)), np.inf)
+
+    def _rises(self, has_band: Mask) -> PerCell:
+        """Return the mean density of the uploads in co-channel cells over that of the noise, at each base station."""
+        if self._co_channel is None:
+            return np.zeros(len(self._conditions))
+        sends = has_band & (self._clocks[0].bits > 0) & (self._clocks[0].compute_s == 0)
+        band_hz = np.array([own.cell.bandwidth_hz for own in self._conditions])[self._serving]
+        return (self._signal_hz / band_hz * (sends & self._co_channel[:, self._serving])).sum(axis=1)
+
+    def _starts_s(self) -> float:
+        """Return when a UE next begins to send, if that changes the rates of others."""
+        clock = self._clocks[0]
+        starts_s = clock.time_s + clock.compute_s[clock.compute_s > 0]
+        return np.inf if self._co_channel is None else float(starts_s.min(initial=np.inf))
 
     def _advance(self, now_s: float, rate: PerUe, sent_s: PerUe) -> None:
         """Let UEs compute and send until a time. What is sent to another edge's cell is then on the backhaul."""
@@ -131,6 +150,7 @@ class Following:
         least = LEAST_LEFT * self._conditions[0].payload_bits
         bits = np.maximum(clock.bits + np.minimum(compute_s, 0.0) * rate, least)
         over = done | (clock.bits == 0)
+        compute_s[clock.time_s + clock.compute_s <= now_s] = 0.0  # whatever rounding has left
         before = [each.busy & done for each in self._clocks]
         self._set(now_s, np.where(over, 0.0, np.maximum(compute_s, 0.0)), np.where(over, 0.0, bits))
         for edge, sent in enumerate(before):
@@ -160,6 +180,7 @@ class Following:
         if exchanges:
             server, self.closed_s[edge] = replace(server, opened_s=np.inf), closing.time_s
         self._clocks[edge] = begin_jobs(own, replace(clock, server=server), hand.handed)
+        self._signal_hz[edge] = own.cell.signal_at(server.round, closing.time_s)
 
     def _welcome(self, edge: int) -> bool:
         """Hand the newest model to free UEs without a job; return whether there are any."""

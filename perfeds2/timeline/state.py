@@ -13,7 +13,7 @@ from perfeds2.allocation.bandwidth import Mask, Policy, Uplink, equal_share
 from perfeds2.network.availability import Availability
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
-from perfeds2.network.handover import Attached
+from perfeds2.network.handover import Attached, Settled
 from perfeds2.network.link import Numbers, PerUe
 from perfeds2.timeline.jobs import OPEN, Jobs
 from perfeds2.timeline.protocol import IDLE, Closing, HandOut, Planned, Protocol, Server, oldest_version
@@ -104,7 +104,7 @@ class Conditions:
         return self.compute_s + (cell.model_s(self.protocol.quorum) - cell.downlink_s if cell.downlink else 0.0)
 
     @property
-    def presence(self) -> Availability | Attached | None:
+    def presence(self) -> Availability | Attached | Settled | None:
         """When UEs are present; None if they always are."""
         return None if self.cell.fleet is None else self.cell.fleet.presence
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import simpy
-from twin import OUT, Phone, Weather, change_weather, in_turn, open_the_air, overdue, who_closes
+from twin import OUT, Phone, Weather, change_weather, gains_now, in_turn, open_the_air, overdue, who_closes
 from twin_inputs import Radio, Round, RoundRules
 
 MEASURES_S, BETTER_DB = 0.16, 3.0  # event A3: a neighbour is 3 dB better at two measurements in a row
@@ -32,6 +32,7 @@ class Moving:
     level_db: Callable[[float], Sequence[Sequence[float]]]  # by UE and edge
     first: Sequence[int]  # the edge each UE begins in
     keeps: bool = False  # who is handed over takes its job along
+    co_channel: Sequence[Sequence[bool]] = ()  # by edge: whose uploads are noise to it
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Edge:
     is_empty: bool = False
     here: bool = True
     freed: bool = False  # a UE that works for another edge has done so
+    round: int = 0
 
     @property
     def heard(self) -> list[Phone]:
@@ -100,6 +102,7 @@ class MetroEdge(Edge):
 
     everywhere: "list[MetroEdge]"
     serving: list[int]  # the cell of each UE
+    din: simpy.Store  # rung when a UE anywhere begins or ends to send, or gets another rate
 
     def at_work(self, ue: int) -> "Roamer | None":
         """The UE's job that is not sent yet, of whatever edge."""
@@ -160,8 +163,18 @@ class Roamer(Phone):
         cell.freed = True
         cell.bell.put(-1)
 
+    def rest(self) -> None:
+        super().rest()
+        self.edge.din.put(-1)
+
+    def set_rate(self, rate: float) -> None:
+        super().set_rate(rate)
+        self.edge.din.put(-1)
+
     def send(self):
+        self.edge.din.put(-1)
         yield from super().send()
+        self.edge.din.put(-1)
         at = self.edge.serving[self.number]
         if at != self.edge.number:
             self.sending, self.on_backhaul = False, True
@@ -182,14 +195,14 @@ def play_cells(
     env = simpy.Environment()
     living, inbox, cloud_history = [], simpy.Store(env), []
     keeps = moving is not None and moving.keeps
-    serving = [] if moving is None else list(moving.first)
+    serving, din = [] if moving is None else list(moving.first), simpy.Store(env)
     for number, inputs in enumerate(edges):
         bell, kind = simpy.Store(env), Roamer if keeps else Phone
         phones = [kind(env, ue, float(s), payload_bits, bell) for ue, s in enumerate(inputs.compute_s)]
         edge = (MetroEdge if keeps else Edge)(number, inputs, phones, bell)
         living.append(edge)
         if isinstance(edge, MetroEdge):
-            edge.everywhere, edge.serving = living, serving
+            edge.everywhere, edge.serving, edge.din = living, serving, din
             for phone in phones:
                 assert isinstance(phone, Roamer)
                 phone.edge = edge
@@ -200,6 +213,8 @@ def play_cells(
             env.process(change_weather(env, edge, inputs.radio, edge.weather))
     if moving is not None:
         env.process(hand_over(env, living, moving, serving))
+        if moving.co_channel:
+            env.process(hear_each_other(env, living, serving, moving.co_channel, din))
     for edge in living:
         env.process(serve(env, edge, rules, edge_rounds, inbox))
     env.process(merge_edges(env, living, cloud_rules, inbox, cloud_history))
@@ -215,6 +230,7 @@ def serve(env, edge: Edge, rules: RoundRules, edge_rounds: int, inbox: simpy.Sto
     edge.give([phone for phone in phones if phone.here][:places], 0)
     yield env.timeout(0)  # all edges have begun
     while True:
+        edge.round = k
         open_the_air(edge.heard, edge.inputs.radio, k, None, edge.weather)
         while not edge.has_model or (merged := who_closes(phones, k, rules, None)) is None:
             yield edge.bell.get()
@@ -250,6 +266,29 @@ def serve(env, edge: Edge, rules: RoundRules, edge_rounds: int, inbox: simpy.Sto
         k += 1
         edge.give([phone for phone in next_ if edge.reaches(phone)], k)
         yield env.timeout(0)  # a dropped job must be over before the new rates are announced
+
+
+def hear_each_other(env, edges: list[Edge], serving: list[int], co_channel: Sequence[Sequence[bool]], din: simpy.Store):
+    """Whenever anything changes anywhere, tell every UE that sends its rate over the din of the other cells.
+
+    A UE sends on its part of the band of its cell. On average over this band, its power per hertz is its whole power
+    over the width of the band.
+    """
+    while True:
+        yield din.get()
+        yield env.timeout(0)
+        din.items.clear()
+        phones = [phone for edge in edges for phone in edge.phones if phone.sending and phone.band > 0]
+        for edge in edges:
+            radio, noise = edge.inputs.radio, 1.0
+            gains = gains_now(radio, edge.round, edge.weather).tolist()
+            for phone in phones:
+                cell = serving[phone.number]
+                if co_channel[edge.number][cell]:
+                    noise += gains[phone.number] / edges[cell].inputs.radio.bandwidth_hz
+            for phone in phones:
+                if serving[phone.number] == edge.number:
+                    Phone.set_rate(phone, radio.rate(phone.band, gains[phone.number] / noise))
 
 
 def upload(env, edge: Edge, inbox: simpy.Store):
