@@ -55,12 +55,13 @@ SHARED = {
     "site",
 }  # fixtures that take many seconds
 
-MOST_BYTES = 1.5e9  # memory above which a process drops compiled programs after a test file
+MOST_BYTES = 2.2e9  # memory above which a process drops compiled programs after a test file
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 
 Figure.savefig = unrendered.save_unrendered  # type: ignore[method-assign]  # tests that look at pixels ask for ``rendered``
 
+gc.disable()  # imports make many objects and hardly any garbage; ``pytest_collection_finish`` enables it
 typecheck.check_first_calls()
 hook = install_import_hook("perfeds2", "typecheck.checked")
 
@@ -86,9 +87,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """Run the garbage collector less often and skip imported objects, because tracing makes many objects."""
+    """Check types from now on. Run the garbage collector seldom and skip imported objects, because tracing makes many objects."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 20)
+    typecheck.collecting = False
 
 
 def pytest_runtest_setup() -> None:
