@@ -17,7 +17,6 @@ import jax
 import numpy as np
 
 from perfeds2.learning import replay, train, train_many
-from perfeds2.learning.devices import stack
 from perfeds2.learning.evaluate import evaluate as evaluate_compiled
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs import trainer, workers
@@ -91,12 +90,17 @@ def advance(prepared: Any, state: Any, begin: int, end: int, rows: int | None = 
 
 def advance_together(state: Any, script: Any, known: Any, begin: Any, end: Any, *_: Any, **__: Any) -> Any:
     del script
-    lanes = [jax.tree.map(lambda leaf, number=number: leaf[number], state) for number in range(len(begin))]
-    steps = [
-        SimpleNamespace(known=SimpleNamespace(alpha=a, beta=b)) for a, b in zip(known.alpha, known.beta, strict=True)
-    ]
-    rounds = zip(steps, lanes, begin.tolist(), end.tolist(), strict=True)
-    return stack([advance(step, lane, first, last, rows=1) for step, lane, first, last in rounds])
+    sizes = zip(np.asarray(known.alpha), np.asarray(known.beta), strict=True)
+    steps = [SimpleNamespace(known=SimpleNamespace(alpha=a, beta=b)) for a, b in sizes]
+    rounds = zip(steps, lanes_of(state), begin.tolist(), end.tolist(), strict=True)
+    ends = [advance(step, lane, first, last, rows=1) for step, lane, first, last in rounds]
+    return jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *ends)
+
+
+def lanes_of(tree: Any) -> list[Any]:
+    """Return the trees that were stacked, in NumPy, which compiles nothing."""
+    leaves, structure = jax.tree.flatten(tree)
+    return [jax.tree.unflatten(structure, rows) for rows in zip(*map(np.asarray, leaves), strict=True)]
 
 
 def advance_at_once(prepared: Any, state: Any, begin: int, end: int) -> Any:
@@ -115,8 +119,7 @@ def evaluate(task: Any, params: Any, *_: Any) -> dict[str, np.ndarray]:
 
 def evaluate_together(params: Any, known: Any, *_: Any, **__: Any) -> np.ndarray:
     task = SimpleNamespace(ues=known.data.train_count.shape[-1])
-    lanes = [jax.tree.map(lambda leaf, number=number: leaf[number], params) for number in range(len(known.beta))]
-    return np.stack([np.stack(list(evaluate(task, lane).values()), axis=1) for lane in lanes])
+    return np.stack([np.stack(list(evaluate(task, lane).values()), axis=1) for lane in lanes_of(params)])
 
 
 if __name__ == "__main__":

@@ -217,7 +217,7 @@ def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
         if why := why_not_at_edges(task.model, learner):
             raise ValueError(f"{why}; merge at the cloud (--merge-at cloud).")
         return replace(state, edges=Edges.at_start(state.params, script.cloud))
-    return state if learner.feedback is None else replace(state, reported=jnp.full(task.ues, jnp.nan))
+    return state if learner.feedback is None else replace(state, reported=jnp.full(task.ues, jnp.nan, jnp.float32))
 
 
 def why_not_at_edges(model: Model, learner: Learner) -> str:

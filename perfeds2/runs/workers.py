@@ -185,6 +185,7 @@ class ThisProcess(TrainingWorker):
         self.takes_all, self._bench = takes_all, Workbench(None if takes_all else KEPT_DATA)
         self._clocks, self._trainers = ThreadPoolExecutor(1), ThreadPoolExecutor(threads)
         self._free = list(range(threads))  # numbers of the idle threads
+        self._compiled: dict[str, threading.Event] = {}  # by program, set when its first training has compiled it
         self._stopped = threading.Event()
 
     def give(self, job: Job) -> None:
@@ -200,19 +201,30 @@ class ThisProcess(TrainingWorker):
         with suppress(KeyboardInterrupt):
             try:
                 prepared = [self._bench.prepare(one, told) for one in job.trainings]
-                self._trainers.submit(self._train, job, prepared)
+                waits = job.program in self._compiled
+                compiled = self._compiled.setdefault(job.program, threading.Event())
+                self._trainers.submit(self._train, job, prepared, compiled, waits=waits)
             except Exception as error:
                 self._say(self.number, job, _failure(error))
 
-    def _train(self, job: Job, prepared: Sequence[PreparedTraining]) -> None:
+    def _train(self, job: Job, prepared: Sequence[PreparedTraining], compiled: threading.Event, *, waits: bool) -> None:
+        """Train a job. It waits for the first one with its program instead of compiling the program a second time."""
+        if waits:
+            compiled.wait()
         number = self._free.pop()
+
+        def tell(reply: Reply) -> None:
+            compiled.set()
+            self._say(number, job, reply)
+
         with suppress(KeyboardInterrupt):
             try:
                 self._say(number, job, {"started": True})
-                train_job(job, prepared, self.place, partial(self._say, number, job))
+                train_job(job, prepared, self.place, tell)
                 self._say(number, job, {"done": True})
             except Exception as error:
                 self._say(number, job, _failure(error))
+        compiled.set()
         self._free.append(number)
 
     def _say(self, number: int, job: Job, reply: Reply) -> None:

@@ -4,17 +4,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from pathlib import Path
+from queue import SimpleQueue
 
 import in_numpy
 import pytest
 from command_line import told
 from in_numpy import train_in_numpy
+from recorder import Recorder, same_as_written
 
 from perfeds2 import FedAvg, compare
 from perfeds2.errors import InputError
-from perfeds2.runs import estimate, trainer
+from perfeds2.runs import estimate, trainer, workers
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.store import Store
@@ -58,14 +62,15 @@ def children() -> list[int]:
 
 @pytest.mark.slow
 def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path):
-    """With a policy from a file, timelines that are shared, and a process that dies at work."""
+    """With a policy from a file, and a process that dies at work. Those who follow see everything once."""
     (tmp_path / "own.py").write_text(OWN)
-    settings = {
-        **TINY,
+    own = {
+        "task": "digits",
+        "labels_per_ue": 10,
         "bandwidth": f"{tmp_path / 'own.py'}:half_each",
-        "algorithms": ("FedAvgS2", "FedProxS2"),
-        "seeds": (0, 1),
+        "algorithms": ("FedAvgS2", "FedAvg-SYN"),
     }
+    spec, recorder = spec_of(**own, seeds=(0, 1)), Recorder()
     before, killed, shares = set(children()), [], []  # a pytest worker may have others
 
     def watch(now):
@@ -74,9 +79,12 @@ def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path):
             killed.append(next(pid for pid in children() if pid not in before))
             os.kill(killed[0], signal.SIGKILL)
 
-    in_one = compare(**settings, out=tmp_path / "one")
-    in_two = compare(**settings, out=tmp_path / "two", jobs=2, watch=watch)
+    in_one = train_spec(spec, "compare", open_folder(tmp_path / "one", spec))
+    execution = Execution(Workers(2), watch=watch, followers=[recorder])
+    in_two = train_spec(spec, "compare", open_folder(tmp_path / "two", spec), execution)
     same_files(tmp_path / "one", tmp_path / "two")
+    same_as_written(recorder, tmp_path / "two")
+    assert (recorder.ends, recorder.board.share) == (1, 1.0)
     assert in_two.rows == in_one.rows
     assert killed
     assert "killed by SIGKILL (out of memory?) (attempt 1 of 3)" in (tmp_path / "two" / "events.log").read_text()
@@ -99,17 +107,54 @@ def test_algorithms_that_differ_only_in_what_they_learn_share_a_timeline(monkeyp
 
 @pytest.mark.slow
 def test_what_is_in_the_store_is_not_trained_again(tmp_path, monkeypatch):
-    """And a run that processes began goes on in one process."""
     train_in_numpy(monkeypatch.setattr)
     spec = spec_of(algorithms=("FedAvgS2", "FedAvg-SYN"), seeds=(0, 1))
     folder = open_folder(tmp_path / "run", spec)
-    run_all(trainings_of(spec), Store(folder.parts, whole=True), Workers(2))
+    run_all(trainings_of(spec), Store(folder.parts, whole=True))
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "train", lambda *_, **__: pytest.fail("trained again"))
         patch.setattr("perfeds2.spec.build.simulate", lambda *_, **__: pytest.fail("played again"))
         train_spec(spec, "compare", folder, Execution(Workers(2)))
-    compare(**TINY, algorithms=("FedAvgS2", "FedAvg-SYN"), seeds=(0, 1), out=tmp_path / "whole")
+    train_spec(spec, "compare", open_folder(tmp_path / "whole", spec))
     same_files(folder.path, tmp_path / "whole")
+
+
+def test_the_first_training_of_a_program_compiles_it_for_the_others(monkeypatch):
+    """Also if it fails. Another program is compiled meanwhile."""
+    compiling, met, other = Counter[str](), list[str](), threading.Event()
+
+    def train_job(job, prepared, place, tell):  # noqa: ARG001 (as it is called)
+        compiling[job.program] += 1
+        if compiling[job.program] > 1:
+            met.append(job.title)
+        if job.title.startswith("PerFed"):
+            other.set()
+        assert other.wait(60)
+        time.sleep(0.1)
+        compiling[job.program] -= 1
+        if job.number == 0:
+            raise ValueError("no luck")
+        tell({"share": 1.0})
+
+    monkeypatch.setattr(workers, "train_job", train_job)
+    inbox: workers.Inbox = SimpleQueue()
+    here = workers.ThisProcess(inbox, workers.Place(Store(None), None), 3, takes_all=True)
+    for number, one in enumerate(
+        [
+            *trainings_of(spec_of(algorithms=("FedAvgS2",), seeds=(0, 1))),
+            *trainings_of(spec_of(algorithms=("PerFedS2",), seeds=1)),
+        ]
+    ):
+        here.give(workers.Job(number, (one,)))
+    ended = []
+    while len(ended) < 3:
+        _, event = inbox.get(timeout=60)
+        assert event is not None
+        if event.reply.keys() & {"done", "error"}:
+            ended.append((event.job.number, "done" in event.reply))
+    here.end()
+    assert sorted(ended) == [(0, False), (1, True), (2, True)]
+    assert not met
 
 
 def test_how_many_processes_there_are(monkeypatch):
@@ -140,6 +185,7 @@ def test_a_large_task_takes_more_memory_than_a_small_one():
 
 @pytest.mark.slow
 def test_what_is_written_nowhere_is_trained_in_this_process(monkeypatch):
+    train_in_numpy(monkeypatch.setattr, traced=True)
     monkeypatch.setattr("perfeds2.runs.pool.Process", lambda *_: pytest.fail("sent to a process"))
 
     class Mine(FedAvg):
@@ -165,7 +211,7 @@ def test_what_a_user_did_wrong_is_said_as_in_one_process(tmp_path):
 def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path, monkeypatch):
     """Ctrl-C, then kill -9 of the one who asked, then to the end: the bytes of a run that no one disturbed."""
     train_in_numpy(monkeypatch.setattr)
-    flags = "--task synthetic --ues 4 --quorum 2 --batch 4 --horizon-s 0.5 --eval-every-s 0.1 --seeds 5 --quiet"
+    flags = "--task synthetic --ues 4 --quorum 2 --batch 4 --horizon-s 0.5 --eval-every-s 0.1 --seeds 3 --quiet"
     start = [*flags.split(), "--algorithms", "FedAvgS2,FedAvg-ASY"]
     perfeds2 = [sys.executable, in_numpy.__file__, "compare"]
     slowly = os.environ | {in_numpy.PAUSE_S: "0.1"}
@@ -189,6 +235,7 @@ def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path, mon
             time.sleep(0.05)
     assert told("compare", *go_on, "--jobs", "1")[0] == 0  # what processes began goes on in one
     same_files(tmp_path / "whole", out)
+    assert not list(out.rglob(".*"))  # nothing half-written is left
 
 
 def children_of(pid: int) -> list[int]:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from in_numpy import train_in_numpy
+from recorder import Recorder, same_as_written
 
 from perfeds2 import compare
 from perfeds2.runs import progress as module
@@ -54,46 +55,16 @@ def test_the_share_of_a_search_never_falls_however_much_is_announced_later():
     assert (shares[1], shares[5], shares[-1]) == (0.125, 0.5, 0.875)
 
 
-class Recorder:
-    """Remembers what it is shown."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.board = Board()
-        self.ends = 0
-
-    def look(self, board, news):
-        self.board = board
-        for training, number, row in news:
-            known = {"label": training.label, "algorithm": training.algorithm, "seed": training.seed, "n": number}
-            self.rows.append(known | row)
-
-    def end(self, board):
-        self.board = board
-        self.ends += 1
-
-    def table(self) -> pd.DataFrame:
-        return pd.DataFrame(self.rows).sort_values(["algorithm", "seed", "n"], ignore_index=True)
-
-
-def same_as_written(recorder: Recorder, folder: Path) -> None:
-    """What was shown is metrics.csv, to the last digit, and nothing twice."""
-    written = pd.read_csv(folder / "metrics.csv").sort_values(["algorithm", "seed", "time_s"], ignore_index=True)
-    shown = recorder.table()
-    assert not shown.duplicated(["algorithm", "seed", "n"]).any()
-    pd.testing.assert_frame_equal(pd.DataFrame(shown[list(written)]), written, check_dtype=False, check_exact=True)
-
-
 # ---- what commands show
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("jobs", "together"), [(1, False), (2, False), (2, True)])
-def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, jobs, together, monkeypatch):
+def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, monkeypatch):
+    """So they do if processes train and one is killed: test_jobs.py and test_sharing.py."""
     train_in_numpy(monkeypatch.setattr)
     recorder, spec = Recorder(), spec_from(**TINY)
     folder = open_folder(tmp_path / "run", spec)
-    train_spec(spec, "compare", folder, Execution(Workers(jobs, together=together), followers=[recorder]))
+    train_spec(spec, "compare", folder, Execution(Workers(), followers=[recorder]))
     same_as_written(recorder, tmp_path / "run")
     assert recorder.ends == 1
     assert (recorder.board.end, recorder.board.share) == (DONE, 1.0)

@@ -5,9 +5,6 @@ No GPU is needed: ``together`` lets a processor train as a GPU does.
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +12,7 @@ import in_numpy
 import jax
 import pytest
 from in_numpy import train_in_numpy
+from recorder import Recorder, same_as_written
 
 from perfeds2 import FedAvg, compare
 from perfeds2.commands.common import prepare_to_train
@@ -144,8 +142,11 @@ def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(alone, tmp_p
             killed.append(next(pid for pid in children_of(os.getpid()) if pid not in before))
             os.kill(killed[0], signal.SIGKILL)
 
-    compare(**SETTINGS, algorithms=TWO, together=True, jobs=2, watch=watch, out=tmp_path / "run")
+    spec, recorder = spec_from(**SETTINGS, algorithms=TWO), Recorder()
+    execution = Execution(Workers(2, together=True), watch=watch, followers=[recorder])
+    train_spec(spec, "compare", open_folder(tmp_path / "run", spec), execution)
     same_files(alone, tmp_path / "run")
+    same_as_written(recorder, tmp_path / "run")
     assert killed
     log = (tmp_path / "run" / "events.log").read_text()
     assert "seed 0 and 1 more: its process was killed by SIGKILL (out of memory?) (attempt 1 of 3)" in log
@@ -235,44 +236,26 @@ def test_processes_on_a_gpu_take_the_memory_they_need_and_never_a_processor(monk
     assert workers.share_gpu() == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
-COMMAND = """
-import sys
-from in_numpy import train_in_numpy
-from perfeds2 import compare
-
-train_in_numpy(setattr)
-compare(**{}, jobs=2, out=sys.argv[1])
-"""
-
-
 @pytest.mark.slow
-def test_an_interrupt_leaves_no_process_and_loses_nothing(tmp_path, monkeypatch):
-    """What processes began goes on in one, too."""
-    train_in_numpy(monkeypatch.setattr)
-    out, settings = tmp_path / "run", SETTINGS | {"algorithms": NAMES, "together": True}
-    places = [str(Path(in_numpy.__file__).parent), os.environ.get("PYTHONPATH", "")]
-    slowly = os.environ | {in_numpy.PAUSE_S: "0.1", "PYTHONPATH": os.pathsep.join(places)}
-    asked = subprocess.Popen(
-        [sys.executable, "-c", COMMAND.format(settings), out], stderr=subprocess.DEVNULL, env=slowly
-    )
-    while not list(out.glob("parts/*.safetensors")) and asked.poll() is None:
-        time.sleep(0.02)
-    crew = children_of(asked.pid)
+def test_an_interrupt_leaves_no_process_and_loses_nothing(alone, tmp_path, monkeypatch):
+    """What processes began goes on in one, too. test_jobs.py interrupts a command."""
+    monkeypatch.setenv(in_numpy.PAUSE_S, "0.1")
+    before, crew, out = set(children_of(os.getpid())), [], tmp_path / "run"
+
+    def stop(now):
+        if now.done:
+            crew.extend(set(children_of(os.getpid())) - before)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(**SETTINGS, algorithms=TWO, together=True, jobs=2, watch=stop, out=out)
     assert len(crew) == 2
-    asked.send_signal(signal.SIGINT)
-    asked.wait(60)
-    wait_for_the_end_of(crew)
+    assert set(children_of(os.getpid())) <= before
+    assert list(out.glob("parts/*.safetensors"))
     assert not (out / "summary.json").exists()
-    compare(**settings, out=out)
-    compare(**settings, out=tmp_path / "whole")
-    same_files(tmp_path / "whole", out)
-
-
-def wait_for_the_end_of(crew: list[int]) -> None:
-    ends_s = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in crew):
-        assert time.monotonic() < ends_s, "a process was left over"
-        time.sleep(0.05)
+    monkeypatch.delenv(in_numpy.PAUSE_S)
+    compare(**SETTINGS, algorithms=TWO, together=True, out=out)
+    same_files(alone, out)
 
 
 def children_of(pid: int) -> list[int]:
