@@ -23,7 +23,20 @@ from perfeds2.runs.workers import Ray
 CLUSTER = Path(__file__).parents[1] / "ray_cluster.py"
 TABLES = ("sweep.csv", "sweep_summary.csv")
 GRID = (
-    *("--ues", "4", "--batch", "4", "--horizon-s", "0.3", "--eval-every-s", "0.1", "--algorithms", "FedAvgS2"),
+    *(
+        "--ues",
+        "4",
+        "--labels-per-ue",
+        "10",
+        "--batch",
+        "4",
+        "--horizon-s",
+        "0.3",
+        "--eval-every-s",
+        "0.1",
+        "--algorithms",
+        "FedAvgS2",
+    ),
     *("--grid", "quorum=1,2", "--grid", "seed=0..2"),
 )
 ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Linux, too, then keeps to 127.0.0.1

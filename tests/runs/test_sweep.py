@@ -4,13 +4,10 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
-import in_numpy
 import numpy as np
 import pytest
 from command_line import told, train_here
@@ -27,7 +24,7 @@ from perfeds2.report.read_studies import load_sweep_folder
 from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
 from perfeds2.runs import training
 from perfeds2.runs.pool import HERE, Workers, run_all
-from perfeds2.runs.progress import Progress
+from perfeds2.runs.progress import Progress, Reporter
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.table import COSTS, MEANS
@@ -39,7 +36,7 @@ from perfeds2.studies.grid import grid_from_flags, make_grid, parse_grid, read_s
 from perfeds2.studies.sweep import load_sweep, run_sweep, sweep
 
 TABLES = ("sweep.csv", "sweep_summary.csv")
-SMALL = {"ues": 4, "batch": 4, "horizon_s": 0.3, "eval_every_s": 0.1, "algorithms": ["FedAvgS2"]}
+SMALL = {"ues": 4, "batch": 4, "horizon_s": 0.3, "eval_every_s": 0.1, "algorithms": ["FedAvgS2"], "labels_per_ue": 10}
 GRID = {"quorum": [1, 2], "seed": [0, 1]}
 
 
@@ -484,44 +481,30 @@ def test_a_sweep_trains_what_compare_trains(real):
 
 
 @pytest.mark.slow
-def test_an_interrupted_then_killed_sweep_ends_with_the_same_bytes(tmp_path, monkeypatch):
+def test_an_interrupted_sweep_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    """test_jobs.py interrupts and kills a command from outside: its results are kept in the same way."""
     train_in_numpy(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "base.toml").write_text('[cell]\nues = 4\n[learning]\nbatch = 4\n[run]\nalgorithms = ["FedAvgS2"]\n')
+    (tmp_path / "base.toml").write_text(
+        '[cell]\nues = 4\n[task]\nlabels_per_ue = 10\n[learning]\nbatch = 4\n[run]\nalgorithms = ["FedAvgS2"]\n'
+    )
     begin = ["base.toml", "--horizon-s", "0.3", "--eval-every-s", "0.1", "--grid", "quorum=1,2", "--grid", "seed=0..1"]
     whole = run_sweep(make_grid(nested(SMALL), GRID), tmp_path / "whole", Execution(Workers(on=HERE)))
-    path, slowly = tmp_path / "out", os.environ | {in_numpy.PAUSE_S: "0.2"}
+    path, before, crew = tmp_path / "out", set(children()), []
 
-    def start(*arguments):
-        command = [sys.executable, in_numpy.__file__, "sweep", *arguments, "--workers", "1"]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=slowly, text=True, stdout=pipe, stderr=pipe)
+    def interrupt(_, __):
+        crew.extend(set(children()) - before)
+        raise KeyboardInterrupt
 
-    def stop_after(process, runs, how):
-        until = time.monotonic() + 120
-        while (
-            len(list(path.glob("trainings/*.safetensors"))) < runs
-            and process.poll() is None
-            and time.monotonic() < until
-        ):
-            time.sleep(0.002)
-        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        process.send_signal(how)
-        said = process.communicate(timeout=60)
-        deadline = time.monotonic() + 20
-        while any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers)
-        return said
-
-    interrupted = start(*begin, "--out", "out")
-    _, said = stop_after(interrupted, 1, signal.SIGINT)
-    if interrupted.returncode != 0:  # it may just have been over
-        assert interrupted.returncode == 130
-        assert "perfeds2 sweep --resume out" in said
-        assert (path / "sweep.csv").exists()
-        shutil.rmtree(path / "trainings", ignore_errors=True)  # so that the next has something to be killed at
-    stop_after(start("--resume", "out"), 1, signal.SIGKILL)
+    with monkeypatch.context() as patch:
+        patch.setattr(Reporter, "done", interrupt)
+        status, _, said = told("sweep", *begin, "--out", "out", "--workers", "1")
+    assert status == 130
+    assert "perfeds2 sweep --resume out" in said
+    assert (path / "sweep.csv").exists()
+    assert len(list(path.glob("trainings/*.safetensors"))) == 1
+    assert len(crew) == 1
+    assert set(children()) <= before
     train_here(monkeypatch)
     assert told("sweep", "--resume", "out", "--quiet") == (0, "", "")
     assert tables(path) == tables(whole.path)
