@@ -233,7 +233,9 @@ class Curve:
         task, algorithm = str(table["task"].iloc[0]), str(table["algorithm"].iloc[0])
         is_personal = not algorithm.startswith(NOT_PERSONAL)
         as_it_is = "test_accuracy_personal" if is_personal else "test_accuracy"
-        seeds: Any = {seed: rows.to_dict("records") for seed, rows in table.groupby("seed")}
+        seeds: dict[Any, list[dict[str, Any]]] = {}
+        for row in table.select_dtypes("number").to_dict("records"):  # texts would take most of the time
+            seeds.setdefault(row["seed"], []).append(row)  # type: ignore[arg-type]  # its keys are texts
         return cls(
             accuracy={seed: mean_over_time(rows) for seed, rows in seeds.items()},
             accuracy_as_it_is={seed: mean_over_time(rows, as_it_is) for seed, rows in seeds.items()},
@@ -252,7 +254,8 @@ def _mean_loss(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 def _learned(curve: "pd.DataFrame", most_frequent: float) -> bool:
     """Return whether the mean over seeds ever clearly exceeds its start and the share of the most frequent label."""
-    mean = curve.fillna({"test_accuracy_personal": 0.0}).groupby("time_s").test_accuracy_personal.mean()
+    columns = curve[["time_s", "test_accuracy_personal"]].fillna({"test_accuracy_personal": 0.0})
+    mean = columns.groupby("time_s").test_accuracy_personal.mean()
     return bool(mean.max() >= max(mean.iloc[0], most_frequent) + LEAST_LEARNED)
 
 

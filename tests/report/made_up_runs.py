@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -99,20 +100,13 @@ def compared(make_run: MakeRun) -> Path:
 def _timelines(
     algorithms: Sequence[tuple[str, str, str]], seeds: Sequence[int], ues: int, horizon_s: float
 ) -> dict[str, Timeline]:
-    quorum = min(5, ues)
-    protocols = {"SYN": Protocol(ues), "S2": Protocol(quorum, 5), "ASY": Protocol(1)}
-    played = {
-        (mode, seed): simulate(
-            Cell.draw(ues, seed), protocols[mode], payload_bits=1.2e6, samples=4000.0, horizon_s=horizon_s
-        )
-        for mode in protocols
-        for seed in seeds
-    }
-    return {
-        f"{name}/{seed}": played[mode if mode in protocols else "S2", seed]
-        for name, _, mode in algorithms
-        for seed in seeds
-    }
+    return {f"{name}/{seed}": _played(mode, seed, ues, horizon_s) for name, _, mode in algorithms for seed in seeds}
+
+
+@cache
+def _played(mode: str, seed: int, ues: int, horizon_s: float) -> Timeline:
+    protocol = {"SYN": Protocol(ues), "ASY": Protocol(1)}.get(mode, Protocol(min(5, ues), 5))
+    return simulate(Cell.draw(ues, seed), protocol, payload_bits=1.2e6, samples=4000.0, horizon_s=horizon_s)
 
 
 def _metrics(

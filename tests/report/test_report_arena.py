@@ -1,5 +1,6 @@
 """Does an arena's page say what its numbers say?"""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +26,17 @@ from perfeds2.report.tables import Cell, Span
 from perfeds2.studies.arena import BETTER
 
 
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Read it, do not write to it."""
+    folder = tmp_path_factory.mktemp("arena") / "a"
+    run(folder, plan_of({"target_accuracy": 0.77, "seeds": 5}, tries=4, tuning_seeds=1, rungs=1))
+    return folder
+
+
 @pytest.fixture
-def shown(tmp_path) -> Path:
-    run(tmp_path / "a", plan_of({"target_accuracy": 0.77, "seeds": 5}, tries=4, tuning_seeds=1, rungs=1))
-    return tmp_path / "a"
+def shown(arena: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(arena, tmp_path / "a")
 
 
 def spans_of(cell: Cell) -> list[Span]:

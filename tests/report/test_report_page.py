@@ -28,14 +28,19 @@ def page_of(folder: Path, tmp_path: Path) -> str:
     return write_report(str(copy)).read_text()
 
 
+@pytest.fixture(scope="module")
+def page(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of the comparison."""
+    return page_of(compared, tmp_path_factory.mktemp("page"))
+
+
 def charts_of(page: str) -> dict[str, dict]:
     found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page)
     assert found
     return json.loads(found[1])
 
 
-def test_the_page_has_every_panel_and_every_chart_is_one_plotly_knows(compared: Path, tmp_path: Path):
-    page = page_of(compared, tmp_path)
+def test_the_page_has_every_panel_and_every_chart_is_one_plotly_knows(page: str):
     charts = charts_of(page)
     assert charts.keys() == PANELS
     for name, figure in charts.items():
@@ -43,20 +48,18 @@ def test_the_page_has_every_panel_and_every_chart_is_one_plotly_knows(compared: 
         go.Figure(figure)  # refuses a property that does not exist
 
 
-def test_the_page_holds_plotly_once_little_else_and_loads_nothing(compared: Path, tmp_path: Path):
-    page = page_of(compared, tmp_path)
+def test_the_page_holds_plotly_once_little_else_and_loads_nothing(page: str):
     assert page.count(get_plotlyjs()) == 1
     rest = page.replace(get_plotlyjs(), "")
     assert len(rest) < 1_000_000
     assert not re.search(r"https?:|src=|@import|url\(", rest)
 
 
-def test_the_same_folder_gives_the_same_page(compared: Path, tmp_path: Path):
-    assert page_of(compared, tmp_path / "a") == page_of(compared, tmp_path / "b")
+def test_the_same_folder_gives_the_same_page(page: str, compared: Path, tmp_path: Path):
+    assert page_of(compared, tmp_path) == page
 
 
-def test_the_table_has_a_row_per_algorithm_and_marks_what_went_wrong(compared: Path, tmp_path: Path):
-    page = page_of(compared, tmp_path)
+def test_the_table_has_a_row_per_algorithm_and_marks_what_went_wrong(page: str):
     assert page.count('<th scope="row">') == 9
     assert page.count("diverged in 1 of 3 seeds</span>") == 1
     assert re.search(r"<b>\d+\.\d</b><span class=\"half\"> ± \d+\.\d</span>", page)
@@ -84,12 +87,12 @@ def test_starved_ues_are_marked(make_run, tmp_path: Path):
     assert "Some UEs were never merged with PerFedS2." in page
 
 
-@pytest.mark.parametrize(("command", "title"), [("compare", "Simulated time (s)"), ("federate", "Time (s)")])
-def test_only_simulated_time_is_called_so(make_run, tmp_path: Path, command: str, title: str):
-    page = page_of(make_run(command=command), tmp_path)
-    titles = {figure["layout"]["xaxis"]["title"]["text"] for figure in charts_of(page).values()}
-    assert {name for name in titles if "ime (s)" in name} == {title}
-    assert ("simulated" in page.split("<script")[0].lower()) == (command == "compare")
+def test_only_simulated_time_is_called_so(page: str, make_run, tmp_path: Path):
+    federated = page_of(make_run(command="federate", algorithms=ALGORITHMS[:1], seeds=[0]), tmp_path)
+    for text, title in ((page, "Simulated time (s)"), (federated, "Time (s)")):
+        titles = {figure["layout"]["xaxis"]["title"]["text"] for figure in charts_of(text).values()}
+        assert {name for name in titles if "ime (s)" in name} == {title}
+        assert ("simulated" in text.split("<script")[0].lower()) == (title == "Simulated time (s)")
 
 
 def test_a_simulation_has_no_learning_panels(make_run, tmp_path: Path):
@@ -117,8 +120,8 @@ def test_one_seed_draws_no_band(make_run, tmp_path: Path):
     assert len(figure["data"]) == 1
 
 
-def test_bands_stay_where_an_accuracy_can_be(compared: Path, tmp_path: Path):
-    figure = charts_of(page_of(compared, tmp_path))["test-accuracy-personal"]
+def test_bands_stay_where_an_accuracy_can_be(page: str):
+    figure = charts_of(page)["test-accuracy-personal"]
     values = [value for trace in figure["data"] for value in trace["y"]]
     assert 0 <= min(values) < max(values) <= 100
 
@@ -132,8 +135,7 @@ def test_many_ues_stay_few_rows(make_run, tmp_path: Path):
     assert "UEs 0 to 29 of 60" in page
 
 
-def test_the_page_shows_the_spec_and_how_to_run_it_again(compared: Path, tmp_path: Path):
-    page = page_of(compared, tmp_path)
+def test_the_page_shows_the_spec_and_how_to_run_it_again(page: str):
     assert "task = &quot;digits&quot;" in page
     assert "perfeds2 compare --spec spec.toml --out again" in page
 
