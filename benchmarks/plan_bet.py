@@ -159,7 +159,7 @@ def best_of(space: Space, made: Plan, choices: Sequence[Choice]) -> Row:
     standing = sorted((each for each in sooner if sooner[each] < made.best.seconds), key=lambda each: sooner[each])
     safe = None
     for choice in standing:
-        race.look_beside(choice)
+        race.check_neighbours(choice)
         if race.has_margin(choice) and race.confirm(choice):
             safe = choice
             break

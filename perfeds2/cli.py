@@ -20,7 +20,7 @@ from perfeds2.commands.replay import replay
 from perfeds2.commands.report import report
 from perfeds2.commands.reproduce import reproduce
 from perfeds2.commands.watch import watch
-from perfeds2.console import hear_interrupts
+from perfeds2.console import install_interrupt_handler
 from perfeds2.learning.compiled import collect_rarely
 
 COMMANDS = {  # commands without the settings of a run, and their groups in the help
@@ -73,7 +73,7 @@ def _without_command(
 
 def main() -> None:
     """Run the ``perfeds2`` command and exit with its status."""
-    hear_interrupts()
+    install_interrupt_handler()
     collect_rarely()
     try:
         status = app(standalone_mode=False)

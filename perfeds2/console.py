@@ -18,7 +18,7 @@ _interrupted = threading.Event()
 _leaving = threading.Event()
 
 
-def hear_interrupts() -> None:
+def install_interrupt_handler() -> None:
     """Install a Ctrl-C handler that remembers interrupts and raises again those that Python drops."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
@@ -68,7 +68,7 @@ def _exit() -> None:
     os._exit(130)
 
 
-def heed(_: object = None) -> None:
+def raise_if_interrupted(_: object = None) -> None:
     """Raise KeyboardInterrupt if Ctrl-C was pressed; long-running work calls this regularly."""
     if _interrupted.is_set():
         raise KeyboardInterrupt

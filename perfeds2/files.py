@@ -50,7 +50,7 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def when_there_is_room(write: Callable[[], T], paused: Callable[[str], None] = lambda _: None) -> T:
+def retry_while_full(write: Callable[[], T], paused: Callable[[str], None] = lambda _: None) -> T:
     """Call ``write`` again every second while the disk is full, and say so on stderr once.
 
     Args:

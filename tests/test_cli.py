@@ -151,8 +151,8 @@ def long_run(folder):
 @pytest.mark.slow
 def test_a_ctrl_c_that_python_drops_is_heeded_at_the_next_step(tmp_path):
     code = (
-        "import signal, sys\nfrom contextlib import suppress\nfrom perfeds2.cli import hear_interrupts, main\n"
-        "hear_interrupts()\nwith suppress(KeyboardInterrupt):\n    signal.raise_signal(signal.SIGINT)\n"
+        "import signal, sys\nfrom contextlib import suppress\nfrom perfeds2.cli import install_interrupt_handler, main\n"
+        "install_interrupt_handler()\nwith suppress(KeyboardInterrupt):\n    signal.raise_signal(signal.SIGINT)\n"
         "sys.argv = ['perfeds2', 'simulate', '--quiet', '--out', 'dropped']\nmain()"
     )
     stopped = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)

@@ -12,7 +12,7 @@ DROPPED = """
 import gc, signal, sys, time
 import typer
 import perfeds2.spec.fields
-from perfeds2.console import guarded, hear_interrupts
+from perfeds2.console import guarded, install_interrupt_handler
 
 pressed = []
 
@@ -20,7 +20,7 @@ def press(*_):  # as JAX has one: what is raised in it goes nowhere
     if not pressed:
         pressed.append(signal.raise_signal(signal.SIGINT))
 
-hear_interrupts()
+install_interrupt_handler()
 try:
     with guarded("plan", []):
         gc.callbacks.append(press)

@@ -142,7 +142,7 @@ def first_of(moment: Moment, *keys: PerUe | Numbers | Mask) -> Chosen:
     return np.sort(np.lexsort((np.arange(keys[0].size), *keys, moment.away))[: moment.quorum])
 
 
-def of_those_here(planned: Callable[[int], Chosen]) -> Callable[[Moment], Chosen]:
+def replacing_absent(planned: Callable[[int], Chosen]) -> Callable[[Moment], Chosen]:
     """Return a fixed plan adapted to UEs that leave and return: it replaces the UEs absent when their round opens."""
 
     def choose(moment: Moment) -> Chosen:

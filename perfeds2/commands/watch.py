@@ -39,7 +39,7 @@ def watch(
 
 def follow(folder: Path) -> tuple[str, bool]:
     """Watch until the command ends. Return what became of it, in words, and whether it finished."""
-    from perfeds2.report.live import BoardLines, Picture, last_words
+    from perfeds2.report.live import BoardLines, Picture, ending
     from perfeds2.report.terminal import live
     from perfeds2.runs.folder import FILES, RESULTS
     from perfeds2.runs.progress import DONE, Board, Tail
@@ -66,7 +66,7 @@ def follow(folder: Path) -> tuple[str, bool]:
             elif show is not None:
                 show(board)
             if board.end or (is_dead and board.is_dead):
-                return last_words(board, str(folder)), board.end == DONE
+                return ending(board, str(folder)), board.end == DONE
             time.sleep(LOOK_EVERY_S)
 
 

@@ -24,7 +24,7 @@ class AccuracyWatch:
     def mean(self) -> float | None:
         return self._total / self._count if self._count else None
 
-    def hear(self, device: Device, seen: Evaluation) -> None:
+    def update(self, device: Device, seen: Evaluation) -> None:
         """Replace a device's previous accuracy and loss by its latest ones."""
         value = seen.values[PERSONAL]
         latest = value if math.isfinite(value) else None
@@ -33,7 +33,7 @@ class AccuracyWatch:
                 self._total, self._count = self._total + sign * accuracy, self._count + sign
         device.evaluated, device.accuracy, device.loss = seen.version, latest, seen.values[LOSS]
 
-    def look(self, most: float) -> str | None:
+    def check(self, most: float) -> str | None:
         """Raise an alarm if the mean falls by more than ``most`` below its best among at least as many devices.
 
         Returns:

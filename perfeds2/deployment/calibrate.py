@@ -104,7 +104,7 @@ def calibrate(run: Path, out: Path, rounds: int | None = None) -> Calibration:
     if devices.empty:
         raise InputError(f"no device answered a job in the first {rounds} rounds of {run}; use more rounds (--rounds).")
     write_text(out, fleet_text(devices, learner.samples))
-    predicted = play_on(setup, out, bits, timeline.rounds)
+    predicted = simulate_fleet(setup, out, bits, timeline.rounds)
     missing = sorted(set(range(setup.ues)).difference(devices.index))
     return Calibration(devices, missing, rounds, timeline.time_s, predicted.time_s)
 
@@ -122,7 +122,7 @@ def fit(laps: pd.DataFrame, timeline: Timeline, rounds: int, bits: float) -> pd.
         bits: Size of an update in bits.
     """
     compute_s = laps.compute_s.clip(lower=LEAST_S)
-    beyond_s = (laps.took_s - laps.compute_s).clip(lower=LEAST_S) + _turn_s(laps, timeline, rounds)
+    beyond_s = (laps.took_s - laps.compute_s).clip(lower=LEAST_S) + _turnaround_s(laps, timeline, rounds)
     computing, sending = compute_s.groupby(laps.ue), beyond_s.groupby(laps.ue)
     return pd.DataFrame(
         {
@@ -135,7 +135,7 @@ def fit(laps: pd.DataFrame, timeline: Timeline, rounds: int, bits: float) -> pd.
     )
 
 
-def _turn_s(laps: pd.DataFrame, timeline: Timeline, rounds: int) -> float:
+def _turnaround_s(laps: pd.DataFrame, timeline: Timeline, rounds: int) -> float:
     """Return the median time in seconds from closing a round to handing out the new model, over merged jobs."""
     columns = {"ue": timeline.ues, "version": timeline.versions, "arrival_s": timeline.arrival_s}
     merged = pd.DataFrame({name: values[:rounds].ravel() for name, values in columns.items()})
@@ -160,7 +160,7 @@ def fleet_text(devices: pd.DataFrame, samples: int) -> str:
     return "\n".join(["name,samples_per_s,compute_spread,rate_bps,rate_spread", *rows, ""])
 
 
-def play_on(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timeline:
+def simulate_fleet(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timeline:
     """Simulate the run's rounds on the devices of a fleet file."""
     file, algorithm = FleetFile.open(fleet), setup.algorithm
     if algorithm.protocol.quorum > file.ues:

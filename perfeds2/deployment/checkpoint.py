@@ -194,7 +194,7 @@ class Checkpoints:
                 device.merged_in, device.held = merged_in, held
                 device.refused, device.set_aside_s = refused, set_aside_s
         self._lengths = federation.record.lengths()
-        _recall(federation)
+        _rebuild(federation)
         self._number = (int(max(path.stem for path in files).rpartition("-")[2]) // SERVER + 1) * SERVER
         self._journal, self._bytes, self._digest = self._path(self._number, "jsonl"), len(text), hashlib.sha256(text)
         self._write(lambda: write_text(self._journal, text.decode()))
@@ -203,7 +203,7 @@ class Checkpoints:
         return started_unix
 
 
-def _recall(federation: Federation) -> None:
+def _rebuild(federation: Federation) -> None:
     """Rebuild counters and device states from the restored record and devices."""
     crew, record = federation.crew, federation.record
     federation.dispatcher.refused = sum(device.refused for device in federation.devices)
@@ -215,7 +215,7 @@ def _recall(federation: Federation) -> None:
         if (merge.ue, merge.version) not in gone:
             crew[merge.ue].merged_ticket = merge.ticket
     for seen in record.evaluations:
-        federation.watch.hear(crew[seen.ue], seen)
+        federation.watch.update(crew[seen.ue], seen)
     aside = [(device.set_aside_s, device.ue) for device in federation.devices if device.set_aside_s is not None]
     for _, ue in sorted(aside):
         crew.file(crew[ue])

@@ -77,7 +77,7 @@ class Device:
         return "working" if self.wanted or self.job.kind == "evaluate" else "finishing"
 
 
-def worth_a_line(times: int) -> bool:
+def should_log(times: int) -> bool:
     """Return whether to log the n-th occurrence: the first few, then powers of two, to bound the log."""
     return times <= LOGGED or times.bit_count() == 1
 
@@ -151,7 +151,7 @@ class Crew:
         said = "".join(f", {count} {what}" for what, count in more.items() if count)
         return f"{self.count('away')} away, {self.count('set aside')} set aside{said}"
 
-    def aside_since(self, time_s: float) -> list[Device]:
+    def set_aside_by(self, time_s: float) -> list[Device]:
         """Return the devices that were set aside by then."""
         aside = (self[ue] for ue in self.states["set aside"])
         return list(takewhile(lambda device: (device.set_aside_s or 0.0) <= time_s, aside))
@@ -185,7 +185,7 @@ class Crew:
             self._queued.add(ue)
             heapq.heappush(self._turns, (device.merged_in, ue))
 
-    def longest_out(self, most: int, latest: int) -> list[int]:
+    def take_longest_idle(self, most: int, latest: int) -> list[int]:
         """Dequeue up to ``most`` idle devices, those merged longest ago first, and return them in ascending order.
 
         Devices merged after round ``latest`` stay in the queue.

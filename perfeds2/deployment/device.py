@@ -23,7 +23,7 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished
-from perfeds2.learning.evaluate import View, look_at_ue, own_model
+from perfeds2.learning.evaluate import View, evaluate_ue, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.replay import Known, Learner, Program, local_update
@@ -112,7 +112,7 @@ def _on_device(params: Arrays) -> dict[str, jax.Array]:
 
 
 _update = jax.jit(local_update, static_argnames="program")
-_evaluate = jax.jit(look_at_ue, static_argnames="view")
+_evaluate = jax.jit(evaluate_ue, static_argnames="view")
 
 
 @dataclass(frozen=True)

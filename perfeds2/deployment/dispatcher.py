@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from perfeds2.deployment.crew import Crew, Device, worth_a_line
+from perfeds2.deployment.crew import Crew, Device, should_log
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.transport import Arrays, Asked, Kind, Request, Transport
 from perfeds2.deployment.validate import in_words, reason_of
@@ -75,7 +75,7 @@ class Dispatcher:
             return
         self.troubles[ue] = why
         self.troubled[ue] += 1
-        if worth_a_line(self.troubled[ue]):
+        if should_log(self.troubled[ue]):
             self.log(f"trouble: {who}: {in_words(why)}")
 
     def give_up(self) -> None:
@@ -105,7 +105,7 @@ class Dispatcher:
         self.refused += 1
         self.reasons[reason_of(why)] += 1
         self.crew.changed.add(device.ue)
-        if worth_a_line(device.refused):
+        if should_log(device.refused):
             self.log(f"refused: UE {device.ue} {why} ({device.refused} so far)")
 
     def fail(self, device: Device, time_s: float) -> None:
@@ -129,7 +129,7 @@ class Dispatcher:
     def readmit(self) -> None:
         """Readmit devices that were set aside long enough ago. One more failure sets them aside again."""
         after_s = self.own.readmit_s
-        for device in self.crew.aside_since(self.clock() - after_s) if after_s else ():
+        for device in self.crew.set_aside_by(self.clock() - after_s) if after_s else ():
             device.set_aside_s, device.failures = None, self.own.set_aside_after - 1
             self.crew.file(device)
             self.log(f"readmitted: UE {device.ue} after {after_s:g} s")

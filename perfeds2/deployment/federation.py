@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from perfeds2.deployment.accuracy import AccuracyWatch
-from perfeds2.deployment.crew import Crew, Device, asks, worth_a_line
+from perfeds2.deployment.crew import Crew, Device, asks, should_log
 from perfeds2.deployment.dispatcher import Dispatcher
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
@@ -108,20 +108,20 @@ class Federation:
 
     def step(self, wait_s: float = 0.5) -> None:
         """Hand out jobs, wait at most ``wait_s`` seconds for replies, and close every round that can close."""
-        self._go_on()
+        self._advance()
         for reply in sorted(self.transport.poll(wait_s), key=lambda reply: (reply.received_s, reply.ue)):
             self.take(reply)
-        self._go_on()
+        self._advance()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         self.look()
         self.dispatcher.give_up()
         while self.round < self.rounds and self._close():
             pass
         if self.round < self.rounds:
             self.dispatcher.readmit()
-            self._hand_to_the_free()
-            self._count_hands()
+            self._send_to_idle()
+            self._check_quorum()
 
     def look(self) -> None:
         """Update which devices are reachable. A device that leaves with an unanswered job loses it."""
@@ -176,7 +176,7 @@ class Federation:
         if norm <= bound:
             return reply, 1.0
         device.clipped += 1
-        if worth_a_line(device.clipped):
+        if should_log(device.clipped):
             self.log(f"clipped: UE {reply.ue} ticket {reply.ticket} from norm {norm:.4g} to {bound:.4g}")
         return replace(reply, update=shortened(reply.update, bound / norm)), bound / norm
 
@@ -196,7 +196,7 @@ class Federation:
         if set(reply.metrics) == set(METRICS) and reply.version > device.evaluated:
             seen = Evaluation(reply.ue, reply.version, [float(reply.metrics[name]) for name in METRICS])
             self.record.evaluations.append(seen)
-            self.watch.hear(self.crew[seen.ue], seen)
+            self.watch.update(self.crew[seen.ue], seen)
         if device.wanted and job.kind == "train":
             reply, scale = (reply, 1.0) if self.secure else self._clip(reply, device)
             device.took_s = time_s - device.sent_s
@@ -237,7 +237,7 @@ class Federation:
         self.round, self.opened_s, self.planned = theirs.round, theirs.opened_s, None
         self.save(self)
         self.log(self.record.sentence(self.round - 1, self.protocol.quorum))  # once it can no longer be lost
-        if (said := self.watch.look(self.own.alarm_fall)) is not None:
+        if (said := self.watch.check(self.own.alarm_fall)) is not None:
             self.log(f"alarm: {said}")
         return True
 
@@ -245,7 +245,7 @@ class Federation:
         """Return how the open round closes on the updates that have arrived; None if it cannot."""
         if self.planned is None and self.crew.count("arrived") < self.protocol.quorum:
             return None
-        devices = [self.crew[ue] for ue in sorted(self._concerned())]
+        devices = [self.crew[ue] for ue in sorted(self._relevant_ues())]
         ours, planned = self._server(devices), None if self.planned is None else np.arange(len(devices))
         closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol, planned)
         return (devices, ours, closing) if np.isfinite(closing.time_s) else None
@@ -277,7 +277,7 @@ class Federation:
             self._closing = self.planned = None
         return summing.failure is None
 
-    def _concerned(self) -> Iterable[int]:
+    def _relevant_ues(self) -> Iterable[int]:
         """Return the UEs whose version or arrival can affect how the open round closes."""
         if self.planned is not None:
             return self.planned.tolist()
@@ -311,7 +311,7 @@ class Federation:
 
     # ---- jobs
 
-    def _hand_to_the_free(self) -> None:
+    def _send_to_idle(self) -> None:
         """Send the newest model to the idle devices.
 
         If rounds wait for stale devices, at most A·(S+1) may work, and those merged longest ago go first.
@@ -321,7 +321,7 @@ class Federation:
             idle = self._invite(self.schedule)
         elif self.protocol.waits:
             most = self.protocol.most_at_work or 0
-            idle = self.crew.longest_out(most - self.crew.count("working", "arrived"), latest)
+            idle = self.crew.take_longest_idle(most - self.crew.count("working", "arrived"), latest)
         else:
             idle = sorted(ue for ue in self.crew.states["idle"] if self.crew[ue].merged_in <= latest)
         if self.schedule is None:
@@ -357,7 +357,7 @@ class Federation:
         version = device.version if kind in STEPS else self.round
         self.dispatcher.send(device, self.outgoing.packed(), version, kind, known, asked)
 
-    def _count_hands(self) -> None:
+    def _check_quorum(self) -> None:
         """Warn if there are fewer usable devices than the quorum, and give up after ``wait_s``.
 
         If fewer will ever have privacy budget for another round, end the run.

@@ -19,7 +19,7 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import PAUSED, SHOWN, STATES, STOPPED, DeviceStatus, Status
 from perfeds2.deployment.transport import Transport
 from perfeds2.errors import InputError
-from perfeds2.files import ROOM_EVERY_S, when_there_is_room
+from perfeds2.files import ROOM_EVERY_S, retry_while_full
 from perfeds2.runs.comparison import Comparison, write_results
 from perfeds2.runs.folder import LOG, Folder, claimed, open_folder
 from perfeds2.runs.notes import robustness
@@ -67,16 +67,16 @@ def serve(
     """
     with ExitStack() as stack:
         if lease is not None and lease.stolen:  # its last server may have been stopped with the lock
-            claim = when_there_is_room(lambda: open_folder(path, setup.server_spec))
+            claim = retry_while_full(lambda: open_folder(path, setup.server_spec))
         else:
-            claim = when_there_is_room(lambda: stack.enter_context(claimed(path, setup.server_spec, CLAIM_WITHIN_S)))
+            claim = retry_while_full(lambda: stack.enter_context(claimed(path, setup.server_spec, CLAIM_WITHIN_S)))
         folder = replace(claim, chained=True)
         if not folder.finished:
             _serve(setup, transport, folder, wait_for_all, lease, days_left, backhaul)
         if not (folder.path / "report.html").exists():
             from perfeds2.report.run import write_report
 
-            when_there_is_room(lambda: write_report(folder.path))
+            retry_while_full(lambda: write_report(folder.path))
     return folder
 
 
@@ -113,7 +113,7 @@ def _serve(
 
     federation.log = log
     federation.origin_s = transport.now()
-    tell, checkpoints = _teller(federation, folder, metrics, write), Checkpoints(folder, write)
+    tell, checkpoints = _status_writer(federation, folder, metrics, write), Checkpoints(folder, write)
     if setup.own.log == "json":
         write(folder.log_json)
     note = robustness(setup.server_spec, algorithm.name, algorithm.protocol.quorum, always=True)
@@ -148,7 +148,7 @@ def _play(
     transport = federation.transport
     started_unix = checkpoints.load(federation)
     new, path = started_unix is None, checkpoints.folder.path
-    federation.learner = when_there_is_room(lambda: setup.secret_learner(path, new=new))
+    federation.learner = retry_while_full(lambda: setup.secret_learner(path, new=new))
     if started_unix is None:
         _gather(federation, tell, wait_for_all)
         started_unix, elapsed_s = time.time(), 0.0
@@ -211,7 +211,7 @@ def _evaluate(federation: Federation, tell: Tell) -> None:
     """Evaluate the last model, personalised, on every device that can be reached."""
     end_training(federation)
     ends_s, asked = federation.time_s + federation.own.evaluate_s, set()
-    while federation.time_s < ends_s and ask_everybody(federation, asked):
+    while federation.time_s < ends_s and request_evaluations(federation, asked):
         for reply in federation.transport.poll(STATUS_EVERY_S):
             federation.take(reply)
         tell("evaluating")
@@ -226,7 +226,7 @@ def end_training(federation: Federation) -> None:
         federation.crew.file(device)
 
 
-def ask_everybody(federation: Federation, asked: set[int]) -> bool:
+def request_evaluations(federation: Federation, asked: set[int]) -> bool:
     """Send the last model to each idle device once for evaluation; return whether any is still at work."""
     federation.look()
     states = federation.crew.states
@@ -280,7 +280,7 @@ def _writer(federation: Federation, folder: Folder, metrics: Metrics, lease: Lea
             status.write(folder.path)
             metrics.tell(status, federation.record)
 
-        when_there_is_room(attempt, paused)
+        retry_while_full(attempt, paused)
         if reasons:
             federation.warning = None
             federation.log(f"paused for {len(reasons) * ROOM_EVERY_S:.0f} s: {reasons[0]}")
@@ -288,7 +288,7 @@ def _writer(federation: Federation, folder: Folder, metrics: Metrics, lease: Lea
     return write
 
 
-def _teller(federation: Federation, folder: Folder, metrics: Metrics, write: Write) -> Tell:
+def _status_writer(federation: Federation, folder: Folder, metrics: Metrics, write: Write) -> Tell:
     """Return a function that updates status.json and the metrics, at most every ``STATUS_EVERY_S`` seconds."""
     told_s = float("-inf")
 

@@ -38,7 +38,7 @@ from perfeds2.spec.privacy import losses_by_merges, refuse_unless_summable, with
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
 from perfeds2.spec.rounds import plan_rounds, protocol_of
 from perfeds2.spec.tasks import make_task, model_of, of_torch
-from perfeds2.spec.values import TASK, is_place_of_data
+from perfeds2.spec.values import TASK, is_data_path
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import Schedule
 
@@ -206,7 +206,7 @@ class Setup:
                     f"{each.flag} {value} refers to a file or module, which a federation does not run; give one of "
                     f"{', '.join(each.kind.table())}, and your own model and data by --app-module."
                 )
-            if each.kind is TASK and str(value) not in TASK.table() and is_place_of_data(str(value)):
+            if each.kind is TASK and str(value) not in TASK.table() and is_data_path(str(value)):
                 raise InputError(
                     f"--task {value} names data files, but in a federation every device has its own; use "
                     f"--app-module (docs/how-to/deploy.md)."

@@ -85,20 +85,20 @@ def device_bytes() -> int:
     return stats.get("bytes_limit", 16 << 30)
 
 
-def look_at_ues(view: View, params: Params, data: Data, alpha: Number, memory: Memory = None) -> Float[Array, "n 4"]:
+def evaluate_ues(view: View, params: Params, data: Data, alpha: Number, memory: Memory = None) -> Float[Array, "n 4"]:
     """Return the metrics of every UE, one column per metric."""
 
     def look(ue: Array) -> Array:
         mine = None if view.own is None else view.own(params, jax.tree.map(lambda rows: rows[ue], memory))
-        return look_at_ue(view, params, data, alpha, ue, mine)
+        return evaluate_ue(view, params, data, alpha, ue, mine)
 
     return jax.lax.map(look, jnp.arange(min(data.ues, MOST_UES)), batch_size=view.ues_at_once)
 
 
-_evaluate = partial(jax.jit, static_argnums=0)(look_at_ues)
+_evaluate = partial(jax.jit, static_argnums=0)(evaluate_ues)
 
 
-def look_at_ue(
+def evaluate_ue(
     view: View, params: Params, data: Data, alpha: Number, ue: Int[Array, ""], own: Params | None = None
 ) -> Float[Array, " 4"]:
     """Return the metrics of one UE in the order of ``METRICS``; ``own`` is its own model, if it keeps one."""

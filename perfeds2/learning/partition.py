@@ -150,7 +150,7 @@ class Natural:
             raise ValueError(
                 f"UE {name} has {train} training and {test} test samples, {TOO_FEW}; leave it out of the data."
             )
-        return hand_out(owners, samples.is_test, ues, random)
+        return to_partition(owners, samples.is_test, ues, random)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Given:
                     f"--split {self.name} must give each of {ues} UEs, numbered from 0, at least one training and one "
                     f"test sample."
                 )
-            return hand_out(found, samples.is_test, ues, default_rng([seed, 3]))
+            return to_partition(found, samples.is_test, ues, default_rng([seed, 3]))
         shares = np.atleast_2d(found)
         are_shares = found.shape in ((ues,), (labels, ues)) and found.dtype.kind == "f" and (found >= 0).all()
         if not (are_shares and (shares.sum(axis=1) > 0).all() and shares.max() < np.inf):
@@ -281,7 +281,7 @@ def divide(
     owners = np.empty_like(labels)
     for each, size in zip(sets, best[1], strict=True):
         owners[each] = owned(group[each], size, random)
-    return hand_out(owners, samples.is_test, ues, random)
+    return to_partition(owners, samples.is_test, ues, random)
 
 
 def amounts(shares: ShareRows, count: Int[np.ndarray, " g"], random: Generator) -> Amounts:
@@ -308,7 +308,7 @@ def too_few(owners: Labels, is_test: IsTest, ues: int) -> int | None:
     return int(lacking.argmax()) if lacking.any() else None
 
 
-def hand_out(owners: Labels, is_test: IsTest, ues: int, random: Generator) -> Partition:
+def to_partition(owners: Labels, is_test: IsTest, ues: int, random: Generator) -> Partition:
     """Return the partition of samples whose UEs are known, with each part shuffled."""
     numbers = np.flatnonzero(owners >= 0)
     owner, is_test = owners[numbers], is_test[numbers]

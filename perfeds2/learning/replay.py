@@ -441,7 +441,7 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
         params, told = _on_shelf(state, script.read[number])
         ue, version = script.ues[number], script.versions[number]
         upload, _, heard = _job(program, known, params, ue, version, told, (None, None))
-        return upload, _heard(reported, ue, heard)
+        return upload, _with_reports(reported, ue, heard)
 
     def add(number: Array, so_far: tuple[Params, Reported]) -> tuple[Params, Reported]:
         upload, reported = merged(number, so_far[1])
@@ -454,7 +454,7 @@ def _total_upload(program: Program, known: Known, script: Script, state: State, 
     return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, (nothing, state.reported))
 
 
-def _heard(reported: Reported, ues: Int[Array, "..."], reports: Float[Array, "..."] | None) -> Reported:
+def _with_reports(reported: Reported, ues: Int[Array, "..."], reports: Float[Array, "..."] | None) -> Reported:
     return None if reported is None else reported.at[ues].set(reports, mode=SAFE)
 
 
@@ -480,7 +480,7 @@ def _arrived(
     uploads, kept, reports = jax.lax.map(job, jobs) if program.at_once is None else jax.vmap(job)(jobs)
     models, told = _on_shelf(state, places)
     arrived = Arrived(uploads, models, told, staleness, ues, known.beta, program.local_steps)
-    return arrived, kept, _heard(state.reported, ues, reports)
+    return arrived, kept, _with_reports(state.reported, ues, reports)
 
 
 def _on_shelf(state: State, place: Int[Array, "..."]) -> tuple[Params, Told]:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from perfeds2.learning import on_gpu
 from perfeds2.learning.devices import side_by_side, stack
-from perfeds2.learning.evaluate import View, device_bytes, look_at_ues, own_model
+from perfeds2.learning.evaluate import View, device_bytes, evaluate_ues, own_model
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.objectives import Memory
 from perfeds2.learning.replay import (
@@ -222,6 +222,6 @@ def _rounds_together(
 @partial(jax.jit, static_argnames="common")
 def _evaluate_together(params: Params, known: Known, memory: Memory, *, common: _Common) -> Float[Array, "p n 4"]:
     def look(_: None, params: Params, known: Known, memory: Memory) -> Array:
-        return look_at_ues(common.view, params, known.data, known.alpha, memory)
+        return evaluate_ues(common.view, params, known.data, known.alpha, memory)
 
     return side_by_side(common.mesh, look, None, (params, known, memory))

@@ -56,14 +56,14 @@ class Waypoints:
 
     def at(self, time_s: float) -> tuple[PerUe, PerUe]:
         while not (self._turns_s[-1] > time_s).all():
-            self._go_on()
+            self._add_waypoint()
         turn, ue = np.argmax(self._turns_s > time_s, axis=0), np.arange(self._turns_s.shape[1])
         last, coming = (turn - 1, ue), (turn, ue)
         part = (time_s - self._turns_s[last]) / (self._turns_s[coming] - self._turns_s[last])
         x, y = (of[last] + part * (of[coming] - of[last]) for of in self._places)
         return x, y
 
-    def _go_on(self) -> None:
+    def _add_waypoint(self) -> None:
         """Add one more waypoint for every UE."""
         turn, n = self._turns_s.shape
         away, angle = (np.random.default_rng([self._seed, WAY, turn, axis]).random(n) for axis in (0, 1))

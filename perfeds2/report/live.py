@@ -121,7 +121,7 @@ def heading(board: Board) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def last_words(board: Board, folder: str) -> str:
+def ending(board: Board, folder: str) -> str:
     """Describe how the command ended; empty while it runs."""
     again = (
         f"perfeds2 {board.command} --resume {folder}" if board.command != "reproduce" else "the same command once more"
@@ -295,7 +295,7 @@ class LivePage:
 def live_page(board: Board, folder: str, *, reloads: bool) -> str:
     """Return the whole page. Without ``reloads`` it contains no timestamp, so its bytes are reproducible."""
     shown, more = shown_of(board)
-    score, said = score_of_board(board), last_words(board, folder)
+    score, said = score_of_board(board), ending(board, folder)
     title = f"{board.command}: {board.share:.0%}" + ("" if board.end else " …")
     body = [
         f'<header>\n<p class="facts">{escape(folder)}</p>\n<h1>{escape(title)}</h1>',

@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from perfeds2.console import heed
+from perfeds2.console import raise_if_interrupted
 
 Told = TypeVar("Told")
 ShareTold = tuple[float, str]  # share done (0 to 1), current activity
@@ -133,7 +133,7 @@ def progress_bar(quiet: bool, title: str) -> Iterator[TellShare]:
     with live(quiet, lambda told: Group(Text(lines.line(told)), ProgressBar(1.0, told[0], 60)), lines) as show:
 
         def tell(share: float, what: str) -> None:
-            heed()
+            raise_if_interrupted()
             if show is not None:
                 show((share, what))
 

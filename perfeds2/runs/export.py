@@ -10,7 +10,7 @@ from perfeds2.errors import InputError, did_you_mean
 from perfeds2.files import write_atomically
 from perfeds2.runs.comparison import Which, load_models
 from perfeds2.runs.folder import read_run
-from perfeds2.spec.tasks import told_with_a_model
+from perfeds2.spec.tasks import model_metadata
 
 
 def export(folder: Path, algorithm: str | None, seed: int | None, out: Path) -> str:
@@ -35,7 +35,7 @@ def export(folder: Path, algorithm: str | None, seed: int | None, out: Path) -> 
     name, number = choose(list(models), algorithm, seed)
     params = models[name, number]
     about = {"perfeds2": __version__, "task": spec.task.name.text, "algorithm": name, "seed": str(number)}
-    about |= told_with_a_model(spec, number)
+    about |= model_metadata(spec, number)
     data = save(params, about)
     with write_atomically(out) as file:
         file.write(data)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from perfeds2.errors import InputError
-from perfeds2.files import FULL, clear_unfinished, naming, when_there_is_room, write_text
+from perfeds2.files import FULL, clear_unfinished, naming, retry_while_full, write_text
 from perfeds2.runs.store import PARTS
 from perfeds2.spec.cells import keep_files, with_kept_files
 from perfeds2.spec.fields import Spec
@@ -69,7 +69,7 @@ class Folder:
         _append(self.path / LOG, lambda head: f"{line} {chain(head, line)}\n" if self.chained else f"{line}\n")
         if (path := self.path / EVENTS).exists():
             told = json.dumps({"time": at, **facts, "event": event}, ensure_ascii=False) + "\n"
-            when_there_is_room(lambda: _append(path, lambda _: told))  # otherwise a repetition would log it twice
+            retry_while_full(lambda: _append(path, lambda _: told))  # otherwise a repetition would log it twice
 
     def head(self) -> str:
         """Return the hash of the last line of a chained events.log, once the log is on disk."""

@@ -37,7 +37,7 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
     if any("noise" in own[0] for own in facts.values()):
         notes += [
             privacy_note(spec),
-            *(f"{name}: {said}" for name, own in facts.items() if (said := drowned(own[0]["quorum"], own[0]))),
+            *(f"{name}: {said}" for name, own in facts.items() if (said := noise_warning(own[0]["quorum"], own[0]))),
         ]
     for name, own in facts.items():
         if any(each["rounds"] == 0 for each in own):
@@ -91,7 +91,7 @@ def privacy_note(spec: Spec) -> str:
     return f"Privacy at δ = {spec.privacy.delta or DELTA:g}: {ASSUMPTIONS}"
 
 
-def drowned(quorum: int, privacy: Facts) -> str:
+def noise_warning(quorum: int, privacy: Facts) -> str:
     """Return a warning if the model is too large for the fleet at this noise."""
     if privacy.get("noise_to_clip", 0.0) <= 1:
         return ""
@@ -149,10 +149,10 @@ def has_diverged(rows: Sequence[Row]) -> bool:
     It did if both losses end NaN, more than 10 % above their start, or with over half of their decrease lost again.
     The last case covers ReLU units that die from too large a step: the loss stays finite, near its initial value.
     """
-    return all(_came_apart([row[name] for row in rows]) for name in ("train_loss", "train_loss_personal"))
+    return all(_is_diverging([row[name] for row in rows]) for name in ("train_loss", "train_loss_personal"))
 
 
-def _came_apart(losses: Sequence[float]) -> bool:
+def _is_diverging(losses: Sequence[float]) -> bool:
     first, last, least = float(losses[0]), float(losses[-1]), float(min(losses))
     if not math.isfinite(last):
         return True

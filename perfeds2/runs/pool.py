@@ -249,7 +249,7 @@ def serve(waiting: list[Job], place: Place, engine: Engine, log: Path) -> Iterat
                 del workers[worker.number]
                 worker.end()
                 for job in worker.jobs:
-                    yield Event(worker.number, job, {"error": worker.last_words, "again": True, "died": True})
+                    yield Event(worker.number, job, {"error": worker.why_ended, "again": True, "died": True})
                 continue
             if "done" in event.reply or "error" in event.reply:
                 worker.jobs.remove(event.job)

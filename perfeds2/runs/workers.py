@@ -127,7 +127,7 @@ def _failure(error: Exception) -> Reply:
     return {"error": f"{type(error).__name__}: {error}" if again else str(error), "again": again, "cause": error}
 
 
-def now_and_then(tell: Tell, must: Callable[[], bool] = lambda: False) -> Tell:
+def throttled(tell: Tell, must: Callable[[], bool] = lambda: False) -> Tell:
     """Return a throttled ``tell`` that passes on a few replies a second, or any reply while ``must()`` is true."""
     told_s = 0.0
 
@@ -153,7 +153,7 @@ class TrainingWorker:
         self.inbox.put((self, Event(self.number, job, reply)))
 
     @property
-    def last_words(self) -> str:
+    def why_ended(self) -> str:
         """Return why the worker ended."""
         return ""
 
@@ -193,7 +193,7 @@ class ThisProcess(TrainingWorker):
         self._clocks.submit(self._prepare, job)
 
     def _prepare(self, job: Job) -> None:
-        says = now_and_then(lambda reply: self._say(self.number, job, reply), self._stopped.is_set)
+        says = throttled(lambda reply: self._say(self.number, job, reply), self._stopped.is_set)
 
         def told(algorithm: Algorithm, _: int, time_s: float) -> None:
             says({"clock": f"{algorithm.name} seed {job.trainings[0].seed}", "time_s": time_s})
@@ -292,7 +292,7 @@ class Process(TrainingWorker):
                 pipe.close()
 
     @property
-    def last_words(self) -> str:
+    def why_ended(self) -> str:
         status = self.process.returncode
         if status < 0:
             name = signal.Signals(-status).name
@@ -436,7 +436,7 @@ def main() -> None:
 
     collect_rarely()
     keep_compiled()  # shares compiled programs with other workers and later studies
-    bench, tell = Workbench(KEPT_DATA), now_and_then(say)
+    bench, tell = Workbench(KEPT_DATA), throttled(say)
     while True:
         say(serve_text(json.loads(lines.get()), bench, tell))
 

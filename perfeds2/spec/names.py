@@ -93,7 +93,7 @@ class Kind:
         given, table = str(given) if isinstance(given, Path) else given, self.table()
         if not isinstance(given, str):
             ours = next((name for name, value in table.items() if value is given and value is not None), None)
-            return self._checked(_written_down(given) if ours is None else Named(ours, given))
+            return self._checked(_reference_to(given) if ours is None else Named(ours, given))
         if (family := self._family(given)) is not None:
             return Named(given, _of_family(table[family], given))
         if given in table:
@@ -231,7 +231,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _written_down(value: object) -> Named:
+def _reference_to(value: object) -> Named:
     """Return the reference of an object that a file defines; otherwise its own name."""
     name = getattr(value, "__qualname__", type(value).__name__)
     for module in (sys.modules.get(str(getattr(value, "__module__", ""))), sys.modules.get("__main__")):

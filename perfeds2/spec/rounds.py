@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 
 from perfeds2.allocation import schedule as schedules
-from perfeds2.allocation.schedulers import of_those_here
+from perfeds2.allocation.schedulers import replacing_absent
 from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasible
 from perfeds2.errors import InputError, input_errors
 from perfeds2.network.cell import Cell
@@ -74,13 +74,13 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[PerUe,
                 raise InputError("--unplanned rest needs a plan; choose a --schedule other than first.")
             return shares, None
         if {"round_", "moment"} & inspect.signature(named.value).parameters.keys():  # it plans rounds itself
-            return shares, when_opened(named, protocol, named.value)
+            return shares, checked_when_opened(named, protocol, named.value)
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
         planned = call(named.value, f"--schedule {named}", known | more)
         if callable(planned):
-            return shares, skipping(
-                named, protocol, cell, when_opened(named, protocol, planned)
+            return shares, skipping_absent(
+                named, protocol, cell, checked_when_opened(named, protocol, planned)
             )  # checked by the clock
         rows = np.asarray(planned)
         if rows.ndim != 2 or rows.shape[1:] != (protocol.quorum,) or rows.dtype.kind not in "iu":
@@ -88,10 +88,10 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[PerUe,
                 f"expected rows of {protocol.quorum} UEs (--quorum), got {rows.dtype} of shape {rows.shape}."
             )
         schedules.check_schedule(rows, cell.ues, protocol.max_staleness, protocol.stale)
-    return shares, skipping(named, protocol, cell, schedules.as_schedule(rows))
+    return shares, skipping_absent(named, protocol, cell, schedules.as_schedule(rows))
 
 
-def when_opened(named: Named, protocol: Protocol, schedule: Value) -> Schedule:
+def checked_when_opened(named: Named, protocol: Protocol, schedule: Value) -> Schedule:
     """Check a schedule that chooses UEs when a round opens, and return it.
 
     It cannot be known in advance whether it leaves a UE out for too long.
@@ -107,7 +107,7 @@ def when_opened(named: Named, protocol: Protocol, schedule: Value) -> Schedule:
     return schedule
 
 
-def skipping(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -> Schedule:
+def skipping_absent(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -> Schedule:
     """Make a built-in schedule skip UEs that are away when a round opens.
 
     A schedule that must be followed exactly to keep the staleness bound is left unchanged; its rounds wait for absent UEs.
@@ -116,4 +116,4 @@ def skipping(named: Named, protocol: Protocol, cell: Cell, schedule: Schedule) -
     to_the_letter = protocol.max_staleness is not None and protocol.stale != "restart"
     if named.source or not comes_and_goes or to_the_letter or "moment" in inspect.signature(schedule).parameters:
         return schedule
-    return of_those_here(schedule)
+    return replacing_absent(schedule)

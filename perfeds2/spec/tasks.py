@@ -95,7 +95,7 @@ def recipe_of(spec: Spec) -> Recipe | None:
     return value if isinstance(value, Recipe) else None
 
 
-def told_with_a_model(spec: Spec, seed: int) -> dict[str, str]:
+def model_metadata(spec: Spec, seed: int) -> dict[str, str]:
     """Return what is needed to use a model trained on a user's data file, as text; empty for other tasks."""
     file, task = spec.task.name.value, spec.task
     if not isinstance(file, OwnFile):
@@ -127,7 +127,7 @@ def split_of(named: Named | None) -> Split | None:
     return Given(named.text, ask)
 
 
-def judged_as_told(spec: Spec, task: Recipe | Task, model: Model) -> Model:
+def with_loss_and_metric(spec: Spec, task: Recipe | Task, model: Model) -> Model:
     """Return a model with the chosen loss and metric, or else with the task's own."""
     loss, metric = spec.task.loss, spec.task.metric
     before = task.model if isinstance(task.model, Judged) else None
@@ -178,13 +178,13 @@ def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, 
 def network_of(spec: Spec, task: Recipe | Task) -> Model:
     """Return the task's model, or the one named by --model for its samples, with the chosen loss and metric."""
     if spec.task.model is None:
-        return judged_as_told(spec, task, task.model)
+        return with_loss_and_metric(spec, task, task.model)
     with user_errors(f"--task {spec.task.name}", type(task.model)):
         (classes,) = logits(task.model, task.sample)
     shape = task.shape if isinstance(task, Recipe) else ()
     weights = weights_of(spec.task.model.value)
     model = _fitting(spec.task.model, str(spec.task.name), task.sample, shape, classes, weights)
-    return judged_as_told(spec, task, model)
+    return with_loss_and_metric(spec, task, model)
 
 
 @lru_cache(maxsize=64)  # one object for all seeds, since programs are compiled per model

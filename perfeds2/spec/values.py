@@ -13,7 +13,7 @@ from perfeds2.spec.names import Kind, Named, Value, Values
 # ---- kinds of names
 
 
-def is_place_of_data(text: str) -> bool:
+def is_data_path(text: str) -> bool:
     """Return whether a task's text is the path of a data file or folder."""
     return text.endswith((".csv", ".npz")) or os.path.isdir(text)
 
@@ -23,7 +23,7 @@ TASK = Kind(
     "perfeds2.learning.datasets:TASKS",
     is_called=False,
     file="perfeds2.learning.files.own_file:OwnFile",
-    is_path=is_place_of_data,
+    is_path=is_data_path,
     files="FILE.csv, FILE.npz, a folder of npz files",
 )
 MODEL = Kind("model", "perfeds2.learning.models:MODELS")

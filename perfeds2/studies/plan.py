@@ -18,7 +18,7 @@ from perfeds2 import __version__
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.runs.folder import FILES, alone, open_folder, read_run
-from perfeds2.runs.notes import drowned, privacy_note
+from perfeds2.runs.notes import noise_warning, privacy_note
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Watch
 from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
@@ -299,6 +299,6 @@ def _privacy_notes(plan: Plan, space: Space) -> list[str]:
     if not plan.is_private:
         return []
     quietest = plan.best or min(plan.candidates, key=lambda each: or_inf(each.noise_to_clip))
-    clip, why = space.spec.learning_of(plan.algorithm).clip, drowned(quietest.quorum, vars(quietest))
+    clip, why = space.spec.learning_of(plan.algorithm).clip, noise_warning(quietest.quorum, vars(quietest))
     covered = f"{privacy_note(space.spec)} Uploads are clipped to norm {clip:g}. σ and ε are those of {plan.target.horizon_s:.4g} s."
     return [covered, *([f"With {quietest.choice}, {why}"] if why else [])]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfeds2.errors import InputError
-from perfeds2.runs.notes import drowned
+from perfeds2.runs.notes import noise_warning
 from perfeds2.runs.statistics import censored_median
 from perfeds2.spec.resolve import HORIZON_S
 from perfeds2.spec.tasks import metric_of
@@ -104,9 +104,9 @@ class PlanSearch:
             return [choice for choice in allowed if self.first_s(choice) <= limit_s < math.inf]
 
         rungs = [Rung(self.seeds[:1], self.scout_s), Rung(self.few, self.scout_s)]
-        successive_halving(self.by_the_clock(choices), rungs, self.trials.train, near)
+        successive_halving(self.worth_training(choices), rungs, self.trials.train, near)
 
-    def by_the_clock(self, choices: Iterable[Choice]) -> list[Choice]:
+    def worth_training(self, choices: Iterable[Choice]) -> list[Choice]:
         """Return the new choices worth training: possible, within the limits, and the fastest of equivalent ones.
 
         In planned rounds, bandwidth policies merge the same UEs in the same order and differ only in time.
@@ -165,7 +165,7 @@ class PlanSearch:
             self.watch([choice], self.seeds)
             if not self.stands(choice, self.seeds) or self.seconds(choice) >= self.seconds(best):
                 continue
-            self.look_beside(choice)
+            self.check_neighbours(choice)
             if self.has_margin(choice) and self.confirm(choice):
                 best = choice
             beside = [each.choice for each in self.beside[choice] if not each.fails and each.choice not in seen]
@@ -173,7 +173,7 @@ class PlanSearch:
             seen.update(beside)
         return best
 
-    def look_beside(self, choice: Choice) -> None:
+    def check_neighbours(self, choice: Choice) -> None:
         """Check whether the neighbours of a choice, one step to each side, hold too.
 
         A neighbour fails if it leaves a UE out, or if at least a third of its seeds are unstable.
@@ -207,12 +207,12 @@ class PlanSearch:
         """Return whether a choice is in the search space or the spec's own; neighbours may lie outside."""
         return choice == self.space.asked or not self.space.lacks(choice)
 
-    def last_look(self, best: Choice | None) -> Choice | None:
+    def final_choice(self, best: Choice | None) -> Choice | None:
         """Train the spec's own choice in any case, then return the soonest of all that were trained."""
         self.trials.expected_s = (len(self.seeds) + FRESH_SEEDS) * self.target.horizon_s
         self.watch([self.space.asked], self.seeds)
         if self.request.check:
-            self.look_beside(self.space.asked)
+            self.check_neighbours(self.space.asked)
         taken = [choice for choice in self.listed if self.may_be_taken(choice)]
         best = self.settle([choice for choice in taken if self.stands(choice, self.few)], best)
         if best is not None:
@@ -376,7 +376,7 @@ def search_at_horizons(space: Space, trials: Trials, request: PlanRequest) -> tu
         excluded = (searched.verdict(choice)[0] in ("breaks a limit", "not possible") for choice in searched.listed)
         if best is not None or all(excluded):
             break
-    return searched, searched.last_look(best)
+    return searched, searched.final_choice(best)
 
 
 def check_limits(space: Space, trials: Trials, request: PlanRequest) -> None:
@@ -482,7 +482,7 @@ def _reference(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choi
             _, took_s, choice = max(reached, key=lambda each: each[:2])
             return choice, took_s, None
     played = trials.play(gentle, rung.seeds[0], rung.horizon_s)
-    why = drowned(gentle.quorum, played.privacy)
+    why = noise_warning(gentle.quorum, played.privacy)
     raise InputError(
         f"--target-accuracy {spec.run.target_accuracy:g} is not reached within {rung.horizon_s:g} simulated seconds by {asked}, nor by "
         f"{gentle} (best evaluation: {best:.4g}); lower it, tune the step sizes (perfeds2 tune), or give --horizon-s."

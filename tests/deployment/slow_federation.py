@@ -10,15 +10,15 @@ from perfeds2.timeline.protocol import IDLE, Server, close_round, hand_out
 class SlowFederation(Federation):
     """Takes replies as the other does; who is here, what closes and who is handed a model it finds out by looking at all."""
 
-    def _go_on(self):
+    def _advance(self):
         self.look()
         self._give_up()
         while self.round < self.rounds and self._close():
             pass
         if self.round < self.rounds:
             self._readmit()
-            self._hand_to_the_free()
-            self._count_hands()
+            self._send_to_idle()
+            self._check_quorum()
 
     def look(self):
         went, came = self.transport.changes()
@@ -78,7 +78,7 @@ class SlowFederation(Federation):
                 device.set_aside_s, device.failures = None, self.own.set_aside_after - 1
                 self.crew.file(device)
 
-    def _hand_to_the_free(self):
+    def _send_to_idle(self):
         idle = [ue for ue in range(self.ues) if self.free(ue) and self.crew[ue].version == IDLE]
         if self.protocol.waits:
             most = self.protocol.quorum * ((self.protocol.max_staleness or 0) + 1)

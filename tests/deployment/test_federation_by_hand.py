@@ -17,7 +17,7 @@ from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.merging import Handed, merged
 from perfeds2.deployment.replay_run import replay_run
-from perfeds2.deployment.serve import ask_everybody, end_training, serve, status_of
+from perfeds2.deployment.serve import end_training, request_evaluations, serve, status_of
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import NewLines, draw
 from perfeds2.deployment.transport import Reply
@@ -180,7 +180,7 @@ def test_what_devices_say_of_a_model_is_in_the_row_of_that_model():
     ]
     end_training(server)
     asked = set()
-    while ask_everybody(server, asked):
+    while request_evaluations(server, asked):
         for reply in net.poll(1.0):
             server.take(reply)
     assert server.record.metric_rows("PerFedS2", 7)[-1]["train_loss"] == 4.0

@@ -36,7 +36,7 @@ from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.mqtt.quota import Quota
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.mqtt.wire import Assembly, Here, JobMessage, Parcel, Run, Topics
-from perfeds2.deployment.serve import ask_everybody, end_training
+from perfeds2.deployment.serve import end_training, request_evaluations
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Request
 from perfeds2.errors import InputError
@@ -282,7 +282,7 @@ def test_a_job_that_is_not_wanted_any_more_is_cancelled_while_the_device_sleeps(
     assert federation.crew[0].failures == 0
     asked: set[int] = set()
     end_training(federation)
-    wait_for(lambda: step(made) and not ask_everybody(federation, asked) and len(asked) == 3, 60.0)
+    wait_for(lambda: step(made) and not request_evaluations(federation, asked) and len(asked) == 3, 60.0)
     assert federation.crew[0].evaluated == made.setup.rounds
     assert not [line for line in made.log if "failed" in line or "refused" in line]
 

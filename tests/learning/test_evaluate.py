@@ -9,7 +9,7 @@ import pytest
 
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.evaluate import View, evaluate, look_at_ue, sum_of_pieces
+from perfeds2.learning.evaluate import View, evaluate, evaluate_ue, sum_of_pieces
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss, measure
 from perfeds2.learning.partition import Partition
@@ -102,7 +102,7 @@ def test_pieces_give_what_the_whole_gives():
 
     def all_ues(piece):
         view = View(model, (256, 64), steps=2, samples_at_once=piece)
-        look = jax.jit(lambda ue: look_at_ue(view, params, data, jnp.float32(0.7), ue))
+        look = jax.jit(lambda ue: evaluate_ue(view, params, data, jnp.float32(0.7), ue))
         return np.array([look(ue) for ue in range(counts.size)])
 
     whole = all_ues(None)

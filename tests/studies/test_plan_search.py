@@ -458,7 +458,7 @@ def test_of_equivalent_choices_the_fastest_by_the_clock_is_trained():
     search, choice = search_of(lambda *_: (1.0, 1.0), 3)
     search.trials = Paced(search.space)
     planned = [choice.with_(schedule="deficit", bandwidth=band) for band in ("equal_share", "equal_finish", "min_time")]
-    assert search.by_the_clock(planned) == [planned[1]]
+    assert search.worth_training(planned) == [planned[1]]
     assert search.slower == dict.fromkeys((planned[0], planned[2]), "merges as with band equal_finish, later")
 
 

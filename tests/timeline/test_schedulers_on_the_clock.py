@@ -18,9 +18,9 @@ from perfeds2.allocation.schedulers import (
     best_channel,
     chen,
     fedcs,
-    of_those_here,
     proportional_fair,
     random,
+    replacing_absent,
     round_robin,
 )
 from perfeds2.network.availability import Availability, Hours
@@ -202,7 +202,7 @@ def test_rounds_are_not_planned_for_who_is_away_and_the_processes_agree(name, re
     hours = [Hours(((0.1 * ue, 0.1 * ue + 0.3),), 0.8 + 0.05 * ue) for ue in range(5)] + [Hours()] * 3
     cell = replace(cell, fleet=Fleet(np.full(8, np.nan), np.full(8, np.nan), None, Availability(hours, keeps)))
     schedule = MAKE[name](cell, 3, 0)
-    schedule = schedule if name not in ("round_robin", "random") else of_those_here(schedule)
+    schedule = schedule if name not in ("round_robin", "random") else replacing_absent(schedule)
     seen: list[tuple[np.ndarray, np.ndarray]] = []
 
     def asked(moment: Moment) -> np.ndarray:
@@ -222,7 +222,7 @@ def test_who_is_away_is_replaced_by_who_was_merged_longest_ago():
     zeros = np.zeros(6)
     merged_in, here = np.array([5, 1, 4, 2, 3, -1]), np.array([True, True, True, True, False, False])
     moment = Moment(6, 1.0, 3, 1.0, zeros, zeros, zeros, zeros.astype(int), merged_in, here=here)
-    choose = of_those_here(lambda _: np.array([0, 4, 5]))
+    choose = replacing_absent(lambda _: np.array([0, 4, 5]))
     assert choose(moment).tolist() == [0, 1, 3]  # for 4 and 5; 1 and 3 have waited longer than 2
     assert choose(replace(moment, here=np.ones(6, bool))).tolist() == [0, 4, 5]
     assert choose(replace(moment, here=np.array([True, *[False] * 5]))).tolist() == [0, 4, 5]  # too few are there

@@ -30,7 +30,7 @@ from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup, data_folder
 from perfeds2.deployment.status import ShowStatus, read_status
 from perfeds2.errors import InputError
-from perfeds2.files import when_there_is_room, write_text
+from perfeds2.files import retry_while_full, write_text
 from perfeds2.runs.folder import Folder, alone, claimed
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def supervise(
                 died_in = round_
                 if deaths == MOST_DEATHS:
                     raise InputError(f"the server failed {deaths} times in round {round_}; see {processes.log(name)}.")
-            when_there_is_room(functools.partial(folder.log, f"the process {name} died: starting it again"))
+            retry_while_full(functools.partial(folder.log, f"the process {name} died: starting it again"))
             processes.start(name, commands[name])
         if show is not None and status is not None:
             show(status)
@@ -297,7 +297,7 @@ def serve_queue(site: Site, queue: Queue, lease: Lease, say: Callable[[str], Non
                 lease.check()
                 file.unlink(missing_ok=True)
                 if outcome != "done":
-                    when_there_is_room(functools.partial(Folder(path, chained=True).log, outcome))
+                    retry_while_full(functools.partial(Folder(path, chained=True).log, outcome))
                 say(f"run {path}: {outcome}")
             time.sleep(LOOK_EVERY_S)
 
@@ -317,7 +317,7 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
         return dict.fromkeys(revoked, "was revoked (perfeds2 federate rotate lets it in again)")
 
     setup = Setup.read(folder)
-    run_id, since_s = when_there_is_room(lambda: _run_id(folder))
+    run_id, since_s = retry_while_full(lambda: _run_id(folder))
     run = travelling(setup, run_id, since_s, site.credentials.clients.certificate)
     topics, days_left = Topics(site.federation), site.credentials.days_left
     with (

@@ -14,7 +14,7 @@ from perfeds2.timeline.fast.numbers import apply, compiled, entrance, smallest, 
 from perfeds2.timeline.fast.search import LN2, SEARCH_ROWS, share_band
 
 IDLE = -1  # version of a UE without a job
-DONE, LATE, FULL, LOST_HOPE, ASK, DRAW = range(6)  # why the loop stopped; ASK: the NumPy clock must play this round
+DONE, LATE, FULL, UNPROVEN, ASK, DRAW = range(6)  # why the loop stopped; ASK: the NumPy clock must play this round
 RESTART, WAIT, IGNORE = range(3)
 EQUAL_SHARE = 0  # the first policy of ``play``
 LEAST_LEFT = float(np.finfo(float).eps)  # fraction of the payload that a job keeps until it has arrived
@@ -49,7 +49,7 @@ class Servers(NamedTuple):
     opened_s: np.ndarray  # when the model of the open round is there
     left: np.ndarray  # rounds to play, then an edge needs a model; -1: too late; cloud: rounds of all edges
     drawn: np.ndarray  # round of the first row of signals
-    hope: np.ndarray  # of a single server: bits that the best UE that is not followed has sent, and since when
+    rival: np.ndarray  # of a single server: bits that the best UE that is not followed has sent, and since when
 
 
 class Followed(NamedTuple):
@@ -199,10 +199,10 @@ def _play_round(loops, rules, servers, server, followed, signal, plan, search, r
     if close_s == np.inf:
         return ASK, lost_rows
     close_s = max(close_s, time_s, servers.opened_s[server])
-    if rules.others and not _hopeless(
-        loops[0], rules, followed, round_, time_s, close_s, band_hz, servers.hope, scratch
+    if rules.others and not _none_else_arrives(
+        loops[0], rules, followed, round_, time_s, close_s, band_hz, servers.rival, scratch
     ):
-        return LOST_HOPE, lost_rows
+        return UNPROVEN, lost_rows
     if close_s > rules.horizon_s:
         return LATE, lost_rows
     end = _merge(rules, followed, round_, close_s, record, played, lost_rows, scratch)
@@ -342,18 +342,18 @@ def _pick(waits, quorum, versions, close_s, scratch):
 
 
 @compiled
-def _hopeless(log1p, rules, followed, round_, time_s, close_s, band_hz, hope, scratch):
+def _none_else_arrives(log1p, rules, followed, round_, time_s, close_s, band_hz, rival, scratch):
     """Return whether no unfollowed UE can have arrived, even with the strongest fading since its job began."""
     if round_ % (rules.bound + 1) == 0:
-        hope[0], hope[1] = 0.0, time_s + rules.others_s  # they are never merged, so they all restart together
+        rival[0], rival[1] = 0.0, time_s + rules.others_s  # they are never merged, so they all restart together
     sending = rules.others
     for i in range(followed.bits.size):
         sending += followed.bits[i] > 0
     part = band_hz / sending
     scratch.key[0] = rules.others_hz / part
     apply(log1p, scratch.key, 1, scratch.call)
-    hope[0] += min(scratch.key[0], rules.most_nats) * (part / LN2) * max(close_s - max(time_s, hope[1]), 0.0)
-    return hope[0] < (1 - MARGIN) * rules.payload_bits
+    rival[0] += min(scratch.key[0], rules.most_nats) * (part / LN2) * max(close_s - max(time_s, rival[1]), 0.0)
+    return rival[0] < (1 - MARGIN) * rules.payload_bits
 
 
 @compiled

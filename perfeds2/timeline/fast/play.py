@@ -36,7 +36,7 @@ AT_A_TIME = 65_536  # signals drawn in advance: as many as fit in the processor'
 FEW_ROUNDS = 64  # for which a schedule is asked in advance
 LOST_ROWS = 4_096
 LEAST_CROWD = 50_000  # UEs; smaller crowds are followed completely
-HOPE = 8  # follow this many times A·(S + 1), the updates merged in S + 1 rounds
+FOLLOW = 8  # follow this many times A·(S + 1), the updates merged in S + 1 rounds
 
 KNOWN_CONDITIONS = ["cell", "protocol", "payload_bits", "compute_s", "shares", "bandwidth", "schedule"]
 KNOWN_RULES = ["quorum", "max_staleness", "stale"]
@@ -94,7 +94,7 @@ def _nothing_else(record: Conditions | Protocol | Cell, known: list[str]) -> boo
 class Crowd:
     """The UEs to follow, and bounds on the best case of the others."""
 
-    hopeful: Int[np.ndarray, " h"]  # UEs, in ascending order
+    followed: Int[np.ndarray, " h"]  # UEs, in ascending order
     strongest_hz: float  # no other UE's signal ever exceeds this
     least_s: float  # no other UE computes for less time
 
@@ -139,7 +139,7 @@ def play_fast(
     servers = _servers(kernel, stations, top, FOREVER if above is None else above.rounds)
     block = max(1, min(FEW_ROUNDS if some.schedule else AT_A_TIME, AT_A_TIME // n, *left))
     signals, rows, lost_rows = np.empty((block, n)), np.empty((block, 0)), LOST_ROWS
-    servers.drawn[:], servers.hope[1] = servers.round - block, rules.others_s
+    servers.drawn[:], servers.rival[1] = servers.round - block, rules.others_s
     written, lost, merges, why = [], [], [], names.DRAW
     while why in (names.DRAW, names.FULL):
         for number in np.flatnonzero((servers.round - servers.drawn)[:count] == rows.shape[0]).tolist():
@@ -161,7 +161,7 @@ def play_fast(
         lost_rows *= 2 if why == names.FULL else 1
         if tell is not None and played:
             tell(int(servers.round[:count].sum()), float(servers.time_s[:count].max()))
-    if why == names.LOST_HOPE or (why == names.ASK and rules.others):
+    if why == names.UNPROVEN or (why == names.ASK and rules.others):
         return False
     for number, one in enumerate(stations):
         one.clock, one.left = _clock(servers, followed, number), int(servers.left[number])
@@ -191,7 +191,7 @@ def _seconds_left(station: Station, rounds: float, horizon_s: float | None) -> f
 def _followed(kernel: loading.Kernel, stations: Sequence[Station], crowd: Crowd | None) -> "Followed":
     """Return the state of the UEs of all stations, numbered one after the other."""
     job_s = np.concatenate([one.conditions.compute_s for one in stations])
-    ues = np.arange(job_s.size) if crowd is None else crowd.hopeful
+    ues = np.arange(job_s.size) if crowd is None else crowd.followed
     clocks = [one.clock for one in stations]
     of_clock = [
         (each.compute_s, each.bits, each.arrived_s, each.server.versions, each.server.merged_in) for each in clocks
@@ -224,7 +224,7 @@ def _rules(kernel: loading.Kernel, conditions: Conditions, horizon_s: float | No
         payload_bits=float(conditions.payload_bits),
         most_nats=math.inf if cap is None else float(cap) * LN2,
         horizon_s=math.inf if horizon_s is None else float(horizon_s),
-        others=0 if crowd is None else conditions.cell.ues - crowd.hopeful.size,
+        others=0 if crowd is None else conditions.cell.ues - crowd.followed.size,
         others_hz=0.0 if crowd is None else crowd.strongest_hz,
         others_s=0.0 if crowd is None else crowd.least_s,
     )
@@ -301,18 +301,18 @@ def find_crowd(conditions: Conditions) -> Crowd | None:
     most = protocol.most_at_work
     if protocol.stale != "restart" or most is None or conditions.schedule is not None:
         return None
-    few = n >= LEAST_CROWD and HOPE * most <= n // 4
-    return split_crowd(conditions, HOPE * most) if few and conditions.bandwidth is policies.equal_share else None
+    few = n >= LEAST_CROWD and FOLLOW * most <= n // 4
+    return split_crowd(conditions, FOLLOW * most) if few and conditions.bandwidth is policies.equal_share else None
 
 
-def split_crowd(conditions: Conditions, hopeful: int) -> Crowd:
+def split_crowd(conditions: Conditions, count: int) -> Crowd:
     """Follow the UEs with the best mean signals or, if modulation limits the rate, with the shortest jobs."""
     cell, compute_s = conditions.cell, conditions.compute_s
     worth, cap = cell.mean_signal_hz, cell.cap_bits_per_s_hz
     if cap is not None:
         worth = -(compute_s + conditions.payload_bits / rate_bps(cell.bandwidth_hz / cell.ues, worth, cap))
-    order = np.argpartition(worth, cell.ues - hopeful)
-    others, chosen = order[: cell.ues - hopeful], np.sort(order[cell.ues - hopeful :])
+    order = np.argpartition(worth, cell.ues - count)
+    others, chosen = order[: cell.ues - count], np.sort(order[cell.ues - count :])
     strongest_hz = float(cell.mean_signal_hz[others].max()) * cell.most_fading
     return Crowd(chosen, strongest_hz, float(compute_s[others].min()))
 
@@ -321,7 +321,7 @@ def play_crowd(
     conditions: Conditions, crowd: Crowd, rounds: int | None, horizon_s: float | None, tell: Tell | None
 ) -> Timeline | None:
     """Return the timeline from time 0, or None if no round was played or an unfollowed UE might arrive."""
-    n, ues, protocol = conditions.cell.ues, crowd.hopeful, conditions.protocol
+    n, ues, protocol = conditions.cell.ues, crowd.followed, conditions.protocol
     server = Server(0, np.zeros(ues.size, np.int64), np.full(ues.size, -1), 0.0)
     full_bits, never = np.full(ues.size, conditions.payload_bits), np.full(ues.size, np.inf)
     clock = Clock(0.0, server, conditions.compute_s[ues], full_bits, never)
