@@ -46,6 +46,13 @@ def train_in_numpy(put: Callable[[Any, str, Any], None], *, traced: bool = False
         put(replay, "advance", rounds)
 
 
+def evaluate_in_numpy(put: Callable[[Any, str, Any], None]) -> None:
+    """Replace only evaluations, for tests that look at the weights."""
+    for where in (train, trainer):
+        put(where, "evaluate", evaluate)
+    put(train_many, "_evaluate_together", evaluate_together)
+
+
 def also_trace(real: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
     def called(*given: Any) -> Any:
         jax.eval_shape(lambda: jax.tree.leaves(real(*given)))

@@ -30,7 +30,7 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
     assert not isinstance(learner.objective, Stateful)
     assert learner.top_k is None  # tests/learning/test_payload.py has a twin of that
     start_key, noise_key = (jax.random.fold_in(jax.random.key(seed), use) for use in (0, 1))
-    models = [task.model.init(start_key)]
+    models = [jax.jit(task.model.init)(start_key)]
     optimiser = learner.merge.transformation if isinstance(learner.merge, Optax) else sgd(learner.beta)
     state = optimiser.init(models[0])
     for ues, versions in zip(timeline.ues, timeline.versions, strict=True):

@@ -11,6 +11,7 @@ import pytest
 
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.methods import CA2FL, Ditto
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.train import evaluation_points
 from perfeds2.learning.train_many import Lane, train_together
@@ -30,7 +31,7 @@ numpy.savez(sys.argv[1], **test_many_devices.numbers())
 
 def numbers():
     """Four trainings that go together, of a method whose UEs and server keep something: every upload and every row counts."""
-    task, learner = digits(4, 3, 0), Learner(Ditto(), batch=4, merge=CA2FL())
+    task, learner = replace(digits(4, 3, 0), model=MLP((64, 10))), Learner(Ditto(), batch=4, merge=CA2FL())
     line = simulate(Cell.draw(4, 0), Protocol(3, 2), payload_bits=1e5, samples=12, rounds=4)
     points = evaluation_points(line, about=2)
     trials = [Lane(task, line, replace(learner, beta=0.1 * (n + 1)), points, 3) for n in range(4)]

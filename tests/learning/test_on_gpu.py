@@ -3,12 +3,14 @@
 There is no GPU here: the same code is asked for as if there were one, and compiled for the processor.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from in_numpy import evaluate_in_numpy
 
 from perfeds2.learning import factored, losses, on_gpu
 from perfeds2.learning.datasets import digits
@@ -124,10 +126,13 @@ def test_a_processor_looks_after_every_round():
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "together"])
 def test_a_training_in_blocks_and_factors_is_the_same_training(monkeypatch, together):
     """Blocks of four over points that are no multiples of it."""
+    evaluate_in_numpy(monkeypatch.setattr)
     line = simulate(Cell.draw(6, 0), Protocol(2, 2), payload_bits=1e5, samples=24, rounds=19)
     points = [EvaluationPoint(0, 0.0), EvaluationPoint(6, 1.0), EvaluationPoint(19, 2.0)]
     learner = Learner(FedAvg() if together else PerFed(0.1), 0.2, batch=8)
     task, found = digits(6, 3, 0), []
+    if together:
+        task = replace(task, model=MLP((64, 10)))  # compiles in two thirds of the time
     for there in (False, True):
         monkeypatch.setattr(on_gpu, "is_there", lambda there=there: there)
         monkeypatch.setattr(on_gpu, "block_of", lambda _, there=there: 4 if there else 1)

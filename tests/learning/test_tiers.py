@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from in_numpy import evaluate_in_numpy
 from twins import World
 from twins_tiers import fedat, fedcompass, safa, steps_of_compass, tifl
 
@@ -18,6 +19,7 @@ from perfeds2.learning.methods import Ditto
 from perfeds2.learning.methods.fedat import TierAverage
 from perfeds2.learning.methods.fedcompass import OwnSteps
 from perfeds2.learning.methods.safa import ModelCache
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, FedProx
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.task import parameters
@@ -31,7 +33,8 @@ from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
-TASK = digits(6, 3, 0)
+DIGITS = digits(6, 3, 0)
+TASK = replace(DIGITS, model=MLP((64, 10)))  # compiles in two thirds of the time
 CELL = Cell.draw(6, 0, cpu_hz=(2e6, 2e9))  # the slow ones compute longer than a round lasts
 RUN: dict[str, Any] = {"payload_bits": 1e5, "samples": 60, "rounds": 14}
 FEW: dict[str, Any] = RUN | {"rounds": 4}
@@ -126,7 +129,7 @@ def compass(steps=8, **settings):
     spec = spec_from(task="digits", ues=6, cpu_hz=settings.get("cpu_hz", "2e7,2e8"), algorithms=["FedCompass"])
     cell = Stage.of(spec, 0).cell
     taken = np.asarray(algorithm.learner.objective.shares) * steps
-    return algorithm, line, taken, cell.compute_s(steps * 8), expected_sending_s(cell, TASK.payload_bits)
+    return algorithm, line, taken, cell.compute_s(steps * 8), expected_sending_s(cell, DIGITS.payload_bits)
 
 
 @pytest.mark.slow
@@ -234,7 +237,8 @@ def test_a_federation_does_not_follow_rounds_of_ones_own(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["FedAT", "SAFA"])
-def test_a_checkpoint_carries_what_the_server_keeps(name, tmp_path):
+def test_a_checkpoint_carries_what_the_server_keeps(name, tmp_path, monkeypatch):
+    evaluate_in_numpy(monkeypatch.setattr)
     algorithm, line = made(name, quorum=2, tiers=3, max_staleness=1)
     points = [EvaluationPoint(k, float(k)) for k in (0, 7, line.rounds)]
     trial, folder = Lane(TASK, line, algorithm.learner, points), Store(tmp_path / "run")
@@ -252,7 +256,8 @@ def test_a_checkpoint_carries_what_the_server_keeps(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_together_is_the_same_as_alone():
+def test_together_is_the_same_as_alone(monkeypatch):
+    evaluate_in_numpy(monkeypatch.setattr)
     algorithm, line = made("SAFA", quorum=2, tiers=3, max_staleness=1)
     points = [[EvaluationPoint(k, float(k)) for k in rounds] for rounds in ((0, 5, line.rounds), (0, 9, 10))]
     trials = [Lane(TASK, line, algorithm.learner, own, seed) for seed, own in enumerate(points)]

@@ -3,19 +3,19 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twins import World, sparse_fedavg
+from in_numpy import evaluate_in_numpy
+from twins import World, ditto, sparse_fedavg
 
-from perfeds2.api import compare
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.methods import Ditto, FedPer
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import largest, numbers_sent, place_bits
 from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, start
@@ -31,7 +31,7 @@ from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
-TASK = digits(6, 3, 0)
+TASK = replace(digits(6, 3, 0), model=MLP((64, 10)))  # compiles in two thirds of the time
 CELL = Cell.draw(6, 0)
 LINE = simulate(CELL, Protocol(2, 3), payload_bits=1e5, samples=60, rounds=12)
 WORLD = World(TASK, LINE, 0, 8, 3, 0.07)
@@ -53,12 +53,13 @@ def row(rows, ue):
 
 
 def test_the_largest_by_hand():
-    upload = {"a": jnp.array([[3.0, -5.0], [0.5, 2.0]]), "b": jnp.array([-4.0, 2.0])}
-    three = largest(upload, 3)
+    upload = {"a": np.array([[3.0, -5.0], [0.5, 2.0]]), "b": np.array([-4.0, 2.0])}
+    chosen = jax.jit(largest, static_argnums=1)
+    three = chosen(upload, 3)
     np.testing.assert_array_equal(three["a"], [[3, -5], [0, 0]])
     np.testing.assert_array_equal(three["b"], [-4, 0])
-    np.testing.assert_array_equal(largest(upload, 4)["a"], [[3, -5], [0, 2]])  # of equal ones the first
-    assert all(jnp.array_equal(one, two) for one, two in zip(largest(upload, 6).values(), upload.values(), strict=True))
+    np.testing.assert_array_equal(chosen(upload, 4)["a"], [[3, -5], [0, 2]])  # of equal ones the first
+    assert all(np.array_equal(one, two) for one, two in zip(chosen(upload, 6).values(), upload.values(), strict=True))
 
 
 def test_where_numbers_stand_is_counted():
@@ -107,11 +108,11 @@ def test_with_few_bits_what_was_rounded_away_is_kept_too():
     """What a UE owed is what it sent and what it keeps; so the first upload of a UE and its rest make up its gradient."""
     line = LINE.prefix(1)
     whole, few = final(PLAIN, line), final(replace(TENTH, bits=4), line)
-    first = flat(TASK.model.init(jax.random.fold_in(jax.random.key(0), 0)))
+    first = flat(module.first_weights(TASK.model, np.int32(0)))
     owed = sum(row(few.unsent, ue) for ue in line.ues[0]) / 2 + (first - flat(few.params)) / 0.07
     np.testing.assert_allclose(owed, (first - flat(whole.params)) / 0.07, atol=1e-4)
     moved = np.count_nonzero(first - flat(few.params))
-    assert 0 < moved <= 2 * 241
+    assert 0 < moved <= 2 * 65
 
 
 def test_a_lost_job_leaves_no_trace():
@@ -130,14 +131,15 @@ def test_a_lost_job_leaves_no_trace():
 @pytest.mark.slow
 def test_beside_a_model_of_ones_own():
     """Ditto's own models do not see what is left out of the uploads but through the model they are held near."""
-    free = final(replace(PLAIN, objective=Ditto(0.0), top_k=0.1))
-    plain = final(replace(PLAIN, objective=Ditto(0.0)))
-    np.testing.assert_allclose(flat(free.memory), flat(plain.memory), atol=1e-6)
-    assert np.abs(flat(free.params) - flat(plain.params)).max() > 1e-3
+    free, (plain, own) = final(replace(PLAIN, objective=Ditto(0.0), top_k=0.1)), ditto(WORLD, lam=0.0)
+    for ue in range(TASK.ues):
+        np.testing.assert_allclose(row(free.memory, ue), own[ue], atol=1e-5)
+    assert np.abs(flat(free.params) - plain).max() > 1e-3
 
 
 @pytest.mark.slow
 def test_side_by_side_and_together_is_the_same_as_alone(monkeypatch, tmp_path):
+    evaluate_in_numpy(monkeypatch.setattr)
     points = [[EvaluationPoint(k, float(k)) for k in rounds] for rounds in ((0, 5, 12), (0, 9, 10))]
     trials = [Lane(TASK, LINE, TENTH, own, seed) for seed, own in enumerate(points)]
     *_, stand = train_together(trials)
@@ -176,11 +178,3 @@ def test_what_bears_no_compression_says_so():
             spec_from(top_k=share)
     with pytest.raises(InputError, match="top-k is not a setting of a federation"):
         Setup.from_texts({"top-k": "0.1"})
-
-
-@pytest.mark.slow
-def test_shorter_uploads_give_more_rounds_and_still_learn():
-    settings = {"algorithms": ["FedAvgS2"], "seeds": [0], "ues": 6, "horizon_s": 1.5, "bandwidth_hz": 2e5}
-    full, short = (compare(**settings, top_k=share).summary["algorithms"][0] for share in (1.0, 0.1))
-    assert short["rounds"]["mean"] > 3 * full["rounds"]["mean"]
-    assert short["train_loss_personal"]["mean"] < full["train_loss_personal"]["mean"]

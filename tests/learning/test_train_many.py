@@ -27,7 +27,7 @@ from perfeds2.timeline.simulate import simulate
 
 pytestmark = pytest.mark.slow
 
-TASKS = [digits(6, 3, seed) for seed in range(3)]
+TASKS = [replace(digits(6, 3, seed), model=MLP((64, 10))) for seed in range(3)]  # compiles in two thirds of the time
 
 
 def trial(protocol, seed=0, learner=None, *, task=None, rounds=25, every_s=None, about=4):
@@ -58,10 +58,12 @@ def test_each_seed_gets_what_it_gets_alone():
 
 
 def test_trials_may_differ_in_rounds_points_step_sizes_and_data():
+    """They have several local steps, and their optimisers have states."""
+    learner = Learner(FedProx(0.1), batch=8, local_steps=2, merge=Optax(optax.sgd(0.05, momentum=0.9)))
     trials = [
-        trial(Protocol(2, 2), 0, Learner(FedProx(0.1), 0.05, batch=8), rounds=9, every_s=0.3),
-        trial(Protocol(2, None), 0, Learner(FedProx(0.9), 0.2, batch=8), rounds=40, about=7),
-        trial(Protocol(2, 1, "wait"), 2, Learner(FedProx(0.1), 0.1, batch=8), rounds=3, about=2),
+        trial(Protocol(2, 2), 0, replace(learner, beta=0.05), rounds=9, every_s=0.3),
+        trial(Protocol(2, None), 0, replace(learner, objective=FedProx(0.9), beta=0.2), rounds=40, about=7),
+        trial(Protocol(2, 1, "wait"), 2, learner, rounds=3, about=2),
     ]
     assert len({len(one.points) for one in trials}) == 3
     end = list(train_together(trials))[-1]
@@ -79,14 +81,6 @@ def test_each_is_evaluated_with_its_own_alpha():
     personal = [[row["train_loss_personal"] for row in own] for own in end.values]
     assert personal[0] == pytest.approx([row["train_loss"] for row in end.values[0]])  # a step of 0 is none
     assert (np.array(personal[1]) < personal[2]).all()  # 0.5 goes further than the default
-
-
-def test_optimisers_and_local_steps_are_kept_apart_too():
-    learner = Learner(FedProx(0.3), batch=8, local_steps=2, merge=Optax(optax.sgd(0.05, momentum=0.9)))
-    trials = [trial(Protocol(2, 2), seed, learner, rounds=5 + 4 * seed) for seed in range(3)]
-    end = list(train_together(trials))[-1]
-    for number in (0, 2):
-        assert_same(end[number], alone(trials[number]))
 
 
 def test_beside_others_a_ue_draws_what_it_draws_alone():
@@ -160,7 +154,7 @@ def test_one_of_a_group_can_be_resumed_alone():
 
 def test_a_diverged_trial_stops_and_leaves_the_others_alone():
     trials = [
-        trial(Protocol(2, 2), seed, Learner(FedAvg(), beta, batch=8)) for seed, beta in enumerate((0.1, 1e30, 0.2))
+        trial(Protocol(2, 2), seed, Learner(FedAvg(), beta, batch=8)) for seed, beta in enumerate((0.1, 3e38, 0.2))
     ]
     stands = list(train_together(trials, stop_when_diverged=True))
     for number in (0, 2):

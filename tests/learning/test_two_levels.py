@@ -7,12 +7,14 @@ import jax
 import numpy as np
 import optax
 import pytest
+from in_numpy import evaluate_in_numpy
 from two_levels_twin import cloud_of, many_cells, replay_cells_slowly
 
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.methods.fedasync import FedAsync
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, PerFed
 from perfeds2.learning.replay import Learner, Prepared, advance, replay, start
 from perfeds2.learning.script import Script
@@ -32,7 +34,7 @@ ONE = Protocol(1, 2)
 
 @cache
 def task():
-    return digits(6, 3, 0)
+    return replace(digits(6, 3, 0), model=MLP((64, 10)))  # compiles in two thirds of the time
 
 
 @cache
@@ -102,7 +104,8 @@ def test_two_cells_are_two_trainings_until_the_first_cloud_round():
 
 
 @pytest.mark.slow
-def test_a_training_continues_from_a_checkpoint_to_the_same_bytes(tmp_path):
+def test_a_training_continues_from_a_checkpoint_to_the_same_bytes(tmp_path, monkeypatch):
+    evaluate_in_numpy(monkeypatch.setattr)
     line, learner = uneven(), Learner(PerFed(0.1), batch=8)
     points = evaluation_points(line, every_s=2.0)
     lane = Lane(task(), line, learner, points)
@@ -129,7 +132,8 @@ def test_no_accuracy_is_reported_before_its_model_exists():
 
 
 @pytest.mark.slow
-def test_trainings_side_by_side_are_those_of_each_alone():
+def test_trainings_side_by_side_are_those_of_each_alone(monkeypatch):
+    evaluate_in_numpy(monkeypatch.setattr)
     learner = Learner(FedAvg(), batch=8)
     lines = [uneven(), many_cells([3.0, 1.0, 1.2], ONE, 2, cloud_quorum=2, cloud_rounds=4)]
     lanes = [Lane(task(), line, learner, evaluation_points(line, about=3), seed) for seed, line in enumerate(lines)]

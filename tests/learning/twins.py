@@ -41,6 +41,12 @@ def drawn(data, seed, ue, version, shape):
     return data.batches(key, ue, shape)
 
 
+@partial(jax.jit, static_argnums=0)
+def start_of(model, seed):
+    """w_0 as one vector."""
+    return ravel_pytree(model.init(jax.random.fold_in(jax.random.key(seed), 0)))[0]
+
+
 @dataclass(frozen=True)
 class World:
     """What every method meets: data, a first model and rounds."""
@@ -55,8 +61,7 @@ class World:
     @cached_property
     def first(self) -> np.ndarray:
         """w_0"""
-        params = self.task.model.init(jax.random.fold_in(jax.random.key(self.seed), 0))
-        return np.asarray(ravel_pytree(params)[0], np.float64)
+        return np.asarray(start_of(self.task.model, self.seed), np.float64)
 
     def gradient(self, w, batch):
         return np.asarray(slope_at(self.task.model, jnp.asarray(w, jnp.float32), *batch), np.float64)
@@ -322,10 +327,13 @@ def apfl(world: World, alpha=0.5, adapts=True):
 
 def head_in(world: World):
     """Where in the vector the last layer's weights stand; digits' network has two layers."""
-    params = world.task.model.init(jax.random.key(0))
-    return np.asarray(
-        ravel_pytree({name: jnp.full(w.shape, name.startswith("dense2")) for name, w in params.items()})[0]
-    )
+    return where(world, lambda name: name.startswith("dense2"))
+
+
+def where(world: World, is_there: Callable[[str], bool]):
+    """Where in the vector the layers with these names stand."""
+    shapes = jax.eval_shape(world.task.model.init, jax.random.key(0))
+    return np.concatenate([np.full(shape.size, is_there(name)) for name, shape in sorted(shapes.items())])
 
 
 def fedper(world: World):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from twins import World, head_in
+from twins import World, head_in, where
 
 from perfeds2.learning.models.model import mean_loss
 
@@ -25,16 +25,21 @@ def value_at(model, w, x, y):
     return mean_loss(model, as_params(model, w), x, y)
 
 
+@jax.jit
+def share_of_steps(seed, ue, version, fewest):
+    key = jax.random.key(seed)
+    for number in (1, ue, version, 13):
+        key = jax.random.fold_in(key, number)
+    return jax.random.uniform(key, minval=fewest, maxval=1.0)
+
+
 def fednova(world: World, fewest=0.4):
     """Wang et al. 2020, eq. (6), with τ_eff = K: directions are divided by the number of steps that made them."""
     models = [world.first]
     for _, jobs in world.rounds():
         directions = []
         for ue, version in jobs:
-            key = jax.random.fold_in(jax.random.key(world.seed), 1)
-            for number in (ue, version, 13):
-                key = jax.random.fold_in(key, number)
-            tau = max(1, round(float(jax.random.uniform(key, minval=fewest, maxval=1.0)) * world.steps))
+            tau = max(1, round(float(share_of_steps(world.seed, ue, version, fewest)) * world.steps))
             w = models[version].copy()
             for (batch,) in world.batches(ue, version)[:tau]:
                 w = w - world.step * world.gradient(w, batch)
@@ -116,8 +121,7 @@ def local_layers(world: World, stays):
 
 def norms_in(world: World):
     """Where in the vector the normalisation layer stands."""
-    params = world.task.model.init(jax.random.key(0))
-    return np.asarray(ravel_pytree({name: jnp.full(w.shape, "norm" in name) for name, w in params.items()})[0])
+    return where(world, lambda name: "norm" in name)
 
 
 def fedbabu(world: World):

@@ -77,7 +77,7 @@ def replay_cells_slowly(task: Task, timeline: Timeline, learner: Learner, seed: 
     """Return the cloud's model after the last row, for merges by the mean. Keeps every model there ever was."""
     first, key = (jax.random.fold_in(jax.random.key(seed), use) for use in (0, 1))
     cloud = cloud_of(timeline)
-    top = {name: np.asarray(values, np.float64) for name, values in task.model.init(first).items()}
+    top = {name: np.asarray(values, np.float64) for name, values in jax.jit(task.model.init)(first).items()}
     models = {0: top}
     newest = dict.fromkeys(range(cloud.sizes.size), 0)  # version of each edge
     handed = dict.fromkeys(newest, top)
