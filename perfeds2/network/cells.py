@@ -184,7 +184,6 @@ def make_cells(
         ValueError: If the UEs cannot be divided equally, or the settings do not fit together.
     """
     n, count, coupled = drawn.ues, sites.count, interference == "coupled"
-    depend = coupled or drawn.moves is not None
     if n % count:
         raise ValueError(f"the number of UEs, {n}, must be a multiple of the number of cells, {count}.")
     if drawn.moves is not None and interference == "full":
@@ -195,26 +194,25 @@ def make_cells(
         raise ValueError("coupled interference is not modelled for jobs that moving UEs lose; give --on-leave keep.")
     if coupled and drawn.downlink is not None:
         raise ValueError("coupled interference is that of uploads; leave out the downlink, or give a rise in dB.")
-    if depend and drawn.radio is not None and drawn.radio.power_control is not None:
-        raise ValueError(
-            "power control needs a constant number of UEs in a cell and constant interference; leave it out."
-        )
+    if drawn.moves is not None and drawn.radio is not None and drawn.radio.power_control is not None:
+        raise ValueError("power control needs a constant number of UEs in a cell; leave it out if UEs move.")
     if reuse == 3 and sites.colour is None:
         raise ValueError("reuse 3 needs the hexagonal grid; give each base station its own bandwidth_hz instead.")
     links = _Links.drop(drawn, sites, radius_m)
     everyone = np.arange(n)
+    band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
     if drawn.moves is None:
         members, fleets, moves = *_stay(links), [None] * count
         if coupled:
+            drawn = _controlled(links, members, band_hz)
             fleets = [
                 replace(_measured(links.gain(site, everyone)), presence=Settled(np.isin(everyone, own)))
                 for site, own in enumerate(members)
             ]
     else:
         fleets, moves = _roam(links, drawn.moves, radius_m, keeps)
-    if depend:
+    if coupled or drawn.moves is not None:
         members = [everyone] * count
-    band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
     cells = []
     for site, own in enumerate(members):
         x, y = links.x_m[own] - sites.x_m[site], links.y_m[own] - sites.y_m[site]
@@ -306,6 +304,17 @@ def _stay(links: _Links) -> tuple[list[Ues], list[Fleet | None]]:
     if links.drawn.radio is None:
         return members, [None] * sites.count
     return members, [_measured(links.gain(site, own)) for site, own in enumerate(members)]
+
+
+def _controlled(links: _Links, members: Sequence[Ues], band_hz: PerCell) -> Cell:
+    """Return the drawn cell with the power that each UE's own base station lets it send with."""
+    drawn, radio = links.drawn, links.drawn.radio
+    if radio is None or radio.power_control is None:
+        return drawn
+    power_w = np.array(np.broadcast_to(drawn.power_w, drawn.ues))
+    for site, own in enumerate(members):
+        power_w[own] = radio.power_w(links.gain(site, own), power_w[own], band_hz[site] / own.size)
+    return replace(drawn, power_w=power_w, radio=replace(radio, power_control=None))
 
 
 def _nearest(sites: Sites, x_m: PerUe, y_m: PerUe, count: int) -> Int[np.ndarray, "n h"]:

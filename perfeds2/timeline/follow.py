@@ -188,7 +188,8 @@ class Following:
         if clock.server.opened_s == np.inf:
             return False
         server, handed = welcome(clock.server, own.protocol, self._free(edge))
-        self._clocks[edge] = begin_jobs(own, replace(clock, server=server), handed)
+        if handed.size:
+            self._clocks[edge] = begin_jobs(own, replace(clock, server=server), handed)
         return handed.size > 0
 
     def _parts(self, edge: int, clock: Clock, ues: Ues, outcome: int) -> Jobs:

@@ -10,6 +10,7 @@ from cells_twin import Moving
 from random_runs import STALE, uneven_share
 from test_edges_and_cloud import LOAD, assert_agrees, twin_of
 
+from benchmarks import interference
 from perfeds2.allocation.bandwidth import Uplink, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, Sites, make_cells
@@ -22,6 +23,7 @@ from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.protocol import Protocol
 
 UMI = cast("Radio", RADIOS["umi"])
+CONTROLLED = replace(UMI, power_control=(-85.0, 0.8))
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["static", "moving"])
@@ -107,7 +109,7 @@ def test_cells_on_different_bands_do_not_hear_each_other():
     assert both[0].cloud.rows.size > 2
 
 
-@pytest.mark.parametrize("radio", [None, UMI], ids=["paper", "umi"])
+@pytest.mark.parametrize("radio", [None, UMI, CONTROLLED], ids=["paper", "umi", "controlled"])
 def test_ues_that_always_send_interfere_fully(radio):
     """Jobs without computing, each UE merged at once: all of them send all the time, as ``full`` assumes."""
     drawn = Cell.draw(12, 5, radio=radio, rician_k=math.inf)
@@ -127,9 +129,9 @@ def test_ues_that_always_send_interfere_fully(radio):
     assert full.time_s[-1] > 1.2 * none.time_s[-1]
 
 
-@pytest.mark.parametrize("reuse", [1, 3])
-def test_coupled_and_full_count_the_same_cells(reuse):
-    drawn, grid = Cell.draw(91, 2, rician_k=math.inf), Sites.grid(91, 200.0)
+@pytest.mark.parametrize(("reuse", "radio"), [(1, None), (3, CONTROLLED)])
+def test_coupled_and_full_count_the_same_cells(reuse, radio):
+    drawn, grid = Cell.draw(91, 2, radio=radio, rician_k=math.inf), Sites.grid(91, 200.0)
     quiet, full, coupled = (
         make_cells(drawn, grid, 200.0, reuse=reuse, interference=how) for how in (None, "full", "coupled")
     )
@@ -150,7 +152,6 @@ def test_coupled_and_full_count_the_same_cells(reuse):
     [
         ({"coherence_s": 0.1, "moves": Moves(Waypoints, 1.0, 1.0)}, "give --on-leave keep"),
         ({"downlink": Downlink("multicast", 25.0, 1e6)}, "leave out the downlink"),
-        ({"radio": replace(UMI, power_control=(-80.0, 0.8))}, "constant interference"),
     ],
 )
 def test_what_coupled_cells_cannot_do_is_refused(changes, told):
@@ -159,3 +160,13 @@ def test_what_coupled_cells_cannot_do_is_refused(changes, told):
     cells = make_cells(Cell.draw(6), Sites.grid(3, 200.0), 200.0, interference="coupled")
     with pytest.raises(ValueError, match="use a smaller quorum"):  # a cell has two UEs
         simulate_cells(cells, Protocol(3), Protocol(1), **LOAD, rounds=3)
+
+
+def test_the_benchmark_changes_only_the_noise():
+    """With all noise equal, the constant networks play as cells apart until the cloud's first round."""
+    made = interference.networks(2, "paper", 0)
+    end_s = {name: interference.end_s(cells, 1)[0] for name, cells in made.items()}
+    assert end_s["none"] == pytest.approx(interference.end_s(replace(made["none"], co_channel=None), 1)[0], abs=1e-9)
+    assert end_s["none"] < end_s["3 dB"] < end_s["full"]
+    assert end_s["none"] < end_s["coupled"]
+    assert interference.ratio(np.array([1.0, 4.0]))[0] == 2.0
