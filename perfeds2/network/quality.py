@@ -61,5 +61,5 @@ def beyond_modulation(name: str, quality: Quality) -> str | None:
     what = "the paper's Table I" if name == "paper" else "this cell"
     return (
         f"radio {name}: {what} promises {promised.median:.3g} bit/s/Hz in the median, but 256-QAM carries about "
-        f"{MOST_CARRIED}: no real link is as fast. See docs/explanation/radio.md; --radio umi, uma or rma is nearer to one."
+        f"{MOST_CARRIED}: no real link is as fast. See docs/explanation/radio.md; --radio umi, uma or rma is more realistic."
     )

@@ -81,7 +81,7 @@ def load_table(timeline: Timeline, cloud: Cloud) -> Table:
         ]
         for cell in order
     ]
-    heads = ("Cell", "UEs", "Rounds", "Seconds a round", "Merged updates", "Mean staleness", "Merged by the cloud")
+    heads = ("Cell", "UEs", "Rounds", "Seconds per round", "Merged updates", "Mean staleness", "Merged by the cloud")
     caption = f"The {MOST_ROWS} busiest of {cloud.edges:,} cells." if cloud.edges > MOST_ROWS else None
     return Table([Column(head) for head in heads], rows, caption=caption)
 

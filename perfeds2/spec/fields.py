@@ -119,8 +119,8 @@ class CellSpec(Section, title="Cell"):
     cpu_hz: Annotated[tuple[Large, Large], List] = setting(
         (2e8, 2e9), "HZ,HZ", "Slowest and fastest processor; log-uniform between them."
     )
-    cycles_per_sample: Large | None = setting(None, "N", "Processor cycles per sample.", shown="100 a parameter")
-    payload_bits: Large | None = setting(None, "BITS", "Size of an upload.", shown="32 a parameter")
+    cycles_per_sample: Large | None = setting(None, "N", "Processor cycles per sample.", shown="100 per parameter")
+    payload_bits: Large | None = setting(None, "BITS", "Size of an upload.", shown="32 per parameter")
     downlink_s: Seconds = setting(0.0, "SECONDS", "Time to send a model to a UE.")
     trace_end: Literal["repeat", "hold"] | None = setting(
         None, "RULE", "At the end of a trace, repeat it or hold its rate.", shown="repeat"
@@ -268,7 +268,9 @@ class LearningSpec(Section, title="Learning"):
     personal_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(
         None, "K", "Personal gradient steps at an evaluation.", shown="1"
     )
-    batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(40, "N", "Samples per batch; PerFed draws three a step.")
+    batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        40, "N", "Samples per batch; PerFed draws three per step."
+    )
     local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps per job.")
     clip: Length | None = setting(None, "NORM", "Largest norm of an upload.")
     merge: Annotated[Named, MERGE] | None = setting(

@@ -163,7 +163,7 @@ def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, 
         return by(model(model.init(jax.random.key(0)), x), *rest)
 
     for flag, function, given, expected, words in (
-        (loss, model.loss, (y,), (3,), "a number a sample"),
+        (loss, model.loss, (y,), (3,), "a number per sample"),
         (metric, model.metric, (y, mask), (), "one number"),
     ):
         with user_errors(flag, function):

@@ -234,7 +234,7 @@ def test_own_functions_and_objects_go_as_well():
         ({"task": "digits", "split": "natural"}, "--split natural needs data that name the owner"),
         (
             {"task": "price.csv", "target": "price", "loss": "mine.py:scalar"},
-            "--loss mine.py:scalar gives shape () for 3 samples; expected a number a sample",
+            "--loss mine.py:scalar gives shape () for 3 samples; expected a number per sample",
         ),
         ({"task": "price.csv", "target": "price", "loss": "mine.py:broken"}, "--loss mine.py:broken: AttributeError"),
         ({"target_accuracy": 90}, "--target-accuracy must be at most 1, got 90"),
