@@ -195,7 +195,7 @@ class Authority:
             known = [each for each in offered if fingerprint(each) == pin]
         trusted = list(known)
         for each in reversed(offered):
-            if not any(_issued(each, by) for by in trusted):
+            if not any(is_issued(each, by, authority=True) for by in trusted):
                 raise InputError(f"{refused}: no authority known here signed them.")
             trusted.append(each)
         if not all(any(each.is_signature_valid(_public(by)) for by in offered) for each in lists):
@@ -221,11 +221,11 @@ def days_until(end: datetime.datetime) -> float:
     return (end - datetime.datetime.now(datetime.UTC)) / datetime.timedelta(days=1)
 
 
-def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
-    """Return whether a certificate is one of an authority, signed by another."""
+def is_issued(certificate: x509.Certificate, by: x509.Certificate, *, authority: bool = False) -> bool:
+    """Return whether an authority signed a certificate; with ``authority``, that of another authority."""
     try:
         certificate.verify_directly_issued_by(by)
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        return not authority or certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return False
 

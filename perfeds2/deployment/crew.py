@@ -8,11 +8,10 @@ from itertools import takewhile
 import numpy as np
 
 from perfeds2.allocation.schedulers import Chosen, Moment, replace_absent
-from perfeds2.deployment.status import STATES, DeviceState
+from perfeds2.deployment.status import STATES, UNUSABLE, DeviceState
 from perfeds2.deployment.transport import Reply, Request
 from perfeds2.timeline.protocol import IDLE
 
-UNUSABLE: tuple[DeviceState, ...] = ("away", "set aside", "spent")
 LOGGED = 20  # refusals of one device that are all logged; of later ones only powers of two
 
 

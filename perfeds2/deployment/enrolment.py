@@ -42,6 +42,7 @@ from perfeds2.deployment.authority import (
     write_private,
 )
 from perfeds2.deployment.credentials import ENROLMENT, Credentials, federated_name, make_folder, name_of
+from perfeds2.deployment.processes import serving
 from perfeds2.errors import InputError
 
 TOKEN = re.compile(r"(0|[1-9]\d{0,5})\.([\w-]{43})\.([0-9a-f]{64})\.(\d{1,9})", re.ASCII)
@@ -178,14 +179,9 @@ def enrolling(credentials: Credentials, address: Address) -> Iterator[int]:
             finally:
                 places.release()
 
-    with _EnrolmentServer(address, _Enrolment) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+    server = _EnrolmentServer(address, _Enrolment)
+    with serving(server):
+        yield server.server_address[1]
 
 
 def server_context(credentials: Credentials) -> ssl.SSLContext:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from perfeds2.deployment.authority import common_name, read_certificates, read_privates
+from perfeds2.deployment.authority import common_name, is_issued, read_certificates, read_privates
 from perfeds2.deployment.credentials import Credentials, federated_name, name_of
 from perfeds2.deployment.transport import Arrays, Request, RoundMember, SignedKey
 from perfeds2.errors import InputError
@@ -70,7 +70,7 @@ class Identity:
 def _trusted(text: str, issuers: tuple[x509.Certificate, ...]) -> x509.Certificate:
     """Return a certificate. Raise ValueError unless one of these authorities issued it."""
     certificate = x509.load_pem_x509_certificate(text.encode())
-    if not any(_issued(certificate, each) for each in issuers):
+    if not any(is_issued(certificate, each) for each in issuers):
         raise ValueError
     return certificate
 
@@ -79,15 +79,7 @@ def _trusted(text: str, issuers: tuple[x509.Certificate, ...]) -> x509.Certifica
 def _issuers(own: str, authority: str) -> tuple[x509.Certificate, ...]:
     """Return those of an authority's certificates that issued our own."""
     ours = x509.load_pem_x509_certificate(own.encode())
-    return tuple(each for each in x509.load_pem_x509_certificates(authority.encode()) if _issued(ours, each))
-
-
-def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(by)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
+    return tuple(each for each in x509.load_pem_x509_certificates(authority.encode()) if is_issued(ours, each))
 
 
 def signed_text(run: str, ue: int, key: str) -> bytes:

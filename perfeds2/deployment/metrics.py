@@ -5,7 +5,6 @@ are counted. A scrape reads the last status and never touches the federation its
 """
 
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,16 +15,12 @@ from prometheus_client import CollectorRegistry, Histogram, MetricsHandler, disa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from perfeds2 import __version__
+from perfeds2.deployment.processes import serving
 from perfeds2.deployment.record import Record
-from perfeds2.deployment.status import PAUSED, STATES, DeviceState, Status
+from perfeds2.deployment.status import PAUSED, STATES, UNUSABLE, Status
 from perfeds2.errors import InputError
 
 BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-UNUSABLE: tuple[DeviceState, ...] = (
-    "away",
-    "set aside",
-    "spent",
-)  # a device in one of these states cannot be handed a job
 SILENT_S = 60.0  # a server without a new status for this long is unhealthy
 SHORT_S = 30.0  # so is one with fewer devices than the quorum for this long
 STALENESS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
@@ -99,31 +94,23 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the last status. The registry calls this for every scrape."""
-        build = GaugeMetricFamily("perfeds2_build_info", "Version of perfeds2.", labels=["version"])
-        build.add_metric([__version__], 1)
-        yield build
-        left = GaugeMetricFamily("perfeds2_certificate_days_left", "Days until files expire.", labels=["file"])
+        yield _gauges("build_info", "Version of perfeds2.", "version", {__version__: 1})
+        left = list[tuple[str, float]]()
         with suppress(InputError, OSError):  # a file that is being replaced
-            for name, days in sorted(self._days_left().items(), key=lambda each: each[1])[:MOST_SHOWN]:
-                left.add_metric([name], days)
-        yield left
+            left = sorted(self._days_left().items(), key=lambda each: each[1])[:MOST_SHOWN]
+        yield _gauges("certificate_days_left", "Days until files expire.", "file", dict(left))
         status = self._status
         if status is None:
             return
-        devices = GaugeMetricFamily("perfeds2_devices", "Devices by state.", labels=["state"])
-        for state in STATES:
-            devices.add_metric([state], status.states[state])
-        yield devices
+        yield _gauges("devices", "Devices by state.", "state", {state: status.states[state] for state in STATES})
         refused = CounterMetricFamily(
             "perfeds2_refusals", "Replies refused since the server started, by reason.", labels=["reason"]
         )
         for reason, count in status.reasons.items():
             refused.add_metric([reason], count)
         yield refused
-        shares = GaugeMetricFamily("perfeds2_merge_share", "Largest shares of all merges.", labels=["device"])
-        for ue, merges in self._merges.most_common(MOST_SHOWN):
-            shares.add_metric([str(ue)], merges / self._merges.total())
-        yield shares
+        shares = {str(ue): merges / self._merges.total() for ue, merges in self._merges.most_common(MOST_SHOWN)}
+        yield _gauges("merge_share", "Largest shares of all merges.", "device", shares)
         yield _gauge("broker_up", "1 if the broker delivers messages.", status.broker is None)
         yield _counter(
             "broker_failures", "Times that the broker failed since the server started.", status.broker_failures
@@ -141,10 +128,8 @@ class Metrics:
         if status.epsilon_worst is not None and status.epsilon_median is not None:
             yield _gauge("epsilon_worst", "Largest privacy loss of a device.", status.epsilon_worst)
             yield _gauge("epsilon_median", "Median privacy loss of devices.", status.epsilon_median)
-            losses = GaugeMetricFamily("perfeds2_epsilon", "Privacy loss of devices in status.json.", labels=["device"])
-            for each in status.devices:
-                losses.add_metric([str(each.ue)], each.epsilon or 0.0)
-            yield losses
+            losses = {str(each.ue): each.epsilon or 0.0 for each in status.devices}
+            yield _gauges("epsilon", "Privacy loss of devices in status.json.", "device", losses)
         yield _gauge("accuracy_fall", "Fall of the personal accuracy below its best.", status.fall)
         yield _counter("rounds", "Rounds that have closed.", status.round)
         yield _counter("jobs", "Jobs handed out since the server started.", status.jobs)
@@ -161,6 +146,13 @@ def _usable(status: Status) -> int:
 
 def _gauge(name: str, help_: str, value: float) -> Metric:
     return GaugeMetricFamily(f"perfeds2_{name}", help_, value)
+
+
+def _gauges(name: str, help_: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"perfeds2_{name}", help_, labels=[label])
+    for own, value in values.items():
+        family.add_metric([own], value)
+    return family
 
 
 def _counter(name: str, help_: str, value: float) -> Metric:
@@ -195,11 +187,5 @@ def exposed(metrics: Metrics, port: int) -> Iterator[str | None]:
         server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except OSError as error:
         raise InputError(f"--metrics-port {port} cannot be opened ({error.strerror}); choose another.") from None
-    with server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(server):
+        yield f"http://127.0.0.1:{port}"

@@ -16,6 +16,7 @@ from perfeds2.timeline.protocol import IDLE
 
 DeviceState = Literal["set aside", "away", "finishing", "arrived", "working", "idle", "spent"]
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
+UNUSABLE: tuple[DeviceState, ...] = ("away", "set aside", "spent")  # it cannot be handed a job
 STOPPED = "stopped"  # phase of a federation that gave up; its warning says why
 PAUSED = "paused"  # phase of a federation whose disk is full
 SHOWN = 28  # devices in the table; if there are more, some of each state

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from perfeds2.deployment.mqtt.device import DeviceClient, Ready, Work, travelling
 from perfeds2.deployment.mqtt.link import Link, Site
-from perfeds2.deployment.mqtt.wire import Head, JobMessage, Parcel, Run, Topics
+from perfeds2.deployment.mqtt.wire import JobMessage, Parcel, Run, Topics
 from perfeds2.deployment.setup import Setup, settings_in
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.errors import InputError
@@ -51,7 +51,7 @@ class CloudLink:
                 try:
                     self._job = what, model.arrays(what.key)
                 except ValueError as error:
-                    self._device.send(what, Head(run=what.run, version=what.version, error=str(error)[:500]))
+                    self._device.send(what, what.head(str(error)[:500]))
         if self._job is None or not self._device.wants(self._job[0]):
             return None
         job, model = self._job
@@ -60,7 +60,7 @@ class CloudLink:
     def answer(self, reply: Reply) -> None:
         assert self._job is not None
         job = self._job[0]
-        head = Head(run=job.run, version=job.version, metrics=dict(reply.metrics), error=reply.error)
+        head = job.head(reply.error).model_copy(update={"metrics": dict(reply.metrics)})
         self._device.send(job, head, reply.update)
 
     def _prepare(self, run: Run) -> None:

@@ -154,7 +154,7 @@ class DeviceClient:
         self._forget_model()
         if job.cancelled:
             self._job = job
-            self.send(job, Head(run=job.run, version=job.version, error="cancelled"))
+            self.send(job, job.head("cancelled"))
             return
         if job.kind in STEPS:
             self._job = job
@@ -165,9 +165,7 @@ class DeviceClient:
             self.say(
                 f"ticket {job.ticket} announces a model of {job.bytes} bytes, ours has {ready.model_bytes}: refused"
             )
-            self.send(
-                job, Head(run=job.run, version=job.version, error="the model has another size than on this device")
-            )
+            self.send(job, job.head("the model has another size than on this device"))
         else:
             self.link.subscribe(self.topics.model(job.version, "+"))
 
@@ -255,7 +253,7 @@ class Worker:
                 traceback.print_exc()
                 device.refuse(what, f"{type(error).__name__} while getting ready; see this device's log")
         elif what.kind in STEPS:
-            self._help(device, what, Head(run=what.run, version=what.version))
+            self._help(device, what, what.head())
         elif model is not None:
             self._do(device, what, model)
 
@@ -273,9 +271,8 @@ class Worker:
         ready = device._ready
         if ready is None or ready.task is None or ready.run != job.run:
             return
-        update, said = None, Head(run=job.run, version=job.version)
-        owner = self.owner(device.number)
-        late = said.model_copy(update={"error": f"took longer than {owner.job_s:g} s (--job-s of this device)"})
+        update, said, owner = None, job.head(), self.owner(device.number)
+        late = job.head(f"took longer than {owner.job_s:g} s (--job-s of this device)")
         limit = threading.Timer(owner.job_s or threading.TIMEOUT_MAX, device.send, (job, late))
         limit.daemon = True
         limit.start()
@@ -297,10 +294,10 @@ class Worker:
             return
         except InputError as error:
             device.say(str(error))
-            said = said.model_copy(update={"error": "the state of this device cannot be read"})
+            said = job.head("the state of this device cannot be read")
         except Exception as error:  # the server learns that it failed, but nothing about the data
             traceback.print_exc()
-            said = said.model_copy(update={"error": f"the job raised {type(error).__name__}"})
+            said = job.head(f"the job raised {type(error).__name__}")
         finally:
             limit.cancel()
         if job.asked is not None and said.error is None:
@@ -322,10 +319,10 @@ class Worker:
             return
         except InputError as error:
             device.say(str(error))
-            answer, said = None, said.model_copy(update={"error": str(error)[:500]})
+            answer, said = None, job.head(str(error)[:500])
         except Exception as error:  # such as from a certificate of a kind unknown here
             traceback.print_exc()
-            answer, said = None, said.model_copy(update={"error": f"a step raised {type(error).__name__}"})
+            answer, said = None, job.head(f"a step raised {type(error).__name__}")
         device.send(job, said, answer)
 
 

@@ -104,45 +104,21 @@ class MqttTransport:
         """Send a job, and its model if that is new. While the broker is away, both wait until it is back."""
         with self._lock:
             self._let_go(request.ue)
-            if request.kind in STEPS:
-                self._ask(request)
-                return
-            if request.version not in self._models:
-                self._newest = max(self._newest, request.version)
-                self._models[request.version] = Parcel.of(params).sealed()
-                self._publish_model(request.version)
-            parcel = self._models[request.version]
+            parcel = Parcel(b"", "0" * 64)  # a step of secure aggregation has no model
+            if request.kind not in STEPS:
+                if request.version not in self._models:
+                    self._newest = max(self._newest, request.version)
+                    self._models[request.version] = Parcel.of(params).sealed()
+                    self._publish_model(request.version)
+                parcel = self._models[request.version]
             self._held[request.version] += 1
-            job = JobMessage(
-                run=self.run.run,
-                ticket=request.ticket,
-                version=request.version,
-                kind=request.kind,
-                merged=request.merged,
-                asked=request.asked,
-                key=parcel.key,
-                **parcel.announced,
-            )
-            most_bytes = len(parcel.data) + wire.SLACK_BYTES
+            asked = {name: value for name, value in vars(request).items() if name != "ue"}
+            job = JobMessage(run=self.run.run, key=parcel.key, **asked, **parcel.announced)
+            most_bytes = max(len(each.data) for each in self._models.values()) + wire.SLACK_BYTES
             self._peers[request.ue].job = Outstanding(request, job, most_bytes)
             self._send_job(request.ue)
             for version in [each for each in self._models if each != self._newest and not self._held[each]]:
                 self._clear(version)
-
-    def _ask(self, request: Request) -> None:
-        """Send a step of secure aggregation, which has no model."""
-        job = JobMessage(
-            run=self.run.run,
-            ticket=request.ticket,
-            version=request.version,
-            kind=request.kind,
-            key="0" * 64,
-            asked=request.asked,
-        )
-        self._held[request.version] += 1
-        most_bytes = max(len(parcel.data) for parcel in self._models.values()) + wire.SLACK_BYTES
-        self._peers[request.ue].job = Outstanding(request, job, most_bytes)
-        self._send_job(request.ue)
 
     def cancel(self, ue: int) -> None:
         with self._lock:

@@ -125,6 +125,10 @@ class JobMessage(Announcement):
     merged: Number | None = None  # ticket of this device's last merged job, if devices keep state
     asked: Asked | None = None  # by secure aggregation
 
+    def head(self, error: str | None = None) -> "Head":
+        """Return the head of a reply to this job, with why it failed."""
+        return Head(run=self.run, version=self.version, error=error)
+
 
 def _short(signed: SignedKey) -> SignedKey:
     if len(signed.key + signed.signature + signed.certificate) > MOST_SIGNED:
