@@ -90,7 +90,7 @@ def _serve(
     backhaul: Backhaul | None,
 ) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
-    own = setup.own.model_copy(update={"job_s": 0.0}) if setup.is_cloud else setup.own  # edges may take their time
+    own = setup.own.with_(job_s=0.0) if setup.is_cloud else setup.own  # edges may take their time
     federation = Federation(
         algorithm.protocol,
         algorithm.learner,

@@ -81,10 +81,8 @@ class Setup:
         spec, cells, protocol = self.spec, self.spec.cells, self.spec.protocol
         if self.is_cloud:
             bound = "unbounded" if cells.cloud_staleness is None else cells.cloud_staleness
-            rules = {"quorum": cells.cloud_quorum or self.ues, "max_staleness": bound, "stale": "wait"}
-            protocol = protocol.model_copy(update=rules)
-        cell = spec.cell.model_copy(update={"ues": self.ues})
-        return spec.model_copy(update={"cell": cell, "protocol": protocol, "cells": CellsSpec()})
+            protocol = protocol.with_(quorum=cells.cloud_quorum or self.ues, max_staleness=bound, stale="wait")
+        return spec.with_(cell=spec.cell.with_(ues=self.ues), protocol=protocol, cells=CellsSpec())
 
     def ue_of(self, device: int) -> int:
         """Return a device's UE number in the whole federation."""
@@ -183,7 +181,7 @@ class Setup:
 
     def with_own(self, **changed: Any) -> "Setup":
         """Return a copy with other deployment settings."""
-        return replace(self, own=self.own.model_copy(update=changed))
+        return replace(self, own=self.own.with_(**changed))
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, Any], own_model: str | None = None) -> "Setup":
@@ -305,7 +303,7 @@ class Setup:
             model, load_data = load_module(module)
             return Task(self.name, model, load_data(data_folder, device))
         where = {} if data_folder is None else {"data_dir": str(data_folder)}
-        return make_task(self.spec.model_copy(update={"task": self.spec.task.model_copy(update=where)}), self.seed)
+        return make_task(self.spec.with_(task=self.spec.task.with_(**where)), self.seed)
 
     def first_params(self) -> Arrays:
         """Return the initial weights, w_0, exactly as a replay draws them."""

@@ -72,7 +72,7 @@ def _map(stage: Stage, window_s: float) -> Answer:
 
 def _played(spec: Spec, stage: Stage, algorithm: Algorithm, *, rounds: int, horizon_s: float | None) -> Timeline:
     """Simulate an algorithm up to a number of rounds or a horizon, whichever comes first."""
-    limited = spec.model_copy(update={"run": spec.run.model_copy(update={"rounds": rounds, "horizon_s": horizon_s})})
+    limited = spec.with_(run=spec.run.with_(rounds=rounds, horizon_s=horizon_s))
     (timeline,) = make_timelines(limited, replace(stage, timelines={}), [algorithm])
     return timeline
 

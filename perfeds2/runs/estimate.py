@@ -47,7 +47,7 @@ def seconds_needed(trainings: Sequence[Training], *, trains: bool = True) -> tup
     for one in some:
         spec, run, stage = one.spec, one.spec.run, bench.stage(one)
         few = max(ROUNDS, spec.edges * (spec.cells.edge_rounds or 1))  # every edge plays at least one exchange
-        short = spec.model_copy(update={"run": run.model_copy(update={"rounds": few, "horizon_s": None})})
+        short = spec.with_(run=run.with_(rounds=few, horizon_s=None))
         (algorithm,) = make_algorithms(spec, stage)
         began_s = time.perf_counter()
         (played,) = make_timelines(short, replace(stage, timelines={}), [algorithm], guess=True)

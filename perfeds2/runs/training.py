@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfeds2.spec.fields import Spec
-from perfeds2.spec.methods import method_of, settings_name
+from perfeds2.spec.methods import method_of, name_in_tables, settings_name
 from perfeds2.spec.names import Named
 
 GROUP_SIZE = 64  # trainings per group; larger groups would leave other workers idle
@@ -32,7 +32,7 @@ class Training:
     @property
     def algorithm(self) -> str:
         """Return its name in tables."""
-        return settings_name(self.named) or getattr(self.named.value, "name", self.named.label)
+        return name_in_tables(self.named)
 
     @property
     def seed(self) -> int:
@@ -75,12 +75,11 @@ def trainings_of(spec: Spec, label: str = "") -> list[Training]:
     made: list[Training] = []
     for seed in spec.run.seeds:
         for named in spec.algorithms:
-            run = spec.run.model_copy(update={"algorithms": (named,), "seeds": (seed,)})
             name = settings_name(named)
             methods = {} if name is None else spec.methods_of(name)
-            alone = spec.model_copy(update={"run": run, "methods": methods})
+            alone = spec.with_(run=spec.run.with_(algorithms=(named,), seeds=(seed,)), methods=methods)
             own = {one.source: one.digest for one in alone.given}
-            made.append(Training(alone.model_copy(update={"own": own}), label))
+            made.append(Training(alone.with_(own=own), label))
     return made
 
 

@@ -45,6 +45,7 @@ from perfeds2.spec.values import (
     Seconds,
     Section,
     Seed,
+    Steps,
     StepSize,
     Usual,
     read_seeds,
@@ -63,70 +64,63 @@ class TaskSpec(Section, title="Task"):
     """What is learned."""
 
     name: Annotated[Named, TASK] = setting(
-        "digits", "NAME", "What is learned; also FILE.csv, FILE.npz or a folder.", flag="task"
+        "NAME", "What is learned; also FILE.csv, FILE.npz or a folder.", "digits", flag="task"
     )
-    model: Annotated[Named, MODEL] | None = setting(None, "NAME", "The model.", shown="the task's own")
-    labels_per_ue: Count | None = setting(3, "N", "Labels each UE has.")
+    model: Annotated[Named, MODEL] | None = setting("NAME", "The model.", shown="the task's own")
+    labels_per_ue: Count | None = setting("N", "Labels each UE has.", 3)
     split: Annotated[Named, SPLIT] | None = setting(
-        None,
         "RULE",
         "How samples are split, instead of --labels-per-ue.",
         shown="labels:K; for files: natural, else dirichlet:0.5 (labels) or quantity:0.6 (numbers)",
     )
     target: Annotated[tuple[str, ...], List, Field(min_length=1)] | None = setting(
-        None, "COLUMN", "Columns of a CSV file to learn, comma-separated.", shown="label, target or y"
+        "COLUMN", "Columns of a CSV file to learn, comma-separated.", shown="label, target or y"
     )
     ue_column: str | None = setting(
-        None, "COLUMN", "Column of a CSV file with each line's UE.", shown="ue or client, where there is one"
+        "COLUMN", "Column of a CSV file with each line's UE.", shown="ue or client, where there is one"
     )
     loss: Annotated[Named, LOSS] | None = setting(
-        None,
         "NAME",
         "The training loss.",
         shown="cross-entropy; for files: binary for 2 labels, mse for numbers",
     )
     metric: Annotated[Named, METRIC] | None = setting(
-        None,
         "NAME",
         "The metric; larger is better, so rmse and mae are negated.",
         shown="accuracy; r2 for numbers",
     )
-    data_dir: str | None = setting(
-        None, "DIR", "Folder of real data sets.", shown="$PERFEDS2_DATA, then the user's cache"
-    )
-    held_out: bool | None = setting(None, "", "Evaluate on held-out training data, as tune does.")
+    data_dir: str | None = setting("DIR", "Folder of real data sets.", shown="$PERFEDS2_DATA, then the user's cache")
+    held_out: bool | None = setting("", "Evaluate on held-out training data, as tune does.")
 
 
 class CellSpec(Section, title="Cell"):
     """The cell. Defaults are the paper's Table I."""
 
     kind: Annotated[Named, CELL] | None = setting(
-        None, "NAME", "The cell; also FILE.csv with a row per device.", flag="cell", shown="paper"
+        "NAME", "The cell; also FILE.csv with a row per device.", flag="cell", shown="paper"
     )
-    ues: Population = setting(20, "N", "Number of UEs.")
+    ues: Population = setting("N", "Number of UEs.", 20)
     layout: Literal["disc", "uniform", "equal"] = setting(
-        "disc", "RULE", "UE positions: over the disc, uniform in distance, or equally far."
+        "RULE", "UE positions: over the disc, uniform in distance, or equally far.", "disc"
     )
-    radius_m: Usual = setting(200.0, "M", "Radius of the cell.")
-    distance_m: Annotated[tuple[Metres, ...], List] | None = setting(
-        None, "M,M", "A distance per UE, instead of a layout."
-    )
-    bandwidth_hz: Large = setting(1e6, "HZ", "Uplink bandwidth shared by all UEs.")
-    power_w: Usual = setting(0.01, "W", "Transmit power of a UE.")
-    path_loss_exponent: Annotated[Positive, within(0, 10)] = setting(3.8, "KAPPA", "Path loss exponent.")
-    noise_dbm_per_hz: Decibels = setting(-174.0, "DBM", "Noise density.")
-    fading_scale: Usual = setting(40.0, "SCALE", "Rayleigh scale of the fading coefficient.")
+    radius_m: Usual = setting("M", "Radius of the cell.", 200.0)
+    distance_m: Annotated[tuple[Metres, ...], List] | None = setting("M,M", "A distance per UE, instead of a layout.")
+    bandwidth_hz: Large = setting("HZ", "Uplink bandwidth shared by all UEs.", 1e6)
+    power_w: Usual = setting("W", "Transmit power of a UE.", 0.01)
+    path_loss_exponent: Annotated[Positive, within(0, 10)] = setting("KAPPA", "Path loss exponent.", 3.8)
+    noise_dbm_per_hz: Decibels = setting("DBM", "Noise density.", -174.0)
+    fading_scale: Usual = setting("SCALE", "Rayleigh scale of the fading coefficient.", 40.0)
     cpu_hz: Annotated[tuple[Large, Large], List] = setting(
-        (2e8, 2e9), "HZ,HZ", "Slowest and fastest processor; log-uniform between them."
+        "HZ,HZ", "Slowest and fastest processor; log-uniform between them.", (2e8, 2e9)
     )
-    cycles_per_sample: Large | None = setting(None, "N", "Processor cycles per sample.", shown="100 per parameter")
-    payload_bits: Large | None = setting(None, "BITS", "Size of an upload.", shown="32 per parameter")
-    downlink_s: Seconds = setting(0.0, "SECONDS", "Time to send a model to a UE.")
+    cycles_per_sample: Large | None = setting("N", "Processor cycles per sample.", shown="100 per parameter")
+    payload_bits: Large | None = setting("BITS", "Size of an upload.", shown="32 per parameter")
+    downlink_s: Seconds = setting("SECONDS", "Time to send a model to a UE.", 0.0)
     trace_end: Literal["repeat", "hold"] | None = setting(
-        None, "RULE", "At the end of a trace, repeat it or hold its rate.", shown="repeat"
+        "RULE", "At the end of a trace, repeat it or hold its rate.", shown="repeat"
     )
     on_leave: Literal["lose", "keep"] | None = setting(
-        None, "RULE", "A UE that leaves loses its job, or keeps it.", shown="lose"
+        "RULE", "A UE that leaves loses its job, or keeps it.", shown="lose"
     )
 
 
@@ -135,97 +129,91 @@ class CellsSpec(Section, title="Cells"):
 
     sites: (
         Annotated[
-            Annotated[int, Field(ge=1, le=100_000)] | Annotated[Named, SITES],
+            Steps | Annotated[Named, SITES],
             BeforeValidator(read_sites),
             WRITTEN,
         ]
         | None
-    ) = setting(None, "N", "Number of cells on a grid, or FILE.csv of base stations.", flag="cells", shown="1")
+    ) = setting("N", "Number of cells on a grid, or FILE.csv of base stations.", flag="cells", shown="1")
     frequency_reuse: Annotated[Literal[1, 3], BeforeValidator(read_whole)] | None = setting(
-        None, "1|3", "Neighbouring cells use the same band, or thirds of it.", shown="1"
+        "1|3", "Neighbouring cells use the same band, or thirds of it.", shown="1"
     )
     interference: Annotated[NotNegative, within(0, 100)] | Literal["full", "coupled"] | None = setting(
-        None, "DB", "Interference over thermal noise; 'full' load, or 'coupled' to uploads.", shown="none"
+        "DB", "Interference over thermal noise; 'full' load, or 'coupled' to uploads.", shown="none"
     )
     merge_at: Literal["edge", "cloud"] | None = setting(
-        None, "WHERE", "Uploads are merged in every cell, or only in the cloud.", shown="edge"
+        "WHERE", "Uploads are merged in every cell, or only in the cloud.", shown="edge"
     )
-    edge_rounds: Count | None = setting(None, "K", "Rounds of a cell per model sent to the cloud.", shown="1")
-    cloud_quorum: Count | None = setting(None, "A", "Models of cells that close a cloud round.", shown="all cells")
+    edge_rounds: Count | None = setting("K", "Rounds of a cell per model sent to the cloud.", shown="1")
+    cloud_quorum: Count | None = setting("A", "Models of cells that close a cloud round.", shown="all cells")
     cloud_staleness: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["unbounded"] | None = setting(
-        None, "S", "Largest staleness of a cell's model in cloud rounds.", shown="unbounded"
+        "S", "Largest staleness of a cell's model in cloud rounds.", shown="unbounded"
     )
-    backhaul_bps: Large | None = setting(None, "BPS", "Rate between a cell and the cloud.", shown="infinite")
-    backhaul_s: Seconds | None = setting(None, "SECONDS", "Delay between a cell and the cloud.", shown="0")
+    backhaul_bps: Large | None = setting("BPS", "Rate between a cell and the cloud.", shown="infinite")
+    backhaul_s: Seconds | None = setting("SECONDS", "Delay between a cell and the cloud.", shown="0")
 
 
 class RadioSpec(Section, title="Radio"):
     """The radio channel. Without settings it is the paper's Table I."""
 
     name: Annotated[Named, RADIO] | None = setting(
-        None,
         "NAME",
         "The path loss model; umi, uma and rma are TR 38.901's.",
         flag="radio",
         shown="paper: Table I, better than any real radio",
     )
     carrier_hz: Annotated[Positive, within(5e8, 1e11)] | None = setting(
-        None, "HZ", "Carrier frequency.", shown="3.5 GHz; rma: 0.7 GHz"
+        "HZ", "Carrier frequency.", shown="3.5 GHz; rma: 0.7 GHz"
     )
     bs_height_m: Annotated[Positive, within(1.5, 150)] | None = setting(
-        None, "M", "Height of the base station's antenna.", shown="umi: 10; uma: 25; rma: 35"
+        "M", "Height of the base station's antenna.", shown="umi: 10; uma: 25; rma: 35"
     )
-    ue_height_m: Annotated[Positive, within(1.01, 13)] | None = setting(None, "M", "Height of the UEs.", shown="1.5")
-    noise_figure_db: Decibels | None = setting(None, "DB", "Noise figure of the base station.", shown="5; paper: 0")
+    ue_height_m: Annotated[Positive, within(1.01, 13)] | None = setting("M", "Height of the UEs.", shown="1.5")
+    noise_figure_db: Decibels | None = setting("DB", "Noise figure of the base station.", shown="5; paper: 0")
     shadowing_db: Annotated[NotNegative, within(0, 100)] | None = setting(
-        None, "DB", "Standard deviation of the shadowing; 0 is none.", shown="TR 38.901's"
+        "DB", "Standard deviation of the shadowing; 0 is none.", shown="TR 38.901's"
     )
     power_control: Annotated[tuple[Decibels, Annotated[float, Field(ge=0, le=1)]], List] | None = setting(
-        None, "DBM,ALPHA", "Uplink power control: P0 per resource block and α.", shown="full power"
+        "DBM,ALPHA", "Uplink power control: P0 per resource block and α.", shown="full power"
     )
     efficiency_cap: Usual | None = setting(
-        None, "BIT/S/HZ", "Largest spectral efficiency of a link.", shown="7.4, 256-QAM; paper: none"
+        "BIT/S/HZ", "Largest spectral efficiency of a link.", shown="7.4, 256-QAM; paper: none"
     )
-    fading: FadingName | None = setting(None, "LAW", "Fast fading: none, rayleigh, or rician:K.", shown="rayleigh")
+    fading: FadingName | None = setting("LAW", "Fast fading: none, rayleigh, or rician:K.", shown="rayleigh")
     coherence_s: Annotated[Positive, within(1e-6, 1e9)] | None = setting(
-        None, "SECONDS", "Coherence time of the fading.", shown="from the speed; without one, every round"
+        "SECONDS", "Coherence time of the fading.", shown="from the speed; without one, every round"
     )
     speed_mps: Annotated[Positive, within(1e-3, 1e3)] | None = setting(
-        None, "M/S", "Speed of the UEs; fading is redrawn every 0.423·c/(v·f_c)."
+        "M/S", "Speed of the UEs; fading is redrawn every 0.423·c/(v·f_c)."
     )
     mobility: Literal["none", "waypoint", "gauss-markov"] | None = setting(
-        None, "LAW", "Mobility model at --speed-mps.", shown="none: UEs stay in place"
+        "LAW", "Mobility model at --speed-mps.", shown="none: UEs stay in place"
     )
-    bits: Bits | None = setting(
-        None, "N", "Bits per number of an upload: 16, 8 or 4 (QSGD).", shown="32: full precision"
-    )
+    bits: Bits | None = setting("N", "Bits per number of an upload: 16, 8 or 4 (QSGD).", shown="32: full precision")
     top_k: Annotated[float, Field(gt=0, le=1)] | None = setting(
-        None, "SHARE", "Share of largest numbers to upload, with error feedback.", shown="1: all numbers"
+        "SHARE", "Share of largest numbers to upload, with error feedback.", shown="1: all numbers"
     )
     downlink: Literal["free", "multicast", "unicast"] | None = setting(
-        None,
         "WAY",
         "How models reach UEs: free, multicast, or unicast.",
         shown="free: at once, as in the paper",
     )
-    bs_power_dbm: Decibels | None = setting(None, "DBM", "Power of the base station.", shown="44; uma, rma: 49")
+    bs_power_dbm: Decibels | None = setting("DBM", "Power of the base station.", shown="44; uma, rma: 49")
 
 
 class EnergySpec(Section, title="Energy"):
     """Energy of computing and sending."""
 
     model: Literal["yang", "chen", "lte", "5g-low", "5g-mmwave"] | None = setting(
-        None,
         "NAME",
         "Energy model: κ·cycles·f² + p·t (yang, chen), or a measured phone.",
         flag="energy",
         shown="yang",
     )
     kappa: Annotated[NotNegative, within(0, 1e-20)] | None = setting(
-        None, "KAPPA", "κ: a cycle at f Hz takes κ·f² joules.", shown="1e-28; chen: 1e-27"
+        "KAPPA", "κ: a cycle at f Hz takes κ·f² joules.", shown="1e-28; chen: 1e-27"
     )
     budget: Annotated[Positive, within(0, 1e12)] | None = setting(
-        None,
         "JOULES",
         "Energy each UE may spend before it leaves.",
         flag="energy-budget",
@@ -237,47 +225,43 @@ class ProtocolSpec(Section, title="Rounds"):
     """The semi-synchronous rounds. SYN and ASY follow from them: A = n, and A = 1 without a bound."""
 
     quorum: Count | None = setting(
-        None, "A", "Updates needed to close a semi-synchronous round.", shown="a quarter of the UEs"
+        "A", "Updates needed to close a semi-synchronous round.", shown="a quarter of the UEs"
     )
     max_staleness: Annotated[int, Field(ge=0, le=1_000_000_000)] | Literal["unbounded"] = setting(
-        5, "S", "Largest staleness of a merged update in rounds, or 'unbounded'."
+        "S", "Largest staleness of a merged update in rounds, or 'unbounded'.", 5
     )
     stale: Literal["restart", "wait", "ignore"] = setting(
-        "restart", "RULE", "An update beyond the bound: restart, wait, or ignore."
+        "RULE", "An update beyond the bound: restart, wait, or ignore.", "restart"
     )
-    schedule: Annotated[Named, SCHEDULE] = setting("first", "RULE", "What closes a semi-synchronous round.")
+    schedule: Annotated[Named, SCHEDULE] = setting("RULE", "What closes a semi-synchronous round.", "first")
     unplanned: Literal["work", "rest"] | None = setting(
-        None, "WHAT", "UEs that are not planned for a round work or rest.", shown="work"
+        "WHAT", "UEs that are not planned for a round work or rest.", shown="work"
     )
-    rest_rounds: Count | None = setting(None, "B", "Merge a UE at most once in B rounds.", shown="1: every round")
-    feedback_rounds: Count | None = setting(
-        None, "C", "Rounds between reports to a schedule that asks for them.", shown="20"
-    )
-    tiers: Count | None = setting(None, "M", "Number of tiers of FedAT and TiFL.", shown="5")
+    rest_rounds: Count | None = setting("B", "Merge a UE at most once in B rounds.", shown="1: every round")
+    feedback_rounds: Count | None = setting("C", "Rounds between reports to a schedule that asks for them.", shown="20")
+    tiers: Count | None = setting("M", "Number of tiers of FedAT and TiFL.", shown="5")
     shares: Annotated[tuple[NotNegative, ...] | Annotated[Named, SHARES], BeforeValidator(read_shares), WRITTEN] = (
-        setting("equal", "RULE", "Participation targets: a rule, or one number per UE.")
+        setting("RULE", "Participation targets: a rule, or one number per UE.", "equal")
     )
-    bandwidth: Annotated[Named, POLICY] = setting("equal_share", "POLICY", "How the uplink bandwidth is divided.")
+    bandwidth: Annotated[Named, POLICY] = setting("POLICY", "How the uplink bandwidth is divided.", "equal_share")
 
 
 class LearningSpec(Section, title="Learning"):
     """What all methods have in common. A method's own settings are fields of its dataclass."""
 
-    alpha: StepSize = setting(ALPHA, "STEP", "Step size of the personal step.")
-    beta: Annotated[Positive, within(0, 1e38)] = setting(0.07, "STEP", "Step size of the server.")
-    personal_steps: Annotated[int, Field(ge=1, le=100_000)] | None = setting(
-        None, "K", "Personal gradient steps at an evaluation.", shown="1"
-    )
+    alpha: StepSize = setting("STEP", "Step size of the personal step.", ALPHA)
+    beta: Annotated[Positive, within(0, 1e38)] = setting("STEP", "Step size of the server.", 0.07)
+    personal_steps: Steps | None = setting("K", "Personal gradient steps at an evaluation.", shown="1")
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
-        40, "N", "Samples per batch; PerFed draws three per step."
+        "N", "Samples per batch; PerFed draws three per step.", 40
     )
-    local_steps: Annotated[int, Field(ge=1, le=100_000)] = setting(1, "N", "Gradient steps per job.")
-    clip: Length | None = setting(None, "NORM", "Largest norm of an upload.")
+    local_steps: Steps = setting("N", "Gradient steps per job.", 1)
+    clip: Length | None = setting("NORM", "Largest norm of an upload.")
     merge: Annotated[Named, MERGE] | None = setting(
-        None, "NAME", "How uploads are merged.", shown="the method's own, mean for most"
+        "NAME", "How uploads are merged.", shown="the method's own, mean for most"
     )
     attack: Annotated[Named, ATTACK] | None = setting(
-        None, "NAME:SHARE", "What a share of UEs, drawn from the seed, uploads instead.", shown="none"
+        "NAME:SHARE", "What a share of UEs, drawn from the seed, uploads instead.", shown="none"
     )
 
 
@@ -285,41 +269,36 @@ class PrivacySpec(Section, title="Privacy"):
     """Differential privacy of every UE: uploads are clipped (``--clip``), and noise hides them."""
 
     noise: Annotated[Positive, within(1e-6, 1e9)] | None = setting(
-        None, "SIGMA", "Noise on a round's sum, relative to --clip.", flag="dp-noise", shown="no noise"
+        "SIGMA", "Noise on a round's sum, relative to --clip.", flag="dp-noise", shown="no noise"
     )
     epsilon: Annotated[Positive, within(1e-6, 1e6)] | None = setting(
-        None, "EPSILON", "Largest privacy loss of a UE; decides the noise."
+        "EPSILON", "Largest privacy loss of a UE; decides the noise."
     )
-    delta: Annotated[float, Field(gt=0, lt=1)] | None = setting(
-        None, "DELTA", "δ of the privacy loss.", shown=f"{DELTA:g}"
-    )
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = setting("DELTA", "δ of the privacy loss.", shown=f"{DELTA:g}")
     bands: Annotated[int, Field(ge=1, le=1000)] | None = setting(
-        None, "B", "Rounds that share correlated noise.", flag="dp-bands", shown="1: independent"
+        "B", "Rounds that share correlated noise.", flag="dp-bands", shown="1: independent"
     )
-    secure_aggregation: bool | None = setting(None, "", "Let the server see only sums of updates.")
+    secure_aggregation: bool | None = setting("", "Let the server see only sums of updates.")
 
 
 class RunSpec(Section, title="Run"):
     """What is run, for how long, and how often."""
 
     algorithms: Annotated[tuple[Annotated[Named, ALGORITHM], ...], List, Field(min_length=1)] | None = setting(
-        None,
         "NAMES",
         "Algorithms to run, comma-separated (see perfeds2 methods).",
         shown="PerFed and FedAvg in three modes",
     )
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(read_seeds), Field(min_length=1)] = setting(
-        (0, 1, 2, 3, 4), "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", shown="5"
+        "SEEDS", "How many (5 is 0..4), or which: 0,3,7 or 0..9.", (0, 1, 2, 3, 4), shown="5"
     )
-    horizon_s: Positive | None = setting(None, "SECONDS", "Simulated time.", shown="30")
-    rounds: Count | None = setting(None, "K", "Number of rounds, instead of a horizon.")
-    eval_every_s: Positive | None = setting(
-        None, "SECONDS", "Simulated time between evaluations.", shown="horizon / 60"
-    )
+    horizon_s: Positive | None = setting("SECONDS", "Simulated time.", shown="30")
+    rounds: Count | None = setting("K", "Number of rounds, instead of a horizon.")
+    eval_every_s: Positive | None = setting("SECONDS", "Simulated time between evaluations.", shown="horizon / 60")
     target_accuracy: Annotated[float, Field(allow_inf_nan=False)] = setting(
-        0.9, "SHARE", "Personalised accuracy (or --metric) for time-to-target."
+        "SHARE", "Personalised accuracy (or --metric) for time-to-target.", 0.9
     )
-    stop_when_diverged: bool | None = setting(None, "", "Stop a seed when its loss becomes NaN.")
+    stop_when_diverged: bool | None = setting("", "Stop a seed when its loss becomes NaN.")
 
 
 class Spec(Section):
@@ -374,7 +353,7 @@ class Spec(Section):
     def learning_of(self, algorithm: str) -> LearningSpec:
         """Return the learning settings of an algorithm: the general ones with its overrides."""
         own = {key: value for key, value in self._given(algorithm).items() if key in LearningSpec.model_fields}
-        return self.learning.model_copy(update=own) if own else self.learning
+        return self.learning.with_(**own) if own else self.learning
 
     def method_settings(self, algorithm: str) -> Values:
         """Return the settings given to a method that only it has."""

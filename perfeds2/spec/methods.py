@@ -81,6 +81,11 @@ def settings_name(named: Named) -> str | None:
     return None if found is None else found[0]
 
 
+def name_in_tables(named: Named) -> str:
+    """Return an algorithm's name in tables: its name in settings, or else its own."""
+    return settings_name(named) or getattr(named.value, "name", named.label)
+
+
 def makers(algorithms: Iterable[Named], merges: Iterable[Named]) -> dict[str, Callable[..., Value]]:
     """Return what takes settings, by name: built-in methods and merges, and the user's own that take part."""
     found = {method.name: method.make for method in ALGORITHMS.values()} | MERGES

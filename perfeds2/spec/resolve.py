@@ -213,7 +213,7 @@ def resolve(values: Mapping[str, Value]) -> Spec:
     spec = validated(Spec, _with_defaults(values))
     ues, task, protocol, run, cell = spec.cell.ues, spec.task, spec.protocol, spec.run, spec.cell
     if task.split is not None:
-        task = task.model_copy(update={"labels_per_ue": None})
+        task = task.with_(labels_per_ue=None)
     if str(task.metric or "accuracy") in ("accuracy", "r2") and not 0 < run.target_accuracy <= 1:
         limit = "greater than 0" if run.target_accuracy <= 0 else "at most 1"
         raise InputError(f"--target-accuracy must be {limit}, got {run.target_accuracy:g}.")
@@ -250,20 +250,10 @@ def resolve(values: Mapping[str, Value]) -> Spec:
                 f"--eval-every-s {every_s:g} over {horizon_s:g} s (--horizon-s) is more than {MOST_EVALUATIONS} evaluations; "
                 f"evaluate less often."
             )
-    spec = spec.model_copy(update={"task": task, "methods": _method_settings(spec)})
-    filled = {
-        "algorithms": run.algorithms or usual_algorithms(spec),
-        "horizon_s": horizon_s,
-        "eval_every_s": every_s,
-        "seeds": tuple(dict.fromkeys(run.seeds)),
-    }
-    return spec.model_copy(
-        update={
-            "protocol": protocol.model_copy(update={"quorum": quorum}),
-            "run": run.model_copy(update=filled),
-            "own": _own_files(spec),
-        }
-    )
+    spec = spec.with_(task=task, methods=_method_settings(spec))
+    algorithms, seeds = run.algorithms or usual_algorithms(spec), tuple(dict.fromkeys(run.seeds))
+    run = run.with_(algorithms=algorithms, horizon_s=horizon_s, eval_every_s=every_s, seeds=seeds)
+    return spec.with_(protocol=protocol.with_(quorum=quorum), run=run, own=_own_files(spec))
 
 
 def usual_algorithms(spec: Spec) -> tuple[Named, ...]:

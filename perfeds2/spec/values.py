@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
@@ -158,6 +158,7 @@ FadingName = Annotated[str, BeforeValidator(read_fading)]
 Bits = Annotated[Literal[32, 16, 8, 4], BeforeValidator(read_whole)]
 Decibels = Annotated[float, Field(allow_inf_nan=False), within(-300, 300)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Steps = Annotated[int, Field(ge=1, le=100_000)]
 Population = Annotated[int, Field(ge=1, le=10_000_000)]  # above this the clock alone exhausts a machine's memory
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 List = BeforeValidator(read_list)
@@ -166,13 +167,13 @@ List = BeforeValidator(read_list)
 # ---- settings and their sections
 
 
-def setting(default: Value, look: str, help_: str, *, flag: str = "", shown: str = "") -> Value:
+def setting(look: str, help_: str, default: Value = None, *, flag: str = "", shown: str = "") -> Value:
     """Return a field of a spec.
 
     Args:
-        default: The default, or a function that makes it.
         look: Placeholder of the value in the help.
         help_: The help, at most 12 words; the names of its kind and the default are added.
+        default: The default, or a function that makes it.
         flag: The flag, if it is not the field's name.
         shown: The default in words, if its value says little.
     """
@@ -185,3 +186,7 @@ class Section(pydantic.BaseModel):
     """Settings that belong together. Its title is their panel in the help."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, title="")
+
+    def with_(self, **changed: Value) -> Self:
+        """Return a copy with other values, which are not validated."""
+        return self.model_copy(update=changed)

@@ -16,7 +16,7 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.spec.fields import SECTIONS, Spec
-from perfeds2.spec.methods import method_of, settings_name
+from perfeds2.spec.methods import method_of, name_in_tables, settings_name
 from perfeds2.spec.names import Named, Values
 from perfeds2.spec.resolve import EACH, nested, place_of, put, read_toml, resolve
 from perfeds2.spec.values import ALGORITHM, CELL, read_list
@@ -50,7 +50,7 @@ class Bout:
     @property
     def methods(self) -> dict[str, Named]:
         """Return the methods by name."""
-        return {name_of_method(named): named for named in self.spec.algorithms}
+        return {name_in_tables(named): named for named in self.spec.algorithms}
 
     def spec_of(self, method: str, settings: Settings) -> Spec:
         """Return the spec of one method with all seeds, in the settings found for it."""
@@ -133,11 +133,6 @@ class ArenaPlan:
         )
 
 
-def name_of_method(named: Named) -> str:
-    """Return a method's name in tables: its name in settings, or else its own."""
-    return settings_name(named) or getattr(named.value, "name", named.label)
-
-
 # ---- tuning
 
 
@@ -147,7 +142,7 @@ def tried_values(spec: Spec, named: Named, tries: int) -> dict[str, tuple[float,
     Values lie around the current one, with more above it than below. Half of the combinations take five times as many
     local steps, unless ``tries`` is odd.
     """
-    name, axes = name_of_method(named), axes_of(named)
+    name, axes = name_in_tables(named), axes_of(named)
     steps = tuple(spec.learning_of(name).local_steps * each for each in LOCAL_STEPS[: 2 - tries % 2])
     counts = _counts(tries // len(steps), len(axes))
     shares = (2 / 5, 1 / 4, 1 / 4)  # below the current value; few for α, which is short in Table I for personal steps
@@ -251,7 +246,7 @@ def make_plan(
     for name, given in (search or {}).items():
         section, key = place_of(name, "a setting that can be tuned")
         if section != EACH:
-            raise InputError(f"--search {name} must name a method, such as {name_of_method(named[0])}.{key}.")
+            raise InputError(f"--search {name} must name a method, such as {name_in_tables(named[0])}.{key}.")
         asked[key] = axis_values(f"--search {name}", given)
     plan = ArenaPlan(
         base,
@@ -284,7 +279,7 @@ def _methods(given: Sequence[object], mine: Sequence[object]) -> list[Named]:
     every = [name for each in given for name in (ALGORITHM.table() if each == "all" else [each])]
     found = [ALGORITHM.named("--methods", each) for each in every] + [ALGORITHM.named("--mine", each) for each in mine]
     named = list(dict.fromkeys(found))
-    names = [name_of_method(one) for one in named]
+    names = [name_in_tables(one) for one in named]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         flags = "--methods and --mine have" if mine else "--methods has"

@@ -172,7 +172,7 @@ def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:
 def adopted(trials: Trials, choice: Choice, horizon_s: float) -> Spec:
     """Return the spec that runs a choice as it was trained in the search."""
     spec = trials.space.spec_of(choice, trials.space.spec.run.seeds, horizon_s, trials.evaluations)
-    return spec.model_copy(update={"run": spec.run.model_copy(update={"stop_when_diverged": None})})
+    return spec.with_(run=spec.run.with_(stop_when_diverged=None))
 
 
 # ---- sentences

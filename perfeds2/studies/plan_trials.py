@@ -105,7 +105,7 @@ class Trials:
     def first_round(self, choice: Choice, seed: int) -> tuple[float, float]:
         """Return the seconds and joules that the first round takes; infinite if it never closes."""
         spec = self.space.spec_of(choice, [seed], 1.0, 1)
-        spec = spec.model_copy(update={"run": spec.run.model_copy(update={"horizon_s": None, "rounds": 1})})
+        spec = spec.with_(run=spec.run.with_(horizon_s=None, rounds=1))
         try:
             cell, algorithm, timeline = _simulate(spec)
         except ValueError:
