@@ -26,11 +26,11 @@ from jaxtyping import PyTree
 
 from perfeds2.deployment.crew import memory_of
 from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.leaves import from_leaves, named_leaves
 from perfeds2.deployment.validate import Norms
 from perfeds2.errors import InputError
 from perfeds2.files import naming, write_text
 from perfeds2.runs.folder import LOG, Folder
+from perfeds2.runs.leaves import from_leaves, named_leaves
 from perfeds2.runs.store import Arrays, Facts, load_arrays, save_arrays
 
 NAME = "federation"

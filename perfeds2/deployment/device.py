@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from perfeds2.deployment.leaves import from_leaves, named_leaves
 from perfeds2.deployment.merging import Handed, uploaded
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Reply, Request
@@ -28,6 +27,7 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.replay import Known, Learner, Program, local_update
 from perfeds2.learning.task import Task
+from perfeds2.runs.leaves import from_leaves, named_leaves
 from perfeds2.runs.store import load_arrays, save_arrays
 
 MOST_RUNS = 16  # runs whose state a device keeps; the oldest is deleted first

@@ -16,6 +16,16 @@ BLOCK = 65_536  # UEs: milliseconds of work, and a multiple of 4, because Philox
 LOCKS = [Lock() for _ in range(64)]  # one for each block, shared by all cells: a lock could not be copied or pickled
 
 
+def steps_by(time_s: float, step_s: float) -> int:
+    """Return how many steps are over at or before a time, despite rounding."""
+    number = int(time_s / step_s)
+    while (number + 1) * step_s <= time_s:
+        number += 1
+    while number * step_s > time_s:
+        number -= 1
+    return number
+
+
 def each_block(ues: int, work: Callable[[slice], None]) -> None:
     """Call ``work`` for every block of UEs. Blocks must not depend on each other."""
     if ues <= BLOCK:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.network.blocks import Draws, each_block
+from perfeds2.network.blocks import Draws, each_block, steps_by
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.link import UE_NOISE_FIGURE_DB, Downlink, PerUe
 from perfeds2.network.mobility import Moves, Walk
@@ -231,14 +231,7 @@ class Cell:
         Returns:
             The number of the round or time block.
         """
-        if self.coherence_s is None:
-            return round_
-        block = int(time_s / self.coherence_s)
-        while (block + 1) * self.coherence_s <= time_s:
-            block += 1
-        while block * self.coherence_s > time_s:
-            block -= 1
-        return block
+        return round_ if self.coherence_s is None else steps_by(time_s, self.coherence_s)
 
     def changes_s(self, time_s: float) -> float:
         """Return when the signals next change within a round: at the end of the time block, or never.

@@ -10,6 +10,8 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from perfeds2.network.blocks import steps_by
+
 MEASURE_S, BETTER_DB = 0.16, 3.0
 AHEAD = 32  # measurements computed at a time
 
@@ -88,10 +90,5 @@ class Settled:
 
 
 def _measurement(time_s: float) -> int:
-    """Return the number of the last measurement at or before a time, despite rounding."""
-    number = int(time_s / MEASURE_S)
-    while (number + 1) * MEASURE_S <= time_s:
-        number += 1
-    while number * MEASURE_S > time_s:
-        number -= 1
-    return number
+    """Return the number of the last measurement at or before a time."""
+    return steps_by(time_s, MEASURE_S)

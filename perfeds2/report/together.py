@@ -224,35 +224,24 @@ def cautions(members: Sequence[Member]) -> list[str]:
     seeds = "; ".join(f"{member.label} has {', '.join(map(str, member.run.seeds))}" for member in members)
     unknown = ", ".join(member.label for member in members if not member.settings)
     keys = f" ({', '.join(tasks)})" if tasks else ""
-    said = [
-        (
-            bool(tasks) or _differ(run.task for run in runs),
-            f"The tasks differ{keys}: neither accuracies nor times are comparable.",
+    said = {
+        f"The tasks differ{keys}: neither accuracies nor times are comparable.": tasks
+        or _differ(run.task for run in runs),
+        f"The cells differ ({', '.join(cells)}): times are not comparable.": cells,
+        f"The clock of {real} is real, that of the others simulated: their times are not comparable.": _differ(
+            run.clock for run in runs
         ),
-        (
-            bool(cells),
-            f"The cells differ ({', '.join(cells)}): times are not comparable.",
+        f"The seeds differ: {seeds}. Differences are over those that both have.": _differ(run.seeds for run in runs),
+        "The runs have different lengths, so their final values are from different times.": _differ(
+            (run.horizon_s, run.rounds) for run in runs
         ),
-        (
-            _differ(run.clock for run in runs),
-            f"The clock of {real} is real, that of the others simulated: their times are not comparable.",
+        "The targets differ, so times to the target are not comparable.": _differ(
+            run.target_accuracy for run in runs if run.is_trained
         ),
-        (
-            _differ(run.seeds for run in runs),
-            f"The seeds differ: {seeds}. Differences are over those that both have.",
-        ),
-        (
-            _differ((run.horizon_s, run.rounds) for run in runs),
-            "The runs have different lengths, so their final values are from different times.",
-        ),
-        (
-            _differ(run.target_accuracy for run in runs if run.is_trained),
-            "The targets differ, so times to the target are not comparable.",
-        ),
-        (_differ(run.version for run in runs if run.version), "They were made by different versions of perfeds2."),
-        (bool(unknown), f"The settings of {unknown} are not known, so there may be more differences than listed here."),
-    ]
-    return [sentence for applies, sentence in said if applies]
+        "They were made by different versions of perfeds2.": _differ(run.version for run in runs if run.version),
+        f"The settings of {unknown} are not known, so there may be more differences than listed here.": unknown,
+    }
+    return [sentence for sentence, applies in said.items() if applies]
 
 
 # ---- seed by seed

@@ -4,7 +4,7 @@ import errno
 import os
 import queue
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -90,6 +90,10 @@ class Results:
     def get(self, training: Training) -> Result | None:
         """Return a training's result; None if it failed."""
         return self.store.get(training.key)
+
+    def those_of(self, trainings: Iterable[Training]) -> list[Result]:
+        """Return the results of trainings, without those that failed."""
+        return [result for one in trainings if (result := self.get(one)) is not None]
 
     def __getitem__(self, training: Training) -> Result:
         result = self.get(training)

@@ -20,6 +20,7 @@ from perfeds2.learning.task import Task
 from perfeds2.learning.train import EvaluationPoint, TrainState, Values, evaluation_points, train, train_in_chunks
 from perfeds2.learning.train_many import Lane, group_lanes, train_together
 from perfeds2.network.cell import Cell
+from perfeds2.runs.leaves import from_leaves, named_leaves
 from perfeds2.runs.store import Facts, Result, Row, Store
 from perfeds2.runs.training import Training
 from perfeds2.spec.build import Algorithm, Stage, clock_key, make_algorithms, make_timelines, open_play
@@ -34,7 +35,8 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import too_few
 
 CHECKPOINT_EVERY_S = 2.0
-FEEDBACK = "feedback"  # name in a checkpoint of what the chunks of a timeline were played with
+STATE = "state"  # name in a checkpoint
+FEEDBACK = "feedback"  # and of what the chunks of a timeline were played with
 CHECKPOINT_SHARE = 0.05  # of the time at most
 NAMED_STARVED = 6  # starved UEs that are listed: one more than a note shows
 
@@ -210,8 +212,7 @@ class _Checkpoints:
 
 
 def save_checkpoint(store: Store, key: str, state: TrainState) -> None:
-    leaves = jax.tree.leaves(state.state)
-    arrays = {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
+    arrays = named_leaves(STATE, state.state)
     if state.feedback:
         arrays[FEEDBACK] = np.stack(state.feedback)
     store.save_checkpoint(key, arrays, {"values": state.values})
@@ -223,15 +224,10 @@ def load_checkpoint(store: Store, key: str, lane: Lane) -> TrainState | None:
     if saved is None:
         return None
     arrays, facts = saved
-    feedback = tuple(arrays.pop(FEEDBACK, ()))
+    feedback = tuple(arrays.get(FEEDBACK, ()))
     fresh = start(lane.task, Script.of(lane.timeline, lane.learner.merge), lane.learner, lane.seed)
-    leaves, structure = jax.tree.flatten(fresh)
-    kept = [arrays[name] for name in sorted(arrays)]
-    of = 1 if feedback else 0  # the shelf may have grown with the timeline
-    if [(a.shape[of:], a.dtype) for a in kept] != [(leaf.shape[of:], leaf.dtype) for leaf in leaves]:
-        return None
-    state = jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in kept])
-    return TrainState(facts["values"], state, feedback)
+    kept = from_leaves(STATE, arrays, fresh, grown=bool(feedback))  # the shelf may have grown with the timeline
+    return None if kept is None else TrainState(facts["values"], jax.tree.map(jax.numpy.asarray, kept), feedback)
 
 
 def _result(one: PreparedTraining, end: TrainState, group_key: str) -> Result:

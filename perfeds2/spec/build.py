@@ -291,8 +291,7 @@ def _terms(algorithm: Algorithm) -> dict[str, object]:
 
 def learner_settings(spec: Spec, algorithm: str) -> Values:
     """Return the settings of the spec that are fields of ``Learner``."""
-    learning = spec.learning_of(algorithm)
-    known = {key: value for key, value in dict(learning).items() if value is not None}
+    learning, known = spec.learning_of(algorithm), _known(spec, algorithm)
     found = {key: value for key, value in known.items() if key in Learner.__dataclass_fields__}
     found["bits"] = None if spec.radio.bits == 32 else spec.radio.bits
     found["top_k"] = None if spec.radio.top_k == 1 else spec.radio.top_k
@@ -308,6 +307,10 @@ def learner_settings(spec: Spec, algorithm: str) -> Values:
     return found
 
 
+def _known(spec: Spec, algorithm: str) -> Values:
+    return {key: value for key, value in spec.learning_of(algorithm) if value is not None}
+
+
 def _checked_merge(merge: object, what: str) -> Merge | OfMean:
     if not isinstance(merge, Merge | OfMean):
         raise InputError(
@@ -318,13 +321,11 @@ def _checked_merge(merge: object, what: str) -> Merge | OfMean:
 
 def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     """Make the learner of a method, with the settings that the method and its merge take."""
-    learning = spec.learning_of(algorithm)
-    known = {name: value for name, value in dict(learning).items() if value is not None}
-    made = call(method.make, f"the method {algorithm}", known | spec.method_settings(algorithm))
+    made = call(method.make, f"the method {algorithm}", _known(spec, algorithm) | spec.method_settings(algorithm))
     objective, merge = parts_of(made)
     given: Values = {"merge": _checked_merge(merge, f"the method {algorithm}")}
     learner = Learner(objective, **given | learner_settings(spec, algorithm))
-    _refuse_what_does_not_fit(spec.privacy, algorithm, learner, learning.merge)
+    _refuse_what_does_not_fit(spec.privacy, algorithm, learner, spec.learning_of(algorithm).merge)
     return learner
 
 

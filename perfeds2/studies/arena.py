@@ -115,8 +115,7 @@ def run_arena(plan: ArenaPlan, path: Path, execution: Execution = Execution()) -
             results = run_all([one for own in trainings.values() for one in own], store, workers, reporter)
             failures += results.failures
             for name, own in trainings.items():
-                found = [result for one in own if (result := results.get(one)) is not None]
-                outcomes.append(outcome_of(bout, name, best.get(name), found))
+                outcomes.append(outcome_of(bout, name, best.get(name), results.those_of(own)))
         write_metrics(path, outcomes)
         write_bouts(path, plan, outcomes, {name: bool(named.source) for name, named in plan.bouts[0].methods.items()})
     return Arena(path, plan, tuple(failures))

@@ -152,8 +152,7 @@ def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: R
                 axis: json.dumps(v) if isinstance(v, list) else v for axis, v in zip(axes, point.values, strict=True)
             }
             for named in point.spec.algorithms:
-                own = [one for one in of_point if one.named == named]
-                found = [result for one in own if (result := results.get(one)) is not None]
+                found = results.those_of(one for one in of_point if one.named == named)
                 for result in found:
                     yield from (values | row for row in result.rows)
                 if found:

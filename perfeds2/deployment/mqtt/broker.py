@@ -22,7 +22,7 @@ from typing import Literal
 
 from perfeds2.deployment.credentials import BROKER, FEDERATION, SERVER, Credentials, federated_name
 from perfeds2.deployment.mqtt.link import Site
-from perfeds2.deployment.processes import Processes
+from perfeds2.deployment.processes import Processes, repeating
 from perfeds2.errors import InputError
 
 Kind = Literal["mosquitto", "embedded"]
@@ -79,12 +79,11 @@ class Broker:
             self.start()
             self.restarts += 1
 
-    def keep_up(self, ended: threading.Event) -> None:
-        """Restart the broker whenever it has died, its certificates have changed, or its memory is used up."""
-        while not ended.wait(LOOK_EVERY_S):
-            with self._lock, suppress(InputError):  # the broker logs the reason, and is started again later
-                if not self._processes.runs(NAME) or self._files() != self._stamp or b"out of memory" in self._news():
-                    self.restart()
+    def look(self) -> None:
+        """Restart the broker if it has died, its certificates have changed, or its memory is used up."""
+        with self._lock, suppress(InputError):  # the broker logs the reason, and is started again later
+            if not self._processes.runs(NAME) or self._files() != self._stamp or b"out of memory" in self._news():
+                self.restart()
 
     def _news(self) -> bytes:
         """Return what the broker has logged since the last call. Rotates a long log, which strangers could fill."""
@@ -162,14 +161,8 @@ def running_broker(
         whole = ["/bin/sh", "-c", allow, "sh", *command, str(folder / "mosquitto.conf")]
         broker = Broker(kind, site, whole, processes)
         broker.start()
-        ended = threading.Event()
-        watch = threading.Thread(target=broker.keep_up, args=(ended,), name="broker-watch", daemon=True)
-        watch.start()
-        try:
+        with repeating(broker.look, LOOK_EVERY_S):
             yield broker
-        finally:
-            ended.set()
-            watch.join()
 
 
 def access_list(federation: str = FEDERATION) -> str:
