@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from perfeds2.learning.data import Data, Shards
-from perfeds2.learning.models.model import Params
+from perfeds2.learning.models.model import Params, RandomKey
 from perfeds2.learning.partition import Partition
 
 
@@ -45,10 +45,10 @@ def own_samples(x: np.ndarray, y: np.ndarray, *, test_share: float = 0.25, seed:
 class EquinoxModel:
     """A model from an Equinox module, or any other callable JAX pytree, that maps one sample to its logits."""
 
-    make: Callable[[Key[Array, ""]], Callable[[Array], Array]]  # makes a module from a key
+    make: Callable[[RandomKey], Callable[[Array], Array]]  # makes a module from a key
     sample_rank: int = 1  # number of axes of one sample
 
-    def init(self, key: Key[Array, ""]) -> Params:
+    def init(self, key: RandomKey) -> Params:
         names, leaves, _ = self._leaves(key)
         return {name: leaf for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, jax.Array)}
 
@@ -60,6 +60,6 @@ class EquinoxModel:
         logits = jax.vmap(module)(x.reshape(-1, *x.shape[len(many) :]))
         return logits.reshape(*many, -1)
 
-    def _leaves(self, key: Key[Array, ""]) -> tuple[list[str], list[object], Any]:
+    def _leaves(self, key: RandomKey) -> tuple[list[str], list[object], Any]:
         leaves, structure = jax.tree_util.tree_flatten_with_path(self.make(key))
         return [jax.tree_util.keystr(path).lstrip(".") for path, _ in leaves], [leaf for _, leaf in leaves], structure

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
+from perfeds2.learning.models.model import RandomKey
 from perfeds2.learning.partition import Partition
 
 Ue = Int[Array, ""]  # index of a UE
 Counts = Int[Array, "*lanes n"]  # data of several trainings can be stacked
-RandomKey = Key[Array, ""]
 Batch = tuple[Shaped[Array, "*s x"], Shaped[Array, "..."]]  # inputs, and a label or a row of numbers per sample
 Part = tuple[Shaped[Array, "..."], Shaped[Array, "..."], Bool[Array, " m"]]
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from pydantic import Field
 
-from perfeds2.learning.objectives import Scalar, Told, stepped
+from perfeds2.learning.objectives import Scalar, Told, rows_of, stepped
 from perfeds2.learning.settings import setting, traced
 
 Rows: TypeAlias = Array | np.ndarray  # a replay has JAX arrays, a federation NumPy arrays
@@ -107,7 +107,7 @@ def weighted(weights: Array, rows: Params) -> Params:
 
 def mean_of(rows: Params) -> Params:
     """Return the mean of the rows. On a CPU, a product with 1/A is faster than summing columns."""
-    count = jax.tree.leaves(rows)[0].shape[0]
+    count = rows_of(rows)
     return weighted(jnp.full(count, 1 / count, jnp.float32), rows)
 
 

@@ -10,10 +10,10 @@ import math
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Complex, Float, Int, Key, UInt32
+from jaxtyping import Array, Complex, Float, Int, UInt32
 
 from perfeds2.learning import on_gpu
-from perfeds2.learning.models.model import Params
+from perfeds2.learning.models.model import Params, RandomKey
 from perfeds2.privacy.accounting import noise_filter
 
 NOISE = 2**31  # added to the round: batches have counters below
@@ -21,9 +21,7 @@ SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5, -1, -1)]  # of s
 TURNS = (13, 15, 26, 6), (17, 29, 16, 24)  # bits by which Threefry rotates
 
 
-def noise_of(
-    key: Key[Array, ""], round_: Int[Array, ""], like: Params, deviation: Float[Array, ""], bands: int
-) -> Params:
+def noise_of(key: RandomKey, round_: Int[Array, ""], like: Params, deviation: Float[Array, ""], bands: int) -> Params:
     """Return the noise on the sum of a round: Σ_j d_j·z, with the draw z of the round j rounds ago."""
     flat, like_it = ravel_pytree(like)
     weights = jnp.asarray(noise_filter(bands), jnp.float32)
@@ -41,13 +39,13 @@ def noise_of(
 noise_now = jax.jit(noise_of, static_argnums=4)  # outside a replay; federations use this
 
 
-def secret_key(seed: int) -> Key[Array, ""]:
+def secret_key(seed: int) -> RandomKey:
     """Return the key of a 64-bit seed, with all of its bits."""
     return jax.random.wrap_key_data(jnp.asarray([seed >> 32, seed % 2**32], jnp.uint32))
 
 
 def drawn(
-    key: Key[Array, ""], round_: Int[Array, ""], pairs: int, deviation: float | Float[Array, ""] = 1.0
+    key: RandomKey, round_: Int[Array, ""], pairs: int, deviation: float | Float[Array, ""] = 1.0
 ) -> Complex[Array, " pairs"]:
     """Return normal numbers of a round, two in each complex number."""
     low = jnp.arange(pairs, dtype=jnp.uint32)

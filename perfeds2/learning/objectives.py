@@ -301,6 +301,11 @@ def zeros(tree: PyTree) -> PyTree:
     return jax.tree.map(jnp.zeros_like, tree)
 
 
+def rows_of(tree: PyTree) -> int:
+    """Return the length of the first axis of a tree's arrays."""
+    return jax.tree.leaves(tree)[0].shape[0]
+
+
 def stepped(params: PyTree, size: Scalar, direction: PyTree) -> PyTree:
     """Return params − size·direction."""
     return jax.tree.map(lambda w, g: w - size * g, params, direction)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from perfeds2.learning.merges import Arrived, Params, Stateless, weighted
-from perfeds2.learning.objectives import stepped
+from perfeds2.learning.objectives import rows_of, stepped
 from perfeds2.learning.settings import Length, Share, Steps, setting, traced
 
 TINY = 1e-12  # added to distances, so that none is divided by 0
@@ -62,7 +62,7 @@ class TrimmedMean(Robust):
     trim: Share = setting("Share of the uploads to leave out at each end.", default=0.2)
 
     def statistic(self, uploads: Params) -> Params:
-        count = len(jax.tree.leaves(uploads)[0])
+        count = rows_of(uploads)
         cut = hostile_of(self.trim, count, (count - 1) // 2)
         rank = jnp.arange(count)
         kept = ((rank >= cut) & (rank < count - cut)) / (count - 2 * cut)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from perfeds2.learning import on_gpu
 from perfeds2.learning.evaluate import evaluate, own_model
 from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.objectives import rows_of
 from perfeds2.learning.replay import Learner, Prepared, State, advance, start
 from perfeds2.learning.script import Script
 from perfeds2.learning.task import Task
@@ -85,7 +86,7 @@ def train(
     """
     script = Script.of(timeline, learner.merge)
     prepared = Prepared.of(task, script, learner, seed, on_gpu.block_of([[point.round for point in points]]))
-    begin = TrainState([], start(task, script, learner, seed)) if resume is None else resume
+    begin = resume or TrainState([], start(task, script, learner, seed))
     for training in _evaluated(prepared, task, learner, points, begin):
         if stop_when_diverged and diverged(training.values[-1]):
             rest = [no_values()] * (len(points) - len(training.values))
@@ -110,7 +111,7 @@ def train_in_chunks(
     """
     script = Script.of(play.timeline, learner.merge)
     prepared = Prepared.of(task, script, learner, seed)
-    training = TrainState([], start(task, script, learner, seed)) if resume is None else resume
+    training = resume or TrainState([], start(task, script, learner, seed))
     told = len(training.feedback)
     has_diverged, played = False, 0
     while not play.is_finished:
@@ -146,7 +147,7 @@ def train_in_chunks(
 def _with_slots(training: TrainState, slots: int) -> TrainState:
     """Return a training whose shelf has this many slots, no fewer than before."""
     state = training.state
-    more = slots - jax.tree.leaves(state.shelf)[0].shape[0]
+    more = slots - rows_of(state.shelf)
     if not more:
         return training
 

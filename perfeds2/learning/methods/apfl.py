@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, Loss, Number, dot, pick, stepped, zeros
+from perfeds2.learning.objectives import Batches, Loss, Number, dot, pick, rows_of, stepped, zeros
 from perfeds2.learning.settings import Share, setting, traced
 
 
@@ -44,7 +44,7 @@ class APFL:
             w, total = stepped(w, beta, g), jax.tree.map(jnp.add, total, g)
             return (w, v, jnp.where(begins, moved, share), total), None
 
-        begins = jnp.arange(jax.tree.leaves(batches)[0].shape[0]) == 0
+        begins = jnp.arange(rows_of(batches)) == 0
         (_, v, share, total), _ = jax.lax.scan(step, (start, *kept, zeros(start)), (batches, begins))
         return total, (v, share)
 

@@ -9,7 +9,7 @@ from perfeds2.learning.merges import (
     Params,
     mean_of,
 )
-from perfeds2.learning.objectives import stepped, zeros
+from perfeds2.learning.objectives import rows_of, stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
 
 
@@ -30,7 +30,7 @@ class CA2FL:
 
     def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         cached, mean = state
-        moves, ues = arrived.moves, jax.tree.leaves(cached)[0].shape[0]
+        moves, ues = arrived.moves, rows_of(cached)
         news = jax.tree.map(lambda h, d: d - h[arrived.ues], cached, moves)
         new, share = mean_of(news), arrived.ues.shape[0] / ues
         step = jax.tree.map(jnp.add, mean, new)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain
+from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain, rows_of
 from perfeds2.learning.settings import Share, setting, traced
 
 
@@ -24,7 +24,7 @@ class SomeSteps:
     def job(
         self, loss: Loss, start: Params, told: None, kept: None, batches: Batches, beta: Number
     ) -> tuple[Params, None]:
-        steps = jax.tree.leaves(batches)[0].shape[0]
+        steps = rows_of(batches)
         taken = jnp.maximum(jnp.round(self.fewest * steps), 1)
 
         def until_taken(w: Params, now: tuple[Batches, Array]) -> Params:

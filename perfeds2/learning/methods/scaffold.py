@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from perfeds2.learning.merges import Arrived, MergeState, Params, mean_of
-from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain, stepped, zeros
+from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain, rows_of, stepped, zeros
 from perfeds2.learning.settings import Length, setting, traced
 
 
@@ -32,7 +32,7 @@ class Scaffold:
             return jax.tree.map(lambda g, mine, c: g - mine + c, plain(loss)(w, own), kept, told)
 
         _, total = descend(corrected, start, batches, beta)
-        steps = jax.tree.leaves(batches)[0].shape[0]
+        steps = rows_of(batches)
         return total, jax.tree.map(lambda mine, c, d: mine - c + d / steps, kept, told, total)
 
 

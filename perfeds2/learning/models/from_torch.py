@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from perfeds2.errors import InputError, need_extra
 from perfeds2.learning.models.aten import ATEN, CHECKS, PLACES
-from perfeds2.learning.models.model import Params
+from perfeds2.learning.models.model import Params, RandomKey
 
 Arrays = Mapping[str, np.ndarray]
 # PyTorch is an extra, so a type checker may not know it: the package, and a module, tensor, operation, step and program of it.
@@ -116,7 +116,7 @@ class TorchModel:
     sample: tuple[int, ...]  # shape of one sample, which comes as a row
     module: Exported = field(compare=False, repr=False)
 
-    def init(self, key: Key[Array, ""]) -> Params:
+    def init(self, key: RandomKey) -> Params:
         """Return the module's weights, or new ones drawn by its class with a seed from the key."""
         weights = {name: jnp.asarray(values) for name, values in self.module.weights.items()}
         if self.make is None:

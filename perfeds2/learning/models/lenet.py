@@ -9,10 +9,10 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import DoesNotFit, Params
+from perfeds2.learning.models.model import DoesNotFit, Params, RandomKey
 
 KERNEL = 5
 Pooling = Literal["average", "largest"]
@@ -70,7 +70,7 @@ class LeNet:
             "it needs square images with one or three channels and a side of at least 16 that is a multiple of 4"
         )
 
-    def init(self, key: Key[Array, ""]) -> Params:
+    def init(self, key: RandomKey) -> Params:
         """Draw weights and biases uniformly in ±1/√inputs."""
         params = {}
         for number in (1, 2):

@@ -7,9 +7,9 @@ from itertools import accumulate
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Integer, Key, PyTree
+from jaxtyping import Array, Float, Integer, PyTree
 
-from perfeds2.learning.models.model import Params
+from perfeds2.learning.models.model import Params, RandomKey
 
 # Steps of the recurrence compiled into one. A GPU then writes what is kept in one go; a CPU gets slower.
 UNROLL_ON_GPU = 8
@@ -28,7 +28,7 @@ class LSTM:
     hidden: int = 128
     layers: int = 1  # each reads the full sequence of the one before
 
-    def init(self, key: Key[Array, ""]) -> Params:
+    def init(self, key: RandomKey) -> Params:
         """Draw the embedding from N(0, 1), the rest uniformly in ±1/√hidden. The forget gate starts open (bias + 1)."""
         shapes: dict[str, tuple[int, ...]] = {}
         for layer in range(self.layers):

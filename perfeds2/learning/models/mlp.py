@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, Shaped
+from jaxtyping import Array, Float, Shaped
 
-from perfeds2.learning.models.model import Params
+from perfeds2.learning.models.model import Params, RandomKey
 
 EPSILON = 1e-5  # added to variances
 
@@ -23,7 +23,7 @@ class MLP:
     activation: Callable[[Array], Array] = jax.nn.relu
     normalised: bool = False  # hidden layers are normalised, sample by sample, then scaled and shifted
 
-    def init(self, key: Key[Array, ""]) -> Params:
+    def init(self, key: RandomKey) -> Params:
         """Draw weights and biases uniformly in ±1/√inputs, all in one draw, which compiles fastest."""
         layers = list(zip(self.sizes[:-1], self.sizes[1:], strict=True))
         uniform = jax.random.uniform(key, (sum((n + 1) * m for n, m in layers),), minval=-1.0)

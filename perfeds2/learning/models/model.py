@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Key
 from perfeds2.learning import losses
 
 Params = dict[str, Array]
+RandomKey = Key[Array, ""]
 
 
 class DoesNotFit(ValueError):  # noqa: N818 (it is read in a sentence)
@@ -19,7 +20,7 @@ class DoesNotFit(ValueError):  # noqa: N818 (it is read in a sentence)
 class Model(typing.Protocol):
     """Named arrays and what they compute. Hashable: a frozen dataclass of its sizes."""
 
-    def init(self, key: Key[Array, ""]) -> Params:
+    def init(self, key: RandomKey) -> Params:
         """Return random weights."""
         ...
 
@@ -42,7 +43,7 @@ class Judged:
     shift: tuple[float, ...] = ()  # in original units, a value is value·unit + shift; empty: no scaling
     unit: tuple[float, ...] = ()
 
-    def init(self, key: Key[Array, ""]) -> Params:
+    def init(self, key: RandomKey) -> Params:
         return self.model.init(key)
 
     def __call__(self, params: Params, x: Array) -> Float[Array, "*s c"]:
