@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from perfeds2.spec.fields import SECTIONS, Section, sections_of, setting, settings_of
-from perfeds2.spec.values import Count, NotNegative, Positive, Seconds, within
+from perfeds2.spec.values import Count, Large, NotNegative, Positive, Seconds
 
 
 def _read_pairs(given: Any) -> Any:
@@ -34,7 +34,7 @@ def _check_factor(factor: float) -> float:
 
 PAIRS = BeforeValidator(_read_pairs), PlainSerializer(_write_pairs)
 Slow = Annotated[dict[int, Seconds], *PAIRS]
-Rates = Annotated[dict[int, Annotated[Positive, within(1e-9, 1e18)]], *PAIRS]
+Rates = Annotated[dict[int, Large], *PAIRS]
 Factor = Annotated[
     NotNegative, BeforeValidator(lambda given: 0.0 if given == "off" else given), AfterValidator(_check_factor)
 ]

@@ -37,6 +37,17 @@ LOOKS = {  # marker of each verdict
     "not possible": LineStyle("#BCC3CB", (), "_"),
 }
 OF_CELLS = ("edge rounds", "cloud quorum", "reuse")  # settings of many cells
+LABELS = (
+    "A",
+    "S",
+    "schedule",
+    "band",
+    "stale",
+    "local steps",
+    "bits",
+    "rest rounds",
+    *OF_CELLS,
+)  # of a choice's fields
 CLEARLY = 0.75  # share of later evaluations below which a choice that also falls far below the target fails
 
 
@@ -84,10 +95,8 @@ class Choice:
     @property
     def settings(self) -> dict[str, str]:
         """Return everything that is searched by name, in the order of the columns of tables."""
-        names = {"A": str(self.quorum), "S": self.bound, "schedule": self.schedule, "band": self.bandwidth}
-        names |= {"stale": self.stale, "local steps": str(self.local_steps), "bits": str(self.bits)}
-        cells = (self.edge_rounds, self.cloud_quorum, self.frequency_reuse)
-        return names | {"rest rounds": str(self.rest_rounds)} | dict(zip(OF_CELLS, map(str, cells), strict=True))
+        values = ("unbounded" if value is None else str(value) for value in vars(self).values())
+        return dict(zip(LABELS, values, strict=True))
 
     @property
     def without_a_and_s(self) -> "Choice":

@@ -32,7 +32,7 @@ from perfeds2.studies.plan_data import (
     or_inf,
     too_many_fail,
 )
-from perfeds2.studies.plan_space import OF_CELLS, Space, around, map_of, neighbours, variants
+from perfeds2.studies.plan_space import CELL_AXES, Space, around, map_of, neighbours, variants
 from perfeds2.studies.plan_trials import Played, Trials
 from perfeds2.studies.search import FACTOR, Rung, successive_halving
 
@@ -436,14 +436,14 @@ def begin(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choice, P
     spec = space.spec
     best, best_s, asked_s = _reference(space, trials, request)
     rung = Rung(spec.run.seeds[:1], 1.2 * best_s)
-    for axis in ("bits", "local_steps", "rest_rounds", *OF_CELLS):
+    for axis in ("bits", "local_steps", "rest_rounds", *CELL_AXES):
         tried = [best.with_(**{axis: value}) for value in space.axes[axis]]
         trials.train(tried, rung)
         for each in tried:
             for trial in trials.known(each, rung.seeds, rung.horizon_s):
                 if trial.reached_s is not None and trial.reached_s < best_s:
                     best, best_s = each, trial.reached_s
-    listed = {axis: space.axes[axis] for axis in ("stale", "bits", "local_steps", "rest_rounds", *OF_CELLS)}
+    listed = {axis: space.axes[axis] for axis in ("stale", "bits", "local_steps", "rest_rounds", *CELL_AXES)}
     best = best.with_(**{axis: values[0] for axis, values in listed.items() if vars(best)[axis] not in values})
     if request.horizon_s is not None:
         horizon_s, why = request.horizon_s, "as given"

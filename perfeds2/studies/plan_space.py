@@ -22,7 +22,7 @@ from perfeds2.studies.plan_data import Choice, or_inf
 PLACES = {field.name: place_of(field.name) for field in fields(Choice)}  # section and key of each axis
 NAMED = {"schedule": SCHEDULE, "bandwidth": POLICY}
 STEPPED = ("quorum", "max_staleness", "local_steps")  # numeric axes, on which a choice has neighbours
-OF_CELLS = ("edge_rounds", "cloud_quorum", "frequency_reuse")  # axes of many cells
+CELL_AXES = ("edge_rounds", "cloud_quorum", "frequency_reuse")  # axes of many cells
 FOR_PLANS = ("equal_finish", "planned_share")  # policies that need to know the UEs of a round in advance
 
 
@@ -84,15 +84,11 @@ class Space:
         )
 
     def _value(self, axis: str, choice: Choice) -> object:
-        value = vars(choice)[axis]
+        value, (section, key) = vars(choice)[axis], PLACES[axis]
         if axis in NAMED:
             return self.named[axis, value]
-        if axis == "bits" and value == 32 and self.spec.radio.bits is None:
+        if value == (32 if axis == "bits" else 1) and dict(dict(self.spec)[section])[key] is None:
             return None  # as in a spec that does not set it
-        if axis == "rest_rounds" and value == 1 and self.spec.protocol.rest_rounds is None:
-            return None
-        if axis in OF_CELLS and value == 1 and dict(self.spec.cells)[axis] is None:
-            return None
         return "unbounded" if axis == "max_staleness" and value is None else value
 
 
@@ -179,7 +175,7 @@ def _checked(spec: Spec, axis: str, name: str, values: AxisValues) -> AxisValues
         put(around, section, key, given)
         found = dict(dict(resolve(around))[section])[key]
         read[None if found == "unbounded" else found] = None
-    return tuple(sorted(read, key=or_inf) if axis in (*STEPPED, *OF_CELLS, "bits", "rest_rounds") else read)
+    return tuple(sorted(read, key=or_inf) if axis in (*STEPPED, *CELL_AXES, "bits", "rest_rounds") else read)
 
 
 def map_of(space: Space, base: Choice) -> list[Choice]:
@@ -215,7 +211,7 @@ def variants(space: Space, choice: Choice) -> list[Choice]:
     """Return the choices with the same A, S and schedule that differ in one other setting."""
     return [
         choice.with_(**{axis: value})
-        for axis in ("local_steps", "bits", "stale", "rest_rounds", *OF_CELLS)
+        for axis in ("local_steps", "bits", "stale", "rest_rounds", *CELL_AXES)
         for value in space.axes[axis]
         if value != vars(choice)[axis]
     ]
