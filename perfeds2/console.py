@@ -1,6 +1,5 @@
 """Report errors and interruptions of a command in one sentence, with the documented exit status."""
 
-import _thread
 import atexit
 import os
 import signal
@@ -46,11 +45,7 @@ def _raise_again(dropped: Any) -> None:
 
 
 def _press() -> None:
-    if _leaving.is_set():
-        return
-    if sys.platform == "win32":
-        _thread.interrupt_main()
-    else:
+    if not _leaving.is_set():
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # interrupts blocking calls too
 
 

@@ -96,9 +96,7 @@ def clear_unfinished(folder: Path) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Return whether a process with this PID exists on this machine; on Windows it is assumed to."""
-    if os.name == "nt":  # os.kill(pid, 0) would terminate the process
-        return True
+    """Return whether a process with this PID exists on this machine."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

@@ -72,8 +72,6 @@ class Playground:
 class PlayServer(ThreadingHTTPServer):
     """The server of a playground, on a free port unless one is given."""
 
-    daemon_threads = True
-    allow_reuse_address = True
     request_queue_size = MOST_TALKS
 
     def __init__(self, playground: Playground, port: int = 0) -> None:

@@ -5,6 +5,7 @@ trainings. Every file is written atomically, so a run can be resumed after a kil
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -172,11 +173,6 @@ def alone(path: Path, within_s: float = 0.0, otherwise: str = WAIT) -> Iterator[
     Raises:
         InputError: If another process still holds the lock.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         ends_s = time.monotonic() + within_s

@@ -6,6 +6,7 @@ and compute in turn.
 """
 
 import contextlib
+import fcntl
 import functools
 import os
 import re
@@ -80,8 +81,6 @@ def run_apart(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner])
 @contextlib.contextmanager
 def _locked(file: IO[bytes]) -> Iterator[None]:
     """Let one device per core prepare at a time, so later ones hit the compilation cache. Locks die with a process."""
-    import fcntl
-
     fcntl.lockf(file, fcntl.LOCK_EX)
     try:
         yield

@@ -110,9 +110,8 @@ def _folder() -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = folder.stat()
-        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
-            return None
-        return folder if os.access(folder, os.W_OK) else None
+        is_safe = status.st_uid == os.getuid() and not status.st_mode & 0o022
+        return folder if is_safe and os.access(folder, os.W_OK) else None
     except OSError:
         return None
 
@@ -149,8 +148,7 @@ def _start_compiling(folder: Path) -> None:
 
 def compile_for_others() -> None:
     """Fill the cache folder at low priority, starting with what most runs need."""
-    if hasattr(os, "nice"):
-        os.nice(10)
+    os.nice(10)
     folder = _folder()
     for searching in (False, True):
         if folder is not None and loaded(searching, math.inf) is not None:
