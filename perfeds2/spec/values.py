@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
@@ -182,11 +182,14 @@ def setting(look: str, help_: str, default: Value = None, *, flag: str = "", sho
     return Field(**factory, description=help_, json_schema_extra=known)  # read by settings_of
 
 
+AnySection = TypeVar("AnySection", bound=pydantic.BaseModel)
+
+
 class Section(pydantic.BaseModel):
     """Settings that belong together. Its title is their panel in the help."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, title="")
 
-    def with_(self, **changed: Value) -> Self:
+    def with_(self: AnySection, **changed: Value) -> AnySection:
         """Return a copy with other values, which are not validated."""
         return self.model_copy(update=changed)
