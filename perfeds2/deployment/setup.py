@@ -22,7 +22,7 @@ from jaxtyping import Float
 from perfeds2.deployment.crew import asks
 from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec, OwnSections
 from perfeds2.deployment.transport import Arrays
-from perfeds2.errors import InputError, input_errors
+from perfeds2.errors import InputError
 from perfeds2.files import write_atomically, write_text
 from perfeds2.learning.data import Data
 from perfeds2.learning.merges import Stateless
@@ -31,6 +31,7 @@ from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
 from perfeds2.spec.build import Algorithm, asking, make_learner
+from perfeds2.spec.cells import cloud_protocol
 from perfeds2.spec.fields import CellsSpec, LearningSpec, Spec
 from perfeds2.spec.methods import Method
 from perfeds2.spec.names import Kind, load_source
@@ -126,7 +127,7 @@ class Setup:
         method: Method = named.value
         learner = make_learner(self.spec, named.text, method)
         if self.is_cloud:  # it merges differences between models
-            return Algorithm(named.text, Learner(learner.objective, beta=1.0), protocol_of(self.server_spec, "S2"))
+            return Algorithm(named.text, Learner(learner.objective, beta=1.0), cloud_protocol(self.spec))
         protocol = protocol_of(self.server_spec, method.mode)
         learner = with_noise_before(self.spec.privacy, learner, protocol, self.rounds)
         refuse_unless_summable(self.spec.privacy, named.text, learner, protocol.quorum)
@@ -245,11 +246,7 @@ class Setup:
         for what, is_given in refused.items():
             if is_given:
                 raise InputError(f"{what} does not work with --cells; leave one of them out.")
-        with input_errors(f"--cells {cells}"):
-            cloud = self.with_own(edge=None).algorithm.protocol
-            cloud.check(cells)
-            if (cloud.most_at_work or cells) < cells:
-                raise ValueError("--cloud-quorum times (--cloud-staleness + 1) must be at least the number of edges.")
+        cloud_protocol(self.spec)
 
     def to_toml(self) -> str:
         """Return every setting that has a value, as TOML."""

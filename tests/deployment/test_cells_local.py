@@ -58,8 +58,8 @@ def test_a_killed_edge_and_a_killed_cloud_go_on_and_the_simulator_agrees(tmp_pat
         ({"devices": 5}, "must be a multiple of the number of cells, 2"),
         ({"edge": 2}, "--edge 2 must be below the number of edges, 2"),
         ({"quorum": 3}, "--quorum must be from 1 to the number of UEs of a cell, 2"),
-        ({"cloud-quorum": 3}, "quorum must be at most the number of UEs, 2"),
-        ({"cloud-quorum": 1, "cloud-staleness": 0}, "must be at least the number of edges"),
+        ({"cloud-quorum": 3}, "--cloud-quorum must be from 1 to the number of cells, 2"),
+        ({"cloud-quorum": 1, "cloud-staleness": 0}, "must be at least the number of cells, 2"),
         (
             {"secure-aggregation": True, "clip": 1.0, "devices": 6, "quorum": 3},
             "--secure-aggregation does not work with --cells",
@@ -72,6 +72,12 @@ def test_a_killed_edge_and_a_killed_cloud_go_on_and_the_simulator_agrees(tmp_pat
 def test_what_does_not_fit_cells_is_refused_in_a_sentence(given, said):
     with pytest.raises(InputError, match=said):
         Setup.from_texts(TOLD | given)
+
+
+def test_devices_rest_below_a_cloud_whose_edges_do_not_rest():
+    cloud = Setup.from_texts(TOLD | {"rest-rounds": 2, "quorum": 1})
+    assert cloud.algorithm.protocol.rest_rounds == 1
+    assert cloud.edges[0].algorithm.protocol.rest_rounds == 2
 
 
 def test_rounds_count_those_of_all_edges_as_in_the_simulator():
