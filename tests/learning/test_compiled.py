@@ -1,7 +1,6 @@
 """Are compiled loops kept where they should be, and nowhere else?"""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -15,7 +14,7 @@ print(keep_compiled())
 f = jax.jit(lambda k: MLP((8, 8)).init(k))
 print(float(f(jax.random.key(0))["dense1.weight"].sum()))
 """
-SERVER = f"""
+SERVER = """
 import json, os, sys, warnings
 import jax
 from perfeds2.learning.compiled import keep_compiled
@@ -24,10 +23,11 @@ warnings.filterwarnings("ignore", message="os.fork")
 for line in sys.stdin:
     if child := os.fork():
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print(f"ended {{status}}", flush=True)
+        print(f"ended {status}", flush=True)
         continue
-    os.environ.update(json.loads(line))
-    exec({CODE!r})
+    folder, code = json.loads(line)
+    os.environ["PERFEDS2_COMPILE_CACHE"] = folder
+    exec(code)
     sys.stdout.flush()
     os._exit(0)
 """
@@ -49,8 +49,8 @@ def server():
 def run(server):
     """What a command says that keeps compiled programs in a folder."""
 
-    def ask(folder):
-        server.stdin.write(json.dumps({"PERFEDS2_COMPILE_CACHE": str(folder)}) + "\n")
+    def ask(folder, code=CODE):
+        server.stdin.write(json.dumps([str(folder), code]) + "\n")
         server.stdin.flush()
         said = [server.stdout.readline().strip()]
         while not said[-1].startswith("ended"):
@@ -85,16 +85,13 @@ def test_nothing_is_kept_where_nothing_can_be_or_shall_be(run, tmp_path):
     assert run(tmp_path / "file" / "folder") == ["None", expected]
 
 
-def test_the_library_alone_keeps_nothing_and_a_folder_of_jaxs_own_is_left_to_jax(tmp_path):
+def test_the_library_alone_keeps_nothing_and_a_folder_of_jaxs_own_is_left_to_jax(run, tmp_path):
     code = """
-import jax, perfeds2
-from perfeds2.learning.compiled import keep_compiled
+import perfeds2
 perfeds2.compare
 print(jax.config.jax_compilation_cache_dir)
 jax.config.update("jax_compilation_cache_dir", "theirs")  # as JAX_COMPILATION_CACHE_DIR does
 print(keep_compiled(), jax.config.jax_compilation_cache_dir)
 """
-    environment = os.environ | {"PERFEDS2_COMPILE_CACHE": str(tmp_path / "ours")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["None", "None theirs"], done.stderr
+    assert run(tmp_path / "ours", code) == ["None", "None theirs"]
     assert not (tmp_path / "ours").exists()

@@ -1,5 +1,8 @@
 """Is a validation part cut from what a UE trains on, beside the rest of it, and never from its test part?"""
 
+from functools import partial
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +29,11 @@ def shards_of(sizes):
     return Shards.of(np.arange(total)[:, None], np.zeros(total, int), Partition(np.arange(total), start, train, test))
 
 
+@partial(jax.jit, static_argnums=2)  # compiled as a whole: its operations one by one would be compiled one by one
+def parts_of(data, ue, tests):
+    return data.train_part(ue, MOST), data.test_part(ue, tests), data.batches(jax.random.key(ue), ue, (200,))
+
+
 def part(found):
     x, _, mask = found
     return set(np.asarray(x)[np.asarray(mask)].ravel().tolist())
@@ -34,7 +42,7 @@ def part(found):
 def test_by_hand():
     """Of the training samples 0 to 7 the last two; 8 and 9 were tested on, and are no one's now."""
     held = shards_of([(8, 2), (2, 1), (1, 1)]).held_out()
-    parts = [(part(held.train_part(ue, MOST)), part(held.test_part(ue, MOST))) for ue in map(jnp.asarray, range(UES))]
+    parts = [tuple(map(part, parts_of(held, ue, MOST)[:2])) for ue in range(UES)]
     assert parts == [({0, 1, 2, 3, 4, 5}, {6, 7}), ({10}, {11}), ({13}, set())]
 
 
@@ -45,9 +53,9 @@ def test_training_validation_and_test_part_are_disjoint(sizes):
     data = shards_of(sizes)
     held = data.held_out()
     for ue, (count, _) in enumerate(sizes):
-        at = jnp.asarray(ue)
-        before, tested = part(data.train_part(at, MOST)), part(data.test_part(at, 64))
-        train, validation = part(held.train_part(at, MOST)), part(held.test_part(at, MOST))
+        before, tested = map(part, parts_of(data, ue, MOST)[:2])
+        *both, batches = parts_of(held, ue, MOST)
+        train, validation = map(part, both)
         assert train | validation == before
         assert not train & validation
         assert not (train | validation) & tested
@@ -55,7 +63,7 @@ def test_training_validation_and_test_part_are_disjoint(sizes):
         assert bool(validation) == (count > 1)
         if count >= 8:
             assert len(validation) == pytest.approx(count / 4, abs=0.5)
-        drawn = np.asarray(held.batches(jax.random.key(ue), at, (200,))[0])
+        drawn = np.asarray(batches[0])
         assert set(drawn.ravel().tolist()) <= train
 
 
@@ -70,17 +78,23 @@ def windows_of(lengths):
     return Windows.of([Role(str(number), "A", "x" * length) for number, length in enumerate(lengths)])
 
 
+def in_numpy(data):
+    """Where its parts are: to take a number from a JAX array compiles something."""
+    names = ("start", "train_count", "test_start", "test_count")
+    return SimpleNamespace(**{name: np.asarray(getattr(data, name)) for name in names})
+
+
 def characters(start, count):
     """Where the characters of this many windows are."""
     return set(range(int(start), int(start) + int(count) + WINDOW)) if int(count) else set()
 
 
 @pytest.mark.slow
-@given(st.lists(st.integers(2 * WINDOW + 2, 1500), min_size=1, max_size=5))
+@given(st.lists(st.integers(2 * WINDOW + 2, 1500), min_size=UES, max_size=UES))
 @settings(max_examples=20)
 def test_no_character_is_trained_and_validated_where_the_gap_fits(lengths):
     data = windows_of(lengths)
-    held = data.held_out()
+    data, held = (in_numpy(each) for each in (data, data.held_out()))
     for ue in range(len(lengths)):
         trained, validated = (
             characters(held.start[ue], held.train_count[ue]),
@@ -113,14 +127,19 @@ def test_validation_has_other_noise_than_training_and_test():
     data = task.data
     assert isinstance(data, Generated)
     held = data.held_out()
-    for ue in map(jnp.asarray, range(3)):
-        trained, tested = (np.asarray(found[0]) for found in (data.train_part(ue, 64), data.test_part(ue, 64)))
-        again, validated = (np.asarray(found[0]) for found in (held.train_part(ue, 64), held.test_part(ue, 64)))
+
+    @jax.jit
+    def looked_at(data, ue):
+        return data.train_part(ue, 64)[0], data.test_part(ue, 64)[0], data._world(ue)
+
+    for ue in range(3):
+        (trained, tested, same), (again, validated, rule) = (
+            jax.tree.map(np.asarray, looked_at(each, ue)) for each in (data, held)
+        )
         np.testing.assert_array_equal(again, trained)
         for other in (trained, tested):
             assert not np.isin(validated, other).any()
         np.testing.assert_allclose(validated.mean(axis=0), tested.mean(axis=0), atol=1.0)  # the same UE's world
-        same, rule = data._world(ue), held._world(ue)
         for mine, theirs in zip(same, rule, strict=True):
             np.testing.assert_array_equal(mine, theirs)
 

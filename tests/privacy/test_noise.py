@@ -1,16 +1,18 @@
 """Has the noise that is added the claimed size and correlation, and is it refused where it would protect nothing?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from in_numpy import train_in_numpy
+from in_numpy import evaluate_in_numpy, train_in_numpy
 
-from perfeds2 import Cell, FedBuff, Learner, Mean, Protocol, compare, privacy_loss, simulate, spec_from, synthetic
+from perfeds2 import Cell, FedBuff, Learner, Mean, Protocol, compare, privacy_loss, simulate, spec_from
 from perfeds2.errors import InputError
+from perfeds2.learning.datasets import digits
 from perfeds2.learning.methods import METHODS
+from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.noise import NOISE, drawn, noise_now, secret_key, threefry
 from perfeds2.learning.replay import Prepared, Script, advance, start
 from perfeds2.learning.train import evaluation_points
@@ -19,7 +21,7 @@ from perfeds2.privacy.accounting import noise_filter
 from perfeds2.spec.build import Stage, make_algorithms
 from perfeds2.spec.privacy import with_noise
 
-TASK = synthetic(4, labels_per_ue=2, seed=0)
+TASK = replace(digits(4, 2, 0), model=MLP((64, 10)))
 ROUNDS, QUORUM, CLIP, SIGMA, BETA = 40, 2, 0.5, 3.0, 0.1
 TIMELINE = simulate(Cell.draw(4, seed=0), Protocol(QUORUM, 3), payload_bits=1e4, samples=24, rounds=ROUNDS)
 REFUSED = {
@@ -77,7 +79,7 @@ def test_noise_has_the_claimed_variance_and_correlation(bands):
 
 def test_shared_noise_has_only_draws_from_round_0_on():
     key, weights = secret_key(7), noise_filter(3)
-    draws = [numbers(drawn(key, jnp.int32(round_), 3)) for round_ in range(4)]
+    draws = [numbers(jax.jit(drawn, static_argnums=2)(key, round_, 3)) for round_ in range(4)]
     for round_ in range(4):
         noise = noise_now(key, jnp.int32(round_), {"b": jnp.zeros(1), "w": jnp.zeros((2, 2))}, jnp.float32(2.0), 3)
         expected = 2 * np.sum([weights[back] * draws[round_ - back] for back in range(min(3, round_ + 1))], axis=0)
@@ -100,17 +102,17 @@ def test_numbers_of_a_round_are_normal_and_do_not_repeat():
 
 def test_the_generator_is_the_librarys():
     key, low = jax.random.key(5), jnp.arange(1000, dtype=jnp.uint32)
-    high, other = threefry(jax.random.key_data(key), jnp.zeros_like(low), low)
+    high, other = jax.jit(threefry)(jax.random.key_data(key), jnp.zeros_like(low), low)
     with jax.threefry_partitionable(True):
         np.testing.assert_array_equal(high ^ other, jax.random.bits(key, (1000,)))
 
 
 def test_numbers_are_those_of_box_and_muller_in_double_precision():
     key, low = jax.random.key(5), jnp.arange(2000, dtype=jnp.uint32)
-    words = threefry(jax.random.key_data(key), jnp.full_like(low, NOISE + 7), low)
+    words = jax.jit(threefry)(jax.random.key_data(key), jnp.full_like(low, NOISE + 7), low)
     share, turn = ((np.asarray(word, np.float64) + 0.5) / 2**32 for word in words)
     expected = np.sqrt(-2 * np.log(share)) * np.exp(2j * np.pi * turn)
-    np.testing.assert_allclose(numbers(drawn(key, jnp.int32(7), 2000)), numbers(expected), atol=2e-5)
+    np.testing.assert_allclose(numbers(jax.jit(drawn, static_argnums=2)(key, 7, 2000)), numbers(expected), atol=2e-5)
 
 
 def test_numbers_are_drawn_once_however_many_arrays_they_fill():
@@ -138,7 +140,8 @@ def test_uploads_are_clipped_before_the_noise_is_added():
 
 
 @pytest.mark.slow
-def test_trainings_side_by_side_get_the_noise_they_get_alone():
+def test_trainings_side_by_side_get_the_noise_they_get_alone(monkeypatch):
+    evaluate_in_numpy(monkeypatch.setattr)
     points, every = evaluation_points(TIMELINE, about=1), [learner(bands=3), learner(bands=3, noise=1.0)]
     lanes = [Lane(TASK, TIMELINE, one, points, seed) for seed, one in enumerate(every)]
     *_, last = train_together(lanes)
