@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from command_line import perfeds2, train_here
+from in_numpy import train_in_numpy
 from trained_by_formula import trained_by, training
 
 from perfeds2 import Task, compare, plan, sweep
@@ -28,7 +29,7 @@ from perfeds2.studies.reproduce import plan_curves
 from perfeds2.studies.sweep import read_sweep
 from perfeds2.timeline.record import Timeline
 
-SMALL = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 3, "seeds": [0], "algorithms": ["PerFedS2"]}
+SMALL = {"ues": 4, "quorum": 2, "batch": 4, "rounds": 3, "seeds": [0], "algorithms": ["FedAvgS2"]}
 MINE = """
 import jax
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ def test_every_command_refuses_it_before_anything_is_run(words, tmp_path, monkey
 
 @pytest.mark.slow
 def test_a_point_of_a_sweep_that_does_not_fit_is_refused_whichever_it_is(tmp_path):
-    grid = {"model": ["mlp", "lstm"], "quorum": list(range(1, 21))}
+    grid = {"model": ["mlp", "lstm"], "quorum": [1, 2, 3]}
     with pytest.raises(InputError, match="--model lstm does not fit --task digits"):
         sweep({"task": "digits"}, grid, out=tmp_path / "out", yes=True)
     assert not (tmp_path / "out").exists()
@@ -174,12 +175,13 @@ def test_a_point_of_a_sweep_that_does_not_fit_is_refused_whichever_it_is(tmp_pat
 @pytest.mark.slow
 def test_a_chosen_model_is_what_is_trained_and_swept_with(tmp_path, monkeypatch):
     train_here(monkeypatch)
+    train_in_numpy(monkeypatch.setattr, traced=True)
     trained = compare(**SMALL, model="mlp", out=tmp_path / "run")
-    assert trained.models["PerFedS2", 0]["dense1.weight"].shape == (64, 100)
+    assert trained.models["FedAvgS2", 0]["dense1.weight"].shape == (64, 100)
     assert 'model = "mlp"' in (tmp_path / "run" / "spec.toml").read_text()
-    usual = ("--ues", 4, "--quorum", 2, "--batch", 4, "--rounds", 3, "--seed", 0, "--algorithms", "PerFedS2")
+    usual = ("--ues", 4, "--quorum", 2, "--batch", 4, "--rounds", 3, "--seed", 0, "--algorithms", "FedAvgS2")
     assert perfeds2("simulate", *usual, "--quiet", "--out", tmp_path / "usual") == (0, "")
-    slower, faster = trained.timelines["PerFedS2", 0], Timeline.load(tmp_path / "usual" / "timeline.npz")
+    slower, faster = trained.timelines["FedAvgS2", 0], Timeline.load(tmp_path / "usual" / "timeline.npz")
     assert slower.end_s > 2 * faster.end_s  # the clock follows the model
     swept = sweep(SMALL, {"model": ["mlp"]}, out=tmp_path / "swept", workers=1)
     assert swept.table.test_accuracy.tolist() == trained.metrics.test_accuracy.tolist()
@@ -213,7 +215,7 @@ def test_a_plan_is_made_with_the_chosen_model():
 def test_an_own_model_is_a_class_a_function_or_an_object_in_a_file(name, shape):
     spec = spec_from(**SMALL, model=f"mine.py:{name}")
     task = make_task(spec, 0)
-    assert next(iter(task.model.init(jax.random.key(0)).values())).shape == shape
+    assert shape in [leaf.shape for leaf in jax.eval_shape(task.model.init, jax.random.key(0)).values()]
     assert task.model is make_task(spec, 1).model is model_of(spec)  # one compiled program for all seeds
     assert spec.own.keys() == {"mine.py"}
     assert resolve(spec.values()) == spec
@@ -223,7 +225,7 @@ def test_an_own_model_is_a_class_a_function_or_an_object_in_a_file(name, shape):
 @pytest.mark.usefixtures("file")
 def test_an_own_model_is_trained():
     by_file, by_object = compare(**SMALL, model="mine.py:Linear"), compare(**SMALL, model=Flat())
-    assert by_file.models["PerFedS2", 0]["weight"].any()
+    assert by_file.models["FedAvgS2", 0]["weight"].any()
     assert by_object.metrics.equals(by_file.metrics)
     assert by_object.spec.unwritten == ["python:Flat"]
 

@@ -20,7 +20,7 @@ from perfeds2.spec.tasks import make_task, metric_of, model_of
 
 random = np.random.default_rng(0)
 X = random.normal(size=(480, 4))
-SHORT = ("--seeds", "1", "--algorithms", "PerFedS2", "--ues", "8", "--horizon-s", "1", "--beta", "0.1", "--quiet")
+SHORT = ("--seeds", "1", "--algorithms", "FedAvgS2", "--ues", "8", "--horizon-s", "1", "--beta", "0.1", "--quiet")
 
 MINE = """
 import jax.numpy as jnp
@@ -134,7 +134,7 @@ def test_a_folder_with_a_file_a_writer_trains(folder):
         y = random.choice(4, 3, replace=False)[random.integers(0, 3, 30)]
         strokes = np.clip(letters[y] + random.normal(20, 20, (30, 16, 16)), 0, 255).astype(np.uint8)
         np.savez(folder / "writers" / f"f{writer:04}.npz", x=strokes, y=y)
-    more = ("--seeds", "1", "--algorithms", "PerFedS2", "--rounds", "60", "--beta", "0.2", "--quiet", "--out", "out")
+    more = ("--seeds", "1", "--algorithms", "FedAvgS2", "--rounds", "60", "--beta", "0.2", "--quiet", "--out", "out")
     status, error = perfeds2("compare", "--task", "writers", *more)
     assert status == 0, error
     assert metrics_of("out")[1] > 0.85

@@ -36,7 +36,7 @@ def test_every_schedule_closes_its_rounds(name, unplanned):
 @pytest.mark.parametrize(("name", "unplanned"), [("oort", "work"), *((name, "rest") for name in ASKING)])
 @pytest.mark.slow
 def test_every_schedule_that_asks_for_losses_trains(name, unplanned):
-    longer: dict[str, Any] = SMALL | {"rounds": 24}
+    longer: dict[str, Any] = SMALL | {"rounds": 24, "task": "digits"}
     result = compare(**longer, schedule=name, unplanned=unplanned, feedback_rounds=4)
     (line,) = result.timelines.values()
     assert line.ues.shape == (24, 3)
