@@ -14,8 +14,11 @@ from perfeds2 import Algorithm, FedAvg, Learner, Protocol, compare
 from perfeds2.errors import InputError
 from perfeds2.runs import trainer as module
 from perfeds2.runs.folder import open_folder
+from perfeds2.runs.pool import Workers
 from perfeds2.runs.store import load_arrays, save_arrays
-from perfeds2.spec.resolve import resolve
+from perfeds2.spec.resolve import resolve, spec_from
+from perfeds2.studies.compare import train_spec
+from perfeds2.studies.execution import Execution
 from perfeds2.timeline.record import load_timelines
 
 SMALL = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "seeds": (0, 1), "eval_every_s": 0.25}
@@ -94,7 +97,8 @@ def test_a_run_stopped_at_any_evaluation_ends_with_the_same_bytes(tmp_path, monk
     train_in_numpy(monkeypatch.setattr)
     monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", 0.0)
     settings = {**SMALL, "seeds": (0,), "algorithms": ("FedAvgS2", "PerFed-ASY")}
-    compare(**settings, out=tmp_path / "whole")
+    spec = spec_from(**settings)
+    train_spec(spec, "compare", open_folder(tmp_path / "whole", spec))
     calls = 14  # 7 evaluations of each of the two
 
     def killed_after(count):
@@ -109,8 +113,8 @@ def test_a_run_stopped_at_any_evaluation_ends_with_the_same_bytes(tmp_path, monk
     for stop in (1, 6, 8, calls):
         folder = tmp_path / f"stopped-{stop}"
         with pytest.raises(KilledError):
-            compare(**settings, out=folder, watch=killed_after(stop))
-        compare(**settings, out=folder)
+            train_spec(spec, "compare", open_folder(folder, spec), Execution(Workers(), watch=killed_after(stop)))
+        train_spec(spec, "compare", open_folder(folder, spec))
         assert (folder / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
         assert (folder / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 

@@ -17,7 +17,7 @@ from in_numpy import train_in_numpy
 from scipy.stats import ttest_rel
 
 from perfeds2.errors import InputError
-from perfeds2.learning.datasets import synthetic
+from perfeds2.learning.datasets import digits
 from perfeds2.learning.merges import Mean
 from perfeds2.learning.methods import CA2FL, Ditto
 from perfeds2.learning.objectives import FedAvg
@@ -456,7 +456,7 @@ class Halved:
         return jax.tree.map(lambda w, g: w - 0.5 * beta * g, params, mean), state
 '''
 WHOLE = [
-    *("arena", "--task", "synthetic", "--ues", 4, "--batch", 4, "--horizon-s", 0.9, "--seeds", 2, "--methods"),
+    *("arena", "--task", "digits", "--ues", 4, "--batch", 4, "--horizon-s", 0.9, "--seeds", 2, "--methods"),
     *("FedRep,FedBuff", "--mine", "mine.py:Halved", "--tune", 2, "--tuning-seeds", 1, "--rungs", 1, "--workers", 1),
 ]
 
@@ -481,7 +481,7 @@ def test_the_command_as_a_user_types_it_with_a_merge_of_their_own(tmp_path, monk
     results = [Store(Path("whole/trainings")).get(path.stem) for path in Path("whole/trainings").iterdir()]
     kept = {one.facts["algorithm"]: one for one in results if one is not None and one.facts["seed"] == 0}
     bits = {name: one.facts["upload_bits"] for name, one in kept.items()}
-    assert bits["FedBuff"] == 32 * parameters(synthetic.model)
+    assert bits["FedBuff"] == 32 * parameters(digits.model)
     assert bits["FedRep"] < bits["FedBuff"]  # its UEs keep their heads
     ends = [row["test_accuracy_personal"] for row in kept["FedBuff"].ue_rows]
     assert sum(ends) / 4 == pytest.approx(kept["FedBuff"].rows[-1]["test_accuracy_personal"])

@@ -259,7 +259,7 @@ def test_the_beginning_of_a_longer_clock_is_the_shorter_one():
 def test_the_command_refuses_in_one_sentence(tmp_path: Path):
     for words, expected in (
         (["--keep", "3"], "--keep must be from 0.5 to 1"),
-        (["--joules", "1e-4"], "--joules 0.0001 cannot be met: the first round alone takes"),
+        (["--joules", "1e-4", "--search", "quorum=2,5"], "--joules 0.0001 cannot be met: the first round alone takes"),
         (["--ues", "40", "--least-share", "0.5"], "--least-share 0.5 cannot be met: 40 UEs have at most 0.025"),
         (["--search", "quorum=0"], "--quorum must be"),
         (["--search", "quorum=one"], "--quorum must be"),
