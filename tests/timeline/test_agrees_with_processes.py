@@ -17,6 +17,7 @@ from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
 
 
 def radio_of(run: Run) -> Radio:
@@ -59,7 +60,7 @@ def mast_of(run: Run) -> Mast | None:
     return Mast(downlink.way, downlink.model_bits, heard_hz, usual_s)
 
 
-def assert_agrees(run: Run, rounds: int) -> None:
+def assert_agrees(run: Run, rounds: int) -> Timeline:
     timeline = run.simulate(rounds)
     protocol = run.protocol
     history = play_with_processes(
@@ -81,6 +82,7 @@ def assert_agrees(run: Run, rounds: int) -> None:
     np.testing.assert_array_equal(timeline.ues, [one.ues for one in history])
     np.testing.assert_array_equal(timeline.staleness, [one.staleness for one in history])
     np.testing.assert_allclose(timeline.time_s, [one.time_s for one in history], rtol=0, atol=1e-9)
+    return timeline
 
 
 @pytest.mark.slow
@@ -95,7 +97,7 @@ def test_simulate_agrees_with_processes_on_random_cells(run: Run, rounds: int):
 def test_simulate_agrees_with_processes_where_the_bound_binds(stale, quorum):
     # 50 UEs of very unequal speed and a bound that the slow ones cannot meet by themselves.
     cell = Cell.draw(50, seed=quorum, cpu_hz=(2e7, 2e9))
-    assert_agrees(Run(cell, Protocol(quorum, 2, stale), 1e5, 100.0, equal_share, None), rounds=40)
+    assert_agrees(Run(cell, Protocol(quorum, 2, stale), 1e5, 100.0, equal_share, None), rounds=20)
 
 
 def test_simulate_agrees_with_processes_on_a_plan():
@@ -110,14 +112,14 @@ def test_simulate_agrees_with_processes_on_real_radios(name, quorum):
     cell = Cell.draw(20, seed=quorum, radio=RADIOS[name], radius_m=500.0, bandwidth_hz=2e7, power_w=0.2)
     capped = np.mean(cell.signal_hz(0) * cell.ues / cell.bandwidth_hz > 2**7.4)
     assert 0.05 < capped < 1
-    assert_agrees(Run(cell, Protocol(quorum, 3, "restart"), 1e6, 100.0, equal_share, None), rounds=40)
+    assert_agrees(Run(cell, Protocol(quorum, 3, "restart"), 1e6, 100.0, equal_share, None), rounds=25)
 
 
 @pytest.mark.parametrize("stale", STALE)
 @pytest.mark.parametrize("coherence_s", [0.003, 0.036, 0.5])
 def test_simulate_agrees_with_processes_where_fading_changes_inside_rounds(stale, coherence_s):
     cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], bandwidth_hz=5e6, power_w=0.2, coherence_s=coherence_s)
-    assert_agrees(Run(cell, Protocol(3, 2, stale), 1e5, 100.0, equal_share, None), rounds=40)
+    assert_agrees(Run(cell, Protocol(3, 2, stale), 1e5, 100.0, equal_share, None), rounds=25)
 
 
 def test_simulate_agrees_with_processes_on_a_plan_where_fading_changes_inside_rounds():
@@ -136,7 +138,7 @@ def test_simulate_agrees_with_processes_at_any_coherence_time(run: Run, rounds: 
 def test_simulate_agrees_with_processes_where_ues_move(walk):
     cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], bandwidth_hz=5e6, power_w=0.2, coherence_s=0.02)
     cell = replace(cell, moves=Moves(walk, 30.0, 200.0))
-    assert_agrees(Run(cell, Protocol(3, 2), 1e5, 100.0, equal_share, None), rounds=60)
+    assert_agrees(Run(cell, Protocol(3, 2), 1e5, 100.0, equal_share, None), rounds=40)
 
 
 @pytest.mark.parametrize("way", ["multicast", "unicast"])
@@ -146,8 +148,7 @@ def test_simulate_agrees_with_processes_where_models_take_time(way, stale, quoru
     """Models of 1 Mbit over 5 MHz: with A = 1 the base station has a queue."""
     cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], bandwidth_hz=5e6, power_w=0.2, downlink=Downlink(way, 25.0, 1e6))
     run = Run(cell, Protocol(quorum, 3, stale), 1e5, 100.0, equal_share, None)
-    assert_agrees(run, rounds=40)
-    timeline = run.simulate(40)
+    timeline = assert_agrees(run, rounds=25)
     assert timeline.model_s is not None
     assert len(np.unique(timeline.model_s[:, 0].round(9))) > 3  # it differs from round to round
 
@@ -172,8 +173,7 @@ def test_simulate_agrees_with_processes_on_any_downlink(run: Run, rounds: int, w
 def test_simulate_agrees_with_processes_where_merged_ues_rest(stale, quorum, rest_rounds, bound):
     cell = Cell.draw(12, seed=quorum, cpu_hz=(2e7, 2e9))
     run = Run(cell, Protocol(quorum, bound, stale, rest_rounds=rest_rounds), 1e5, 100.0, equal_share, None)
-    assert_agrees(run, 40)
-    timeline = run.simulate(40)
+    timeline = assert_agrees(run, 40)
     for ue in range(12):
         rounds = np.flatnonzero((timeline.ues == ue).any(axis=1))
         assert (np.diff(rounds) >= rest_rounds).all()

@@ -223,7 +223,7 @@ def test_a_round_that_never_closes_is_told_of_in_the_same_words():
 
 
 def test_without_numba_the_numpy_clock_plays(monkeypatch):
-    monkeypatch.setattr(loading, "find_spec", lambda _: None)
+    monkeypatch.setattr(loading, "_installed", lambda: False)
     run = Run(Cell.draw(5), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None)
     with only("compiled"), counting(monkeypatch) as by_numpy:
         run.simulate(20)

@@ -98,8 +98,8 @@ def test_models_take_time_to_those_who_come_and_go_as_with_processes(stale, keep
     cell = Cell.draw(10, seed=4, radio=RADIOS["umi"], bandwidth_hz=5e6, power_w=0.2, downlink=Downlink(way, 25.0, 1e6))
     cell = replace(cell, fleet=drawn_fleet(10, 3, own=False, traced=False, hours=True, keeps=keeps))
     run = Run(cell, Protocol(2, 3, stale), 1e5, 100.0, equal_share, None)
-    free = assert_agrees(run, 40)
-    assert_agrees(run, 40, float(np.median(energy_of(free, cell, SPENT, 1e5, np.zeros(0)).ue_j)) / 2)
+    free = assert_agrees(run, 25)
+    assert_agrees(run, 25, float(np.median(energy_of(free, cell, SPENT, 1e5, np.zeros(0)).ue_j)) / 2)
 
 
 def test_energy_of_a_job_that_is_interrupted_while_it_waits_computes_and_sends_by_hand():

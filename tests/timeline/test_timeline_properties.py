@@ -14,7 +14,7 @@ from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import play, simulate
 from perfeds2.timeline.state import RoundInfo
 
-PROPERTY = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PROPERTY = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(runs(), st.integers(0, 30))
@@ -122,8 +122,8 @@ def together_then_equal(uplink: Uplink) -> np.ndarray:
 @pytest.mark.parametrize("policy", [finish_together, together_then_equal])
 def test_a_prefix_is_the_shorter_simulation_where_all_arrive_together_but_for_rounding(stale, policy):
     run = Run(Cell.draw(12, 2), Protocol(3, 2, stale), 1e5, 50.0, policy, None)
-    whole = run.simulate(8)
-    for shorter in range(8):
+    whole = run.simulate(6)
+    for shorter in (1, 2, 5):
         assert_same(whole.prefix(shorter), run.simulate(shorter))
 
 
@@ -194,7 +194,7 @@ def test_asynchronous_rounds_merge_one_each_and_no_ue_waits(n: int, seed: int, s
 
 
 @given(runs(), st.integers(1, 15))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_the_same_seed_gives_the_same_bytes(tmp_path_factory, run: Run, rounds: int):
     folder = tmp_path_factory.mktemp("bytes")
     run.simulate(rounds).save(folder / "one.npz")

@@ -46,7 +46,13 @@ class Loaded:
 
 
 def allowed() -> bool:
-    return os.environ.get(VARIABLE) != "numpy" and find_spec("numba") is not None
+    return os.environ.get(VARIABLE) != "numpy" and _installed()
+
+
+@cache
+def _installed() -> bool:
+    """Return whether there is Numba; looking for it takes as long as a round."""
+    return find_spec("numba") is not None
 
 
 def loaded(searching: bool, work_s: float, *, wait: bool = False) -> Kernel | None:
