@@ -36,7 +36,7 @@ COMMANDS = {  # commands without the settings of a run, and their groups in the 
 
 app = typer.Typer(
     name="perfeds2",
-    help="Time-aware federated learning: which algorithm learns fastest in a wireless cell?",
+    help="Find which federated learning algorithm learns fastest in a wireless cell.",
     epilog="Start with: perfeds2 compare        Then: perfeds2 COMMAND --help",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

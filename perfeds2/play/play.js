@@ -82,7 +82,7 @@ function makeKnobs() {
   }
   if (canned) {
     const said = canned.stays.map((knob) => `${knob.label}: ${written(knob, knob.start)}`).join(". ");
-    byId("knobs").after(makeElement("p", { className: "stays", textContent: `Everything moves with perfeds2 play. Here these stay: ${said}.` }));
+    byId("knobs").after(makeElement("p", { className: "stays", textContent: `With perfeds2 play you can change everything; in this file these are fixed: ${said}.` }));
   }
 }
 
@@ -134,7 +134,7 @@ async function ask() {
     } while (askedAgain);
     complain("");
   } catch (error) {
-    complain(error instanceof TypeError ? "The server has gone; start perfeds2 play again." : error.message);
+    complain(error instanceof TypeError ? "The server does not answer; start perfeds2 play again." : error.message);
   }
   asking = false;
 }
@@ -181,7 +181,7 @@ const number = (value) => (value === null ? "–" : shortNumber(value));
 function warningOf(cell) {
   if (cell.sentence) return `No rounds: ${cell.sentence}`;
   if (cell.numbers.rounds === 0) return `No round closes in ${answer.window_s} s; show more seconds.`;
-  return cell.complete === false ? `Only its first ${cell.rounds.flat().length} rounds.` : "";
+  return cell.complete === false ? `Only the first ${cell.rounds.flat().length} rounds are shown.` : "";
 }
 
 function describe(cell, view, ues) {
@@ -196,8 +196,8 @@ function describe(cell, view, ues) {
     ["Seconds per round", number(n.seconds_per_round)],
     ["Rounds, updates merged", `${n.rounds}, ${n.merges}`],
     ["UEs wait", shareOf(n.waiting_share), n.waiting_share],
-    ["Work thrown away", shareOf(n.wasted_share), n.wasted_share],
-    ["Staleness, mean and most", `${number(n.staleness_mean)}, ${n.staleness_max}`],
+    ["Work discarded", shareOf(n.wasted_share), n.wasted_share],
+    ["Staleness, mean and largest", `${number(n.staleness_mean)}, ${n.staleness_max}`],
     ["Joules per update", number(n.joules_per_merge)],
     ["Joules of all UEs", number(n.joules)],
     ["UEs never merged", String(n.starved)],

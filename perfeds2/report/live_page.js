@@ -12,7 +12,7 @@ const written = Number(age.dataset.written);
 let paused = kept("paused") === "yes";
 
 const show = () => {
-  pause.textContent = paused ? "Go on reloading" : "Stop reloading";
+  pause.textContent = paused ? "Resume reloading" : "Stop reloading";
   const old = Math.round(Date.now() / 1000 - written);
   age.textContent = old > 60 ? `Nothing new for ${old} s. If the command was killed, perfeds2 watch says so.` : "";
 };
