@@ -5,14 +5,13 @@ the update). The difference is attributed to the uplink; it includes sending the
 transport overhead.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from perfeds2.deployment.record import Lap
+from perfeds2.deployment.record import LAP_COLUMNS, LAPS
 from perfeds2.deployment.setup import Setup, read_timeline
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
@@ -24,8 +23,6 @@ from perfeds2.spec.cells import upload_bits
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 
-LAPS = "laps.csv"  # in a run's folder: one row per answered job
-COLUMNS = {"ue": int, "version": int, "took_s": float, "compute_s": float, "scale": float}
 LEAST_S = 1e-9
 DEVIATIONS = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 
@@ -62,19 +59,16 @@ class Calibration:
         return real_s / predicted_s - 1
 
 
-def write_laps(folder: Path, laps: Sequence[Lap]) -> None:
-    lines = [f"{lap.ue},{lap.version},{lap.took_s:.6g},{lap.compute_s:.6g},{lap.scale!r}" for lap in laps]
-    write_text(folder / LAPS, "\n".join([",".join(COLUMNS), *lines, ""]))
-
-
 def read_laps(folder: Path) -> pd.DataFrame:
     path = folder / LAPS
     try:
-        laps = pd.read_csv(path, usecols=list(COLUMNS)).astype(COLUMNS)
+        laps = pd.read_csv(path, usecols=list(LAP_COLUMNS)).astype(LAP_COLUMNS)
     except FileNotFoundError:
         raise InputError(f"{folder} has no {LAPS}; give the folder of a finished federation.") from None
     except ValueError as error:
-        raise InputError(f"{path} is not a list of jobs ({error}); expected the columns {','.join(COLUMNS)}.") from None
+        raise InputError(
+            f"{path} is not a list of jobs ({error}); expected the columns {','.join(LAP_COLUMNS)}."
+        ) from None
     fits = np.isfinite(laps.took_s) & (laps.compute_s >= 0) & (laps.compute_s <= laps.took_s * 1.01 + 1e-3)
     if not fits.all():
         raise InputError(f"{path} has a job that computed longer than it took; copy the file from the run again.")

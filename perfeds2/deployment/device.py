@@ -79,8 +79,8 @@ def compute_job(
     """
     learner = setup.algorithm.learner
     program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed, setup.ues)
-    told = None if handed.told is None else _on_device(handed.told)
-    update, (left, _) = _update(program, known, _on_device(handed.params), ue, version, told, (kept, None))
+    told = None if handed.told is None else dict(handed.told)
+    update, (left, _) = _update(program, known, dict(handed.params), ue, version, told, (kept, None))
     sent = uploaded({name: np.asarray(values) for name, values in update.items()}, learner)
     return sent, jax.tree.map(np.asarray, left)
 
@@ -90,7 +90,7 @@ def kept_at_first(learner: Learner, first_params: Arrays) -> PyTree | None:
     if not isinstance(learner.objective, Stateful):
         return None
     uploaded(first_params, learner)  # raises if the model lacks the part to keep
-    return jax.tree.map(np.asarray, learner.objective.first(_on_device(first_params)))
+    return jax.tree.map(np.asarray, learner.objective.first(jax.device_put(dict(first_params))))
 
 
 def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: PyTree | None = None) -> dict[str, float]:
@@ -101,14 +101,10 @@ def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: PyTre
     """
     learner = setup.algorithm.learner
     view = View(task.model, task.data.lengths(), steps=learner.personal_steps)
-    make, ours = own_model(learner.objective), _on_device(params)
-    own = None if make is None or kept is None else make(ours, jax.tree.map(jnp.asarray, kept))
+    make, ours = own_model(learner.objective), jax.device_put(dict(params))  # jnp.asarray would compile for each shape
+    own = None if make is None or kept is None else make(ours, jax.device_put(kept))
     values = _evaluate(view, ours, task.data, jnp.float32(learner.personal_step), ue, own)
-    return {name: float(value) for name, value in zip(METRICS, values, strict=True)}
-
-
-def _on_device(params: Arrays) -> dict[str, jax.Array]:
-    return {name: jnp.asarray(values) for name, values in params.items()}
+    return {name: float(value) for name, value in zip(METRICS, np.asarray(values), strict=True)}
 
 
 _update = jax.jit(local_update, static_argnames="program")

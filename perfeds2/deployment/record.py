@@ -3,14 +3,19 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from perfeds2.deployment.status import ClosedRound
+from perfeds2.files import write_text
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.store import Row
 from perfeds2.timeline.record import Timeline
+
+LAPS = "laps.csv"  # in a run's folder: one row per answered job
+LAP_COLUMNS = {"ue": int, "version": int, "took_s": float, "compute_s": float, "scale": float}
 
 
 class MergedUpdate(NamedTuple):
@@ -160,3 +165,9 @@ class Record:
 
 def _columns(rows: Sequence[tuple[float, ...]], width: int) -> np.ndarray:
     return np.array(rows, float).reshape(-1, width).T
+
+
+def write_laps(folder: Path, laps: Sequence[Lap]) -> None:
+    """Write one row per answered job."""
+    lines = [f"{lap.ue},{lap.version},{lap.took_s:.6g},{lap.compute_s:.6g},{lap.scale!r}" for lap in laps]
+    write_text(folder / LAPS, "\n".join([",".join(LAP_COLUMNS), *lines, ""]))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from perfeds2.deployment.calibrate import LAPS, read_laps
+from perfeds2.deployment.calibrate import read_laps
 from perfeds2.deployment.device import compute_job, kept_at_first
 from perfeds2.deployment.edge import EDGES, read_adoptions
 from perfeds2.deployment.merging import Handed, handed_out, merged, noise_on
+from perfeds2.deployment.record import LAPS
 from perfeds2.deployment.setup import Setup, data_folder, read_timeline
 from perfeds2.deployment.transport import Arrays
 from perfeds2.deployment.validate import shortened

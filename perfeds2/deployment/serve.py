@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 from perfeds2.deployment.audit import HEAD, LogError, rounds_in
-from perfeds2.deployment.calibrate import write_laps
 from perfeds2.deployment.checkpoint import Checkpoints, Write
 from perfeds2.deployment.edge import Backhaul, Edge, recall_jobs, write_adoptions
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.lease import Lease, LeaseLostError
 from perfeds2.deployment.metrics import DaysLeft, Metrics, exposed
+from perfeds2.deployment.record import write_laps
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import PAUSED, SHOWN, STATES, STOPPED, DeviceStatus, Status
 from perfeds2.deployment.transport import Transport

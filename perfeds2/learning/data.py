@@ -81,11 +81,9 @@ class Shards:
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray, parts: Partition) -> "Shards":
         """Order samples by a partition."""
-        return cls(
-            jnp.asarray(x[parts.order]),
-            jnp.asarray(y[parts.order], jnp.float32 if y.dtype.kind == "f" else jnp.int32),
-            *(jnp.asarray(each, jnp.int32) for each in (parts.start, parts.train_count, parts.test_count)),
-        )
+        counts = (each.astype(np.int32) for each in (parts.start, parts.train_count, parts.test_count))
+        labels = y[parts.order].astype(np.float32 if y.dtype.kind == "f" else np.int32)
+        return cls(*jax.device_put((x[parts.order], labels, *counts)))  # jnp.asarray would compile for each shape
 
     def held_out(self) -> "Shards":
         """Hold out the last quarter of each training part, which is shuffled. The test part becomes unreachable."""

@@ -21,8 +21,8 @@ from typing import IO
 from perfeds2.errors import InputError
 from perfeds2.files import FULL, clear_unfinished, naming, retry_while_full, write_text
 from perfeds2.runs.store import PARTS
-from perfeds2.spec.cells import keep_files, with_kept_files
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.kept_files import keep_files, with_kept_files
 from perfeds2.spec.resolve import read_toml, resolve
 
 FILES = {  # the file that identifies a folder, by the kind of its content

@@ -2,17 +2,14 @@
 
 import inspect
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
 from perfeds2.errors import InputError, input_errors
-from perfeds2.files import read_json, write_json
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
@@ -33,8 +30,6 @@ from perfeds2.timeline.state import Budget
 NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
 # The paper's radio has only the first.
 OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
-KEPT = "fleet.json"  # in a run's folder: a copy of the fleet file and its traces, or of the file of base stations
-FILES = {("cell", "kind"): FleetFile, ("cells", "sites"): Sites}  # a run has at most one of them
 
 
 def make_cell(spec: Spec, seed: int) -> Cell:
@@ -268,26 +263,3 @@ def refuse_without_effect(spec: Spec) -> None:
     for key, where in unused.items():
         if given[key] != fields[key].default:
             raise InputError(f"--{key.replace('_', '-')} {given[key]} has no effect {where}.")
-
-
-def keep_files(folder: Path, spec: Spec) -> None:
-    """Copy a run's fleet file and its traces, or its file of base stations, into the folder of the run."""
-    for named in (spec.cell.kind, spec.cells.sites):
-        if isinstance(named, Named) and isinstance(named.value, (*FILES.values(),)) and not (folder / KEPT).exists():
-            write_json(folder / KEPT, {name: text.decode() for name, text in named.value.texts.items()})
-
-
-def with_kept_files(values: Mapping[str, Value], folder: Path) -> Values:
-    """Return a run's nested values; a file that is missing is replaced by the copy in the folder."""
-    values = dict(values)
-    for (section, key), kind in FILES.items():
-        given: Value = values.get(section)
-        place = str(given.get(key)) if isinstance(given, Mapping) else ""
-        if place.endswith(".csv") and not Path(place).exists() and (folder / KEPT).exists():
-            try:
-                kept = read_json(folder / KEPT)
-                file = kind.open(place, {str(name): str(text).encode() for name, text in kept.items()})
-            except (ValueError, OSError, AttributeError) as error:
-                raise InputError(f"{folder / KEPT} is damaged ({error}); restore {place}.") from None
-            values[section] = {**given, key: Named(place, file, place, file.digest)}
-    return values

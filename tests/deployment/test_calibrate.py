@@ -9,10 +9,11 @@ import pytest
 from command_line import told
 from in_process import InProcess
 
-from perfeds2.deployment.calibrate import LAPS, calibrate, fit, read_laps
+from perfeds2.deployment.calibrate import calibrate, fit, read_laps
 from perfeds2.deployment.device import do_job
 from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.mqtt.device import travelling
+from perfeds2.deployment.record import LAPS
 from perfeds2.deployment.serve import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply, Request

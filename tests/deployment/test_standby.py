@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -134,6 +135,7 @@ def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost
             goes_on_without(serving)
             third, serving = start(*server, "--standby"), status()["process"]
             wait_for(lambda: b"Standing by" in (tmp_path / "3.log").read_bytes())
+            assert "jaxlib" not in Path(f"/proc/{third.pid}/maps").read_text()  # one that waits takes little memory
             for process in (second.pid, serving):
                 os.kill(process, signal.SIGSTOP)
             goes_on_without(serving)

@@ -22,19 +22,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfeds2.deployment.credentials import LOOPBACK, Credentials, credentials_beside, make_credentials
-from perfeds2.deployment.edge import EDGES
 from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, owner
 from perfeds2.deployment.mqtt.broker import Kind, running_broker
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.processes import Processes
-from perfeds2.deployment.setup import Setup, data_folder
 from perfeds2.deployment.status import ShowStatus, read_status
 from perfeds2.errors import InputError
 from perfeds2.files import retry_while_full, write_text
+from perfeds2.learning.compiled import collect_rarely
 from perfeds2.runs.folder import Folder, alone, claimed
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a server or standby that waits needs no JAX
     from perfeds2.deployment.mqtt.backhaul import CloudLink
+    from perfeds2.deployment.setup import Setup
 
 LOOK_EVERY_S = 0.2
 MOST_DEATHS = 3  # of the server in one round; another attempt would not help
@@ -48,7 +48,7 @@ def already_runs(path: Path) -> str:
 
 
 @contextmanager
-def claim_run(path: Path, setup: Setup) -> Iterator[Folder]:
+def claim_run(path: Path, setup: "Setup") -> Iterator[Folder]:
     """Claim a run's folder for the one process that starts and supervises its federation.
 
     The server is another process and claims the run's folder itself, so this one holds the folder of the logs.
@@ -61,7 +61,7 @@ def claim_run(path: Path, setup: Setup) -> Iterator[Folder]:
 
 
 def run_locally(
-    setup: Setup,
+    setup: "Setup",
     path: Path,
     data_folders: str | None = None,
     show: ShowStatus | None = None,
@@ -84,6 +84,8 @@ def run_locally(
     Raises:
         InputError: The federation runs already, or cannot be run.
     """
+    from perfeds2.deployment.setup import data_folder
+
     path = path.resolve()
     remembered = path / "device-data"
     if data_folders is None and remembered.exists():
@@ -125,7 +127,7 @@ def run_locally(
         return folder
 
 
-def _edge_credentials(cloud: Credentials, edge: Setup) -> Credentials:
+def _edge_credentials(cloud: Credentials, edge: "Setup") -> Credentials:
     """Make the credentials of an edge's federation, with the cloud's authorities, so that one broker serves both."""
     name = f"edge-{edge.own.edge}"
     folder = cloud.folder / name
@@ -137,9 +139,11 @@ def _edge_credentials(cloud: Credentials, edge: Setup) -> Credentials:
 
 
 def _edge_commands(
-    setup: Setup, site: Site, cells: Sequence[Credentials], path: Path, flags: Mapping[str, object]
+    setup: "Setup", site: Site, cells: Sequence[Credentials], path: Path, flags: Mapping[str, object]
 ) -> dict[str, list[str]]:
     """Return the commands of a cloud's edges and their devices, by process name. Each edge has a folder in edges/."""
+    from perfeds2.deployment.edge import EDGES
+
     commands = {}
     for edge, credentials in zip(setup.edges, cells, strict=True):
         number, own = edge.own.edge, replace(site, credentials=credentials)
@@ -311,6 +315,7 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
     from perfeds2.deployment.mqtt.transport import MqttTransport
     from perfeds2.deployment.mqtt.wire import Topics
     from perfeds2.deployment.serve import serve
+    from perfeds2.deployment.setup import Setup
 
     def barred() -> dict[int, str]:
         revoked = site.credentials.devices(revoked=True)
@@ -331,7 +336,7 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
             os._exit(BAD_INPUT)  # without telling devices that the run is over
 
 
-def _backhaul(setup: Setup, folder: Path) -> AbstractContextManager["CloudLink | None"]:
+def _backhaul(setup: "Setup", folder: Path) -> AbstractContextManager["CloudLink | None"]:
     """Return the connection of an edge to the cloud; None for any other server."""
     if setup.own.edge is None:
         return nullcontext()
@@ -356,6 +361,7 @@ def _run_id(folder: Path) -> tuple[str, float]:
 
 
 def main() -> int:
+    collect_rarely()
     folder, address, credentials, *more = sys.argv[1:]
     lease = Lease(Path(more[0]), int(more[1]), more[2] == "1") if len(more) == 3 else None
     try:
