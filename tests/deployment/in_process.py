@@ -5,9 +5,21 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from perfeds2.deployment.transport import Arrays, Changes, Presence, Reply, Request, SignedKey, Troubles
+from perfeds2.learning.metrics import METRICS
 
 Answer = Callable[[Request, Arrays], Reply]  # a device's reply to a request; the transport sets its arrival time
+
+
+def made_up(request: Request, params: Arrays) -> Reply:
+    """Answer as a device does, but without computing, where weights and metrics do not matter."""
+    size = 0.01 * (1 + request.ue + request.version)
+    update = {name: np.full_like(values, size) for name, values in params.items()}
+    train = request.kind == "train"
+    metrics: dict[str, float] = dict.fromkeys(METRICS, 0.5)
+    return Reply(request.ue, request.ticket, request.version, update if train else None, metrics, 0.1 * train)
 
 
 class InProcess:

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 from command_line import perfeds2
-from in_process import InProcess
-from test_federation_by_hand import SETUP, honest
+from in_process import InProcess, made_up
+from test_federation_by_hand import SETUP
 
 from perfeds2.deployment.audit import LogError, verify_log
 from perfeds2.deployment.checkpoint import Checkpoints
@@ -31,7 +31,7 @@ def run(out, dies_at=None):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Folder, "log", log)
         try:
-            serve(SETUP, InProcess(honest, lambda job: 1.0 + job.ue, 4), out)
+            serve(SETUP, InProcess(made_up, lambda job: 1.0 + job.ue, 4), out)
         except Killed:
             assert dies_at is not None
     SETUP.write(out)
@@ -48,7 +48,7 @@ def test_a_round_that_could_not_be_saved_is_not_logged(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "save", save)
         with pytest.raises(Killed):
-            serve(SETUP, InProcess(honest, lambda job: 1.0 + job.ue, 4), tmp_path / "run")
+            serve(SETUP, InProcess(made_up, lambda job: 1.0 + job.ue, 4), tmp_path / "run")
     assert round_lines(tmp_path / "run") == [0, 1, 2]
 
 

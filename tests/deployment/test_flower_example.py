@@ -35,7 +35,8 @@ def main(grid, context):
     run(grid, sys.argv[1], Path(sys.argv[2]))
 
 
-run_simulation(server, client, num_supernodes=4, backend_config={"client_resources": {"num_cpus": 1}})
+one = {"num_cpus": 1}  # and so one process for all clients, which imports and compiles once
+run_simulation(server, client, num_supernodes=4, backend_config={"init_args": one, "client_resources": one})
 """
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from command_line import perfeds2
-from in_process import InProcess
-from test_federation_by_hand import SETUP, honest
+from in_process import InProcess, made_up
+from test_federation_by_hand import SETUP
 
 from perfeds2 import files
 from perfeds2.deployment.audit import verify_log
@@ -47,7 +47,7 @@ class Disk:
 def test_a_server_goes_on_when_there_is_room_again(tmp_path, monkeypatch, capsys):
     out = tmp_path / "run"
     setup = replace(SETUP, own=SETUP.own.model_copy(update={"log": "json"}))
-    disk, net = Disk(monkeypatch, 17), InProcess(honest, lambda job: 1.0 + job.ue, 4)
+    disk, net = Disk(monkeypatch, 17), InProcess(made_up, lambda job: 1.0 + job.ue, 4)
     assert serve(setup, net, out).finished
     monkeypatch.undo()
     setup.write(out)
@@ -78,7 +78,7 @@ def test_the_status_says_so_even_then(tmp_path, monkeypatch):
         if job.version == 2 and not seen:
             monkeypatch.setattr(os, "fsync", full)
             monkeypatch.setattr(files, "time", SimpleNamespace(sleep=wait))
-        return honest(job, params)
+        return made_up(job, params)
 
     serve(SETUP, InProcess(answer, lambda job: 1.0 + job.ue, 4), out)
     assert seen[0]["phase"] == "paused"
@@ -94,7 +94,7 @@ def test_other_errors_are_not_waited_for(tmp_path, monkeypatch):
 
     def answer(job, params):
         monkeypatch.setattr(os, "fsync", broken)
-        return honest(job, params)
+        return made_up(job, params)
 
     with pytest.raises(OSError, match="Input/output"):
         serve(SETUP, InProcess(answer, lambda _: 1.0, 4), tmp_path / "run")

@@ -1,5 +1,6 @@
 """Real devices that are killed in every step of a planned round under masks leave the sum of the others."""
 
+import re
 import sys
 import time
 
@@ -14,7 +15,7 @@ from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.setup import Setup
 
-DIES = {3: "shares", 4: "seeds", 5: "train"}  # by device: the step in which its process kills itself
+DIES = {"0-2": "never", "3": "shares", "4": "seeds", "5": "train"}  # by device: the step in which it kills itself
 SETTINGS = {
     "devices": 6,
     "quorum": 6,
@@ -27,11 +28,13 @@ SETTINGS = {
     "wait-s": 300,
     "evaluate-s": 5,
 }
-KILLED = """
+FORKED = """
 import os, sys
+import perfeds2.deployment.mqtt.many
 from perfeds2.cli import main
 from perfeds2.deployment.masking import MaskedUpdate
-step, upright = sys.argv.pop(1), MaskedUpdate.answer
+from perfeds2.deployment.processes import die_with_parent
+dies, upright, command = eval(sys.argv[1]), MaskedUpdate.answer, sys.argv[2:]
 
 def answer(self, request):
     if request.kind == step:
@@ -39,8 +42,17 @@ def answer(self, request):
     return upright(self, request)
 
 MaskedUpdate.answer = answer
-main()
-"""
+children = {}
+for numbers, step in dies.items():
+    if (child := os.fork()) == 0:
+        die_with_parent()
+        sys.argv = ["perfeds2", *command, "--number", numbers, "--together"]
+        main()
+    children[child] = numbers
+while children:
+    child, status = os.wait()
+    print(children.pop(child), "ended with", os.waitstatus_to_exitcode(status), flush=True)
+"""  # imports once for all devices, before JAX starts
 
 
 @pytest.mark.slow
@@ -55,15 +67,15 @@ def test_devices_killed_in_every_step_count_as_zeros_or_as_themselves(tmp_path):
         setup.write(path)
         site = Site(broker.host, broker.port, credentials)
         processes.start(SERVING, serving_command(site, path, wait_for_all=True))
-        processes.start("devices", [*devices_command(site, "0-2", {}), "--together"])
-        for device, step in DIES.items():
-            words = devices_command(site, str(device), {})[3:]
-            processes.start(f"device {device}", [sys.executable, "-c", KILLED, step, *words])
+        words = devices_command(site, "", {})[3:]
+        del words[words.index("--number") : words.index("--number") + 2]
+        processes.start("devices", [sys.executable, "-c", FORKED, repr(DIES), *words])
         ends_s = time.monotonic() + 300
         while (status := processes.status(SERVING)) is None and time.monotonic() < ends_s:
             time.sleep(0.2)
         assert status == 0, processes.log(SERVING).read_text()
-        assert [processes.status(f"device {device}") for device in DIES] == [-9] * 3
+        said = processes.log("devices").read_text()
+        assert sorted(re.findall(r"^(\d) ended with -9$", said, re.MULTILINE)) == ["3", "4", "5"], said
     events = (path / "events.log").read_text()
     assert "gone: UE 4, 5, whose updates count as zeros" in events
     assert "1 rounds, each merged once" in verify_log(path)

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("paho")
 
 import command_line
-from in_process import InProcess
+from in_process import InProcess, made_up
 from raw_mqtt import wait_for
-from test_federation_by_hand import SETUP, honest
+from test_federation_by_hand import SETUP
 
 from perfeds2.deployment import lease as leases
 from perfeds2.deployment.audit import verify_log
@@ -25,6 +25,13 @@ from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, leased, owner
 from perfeds2.deployment.mqtt.broker import running_broker
 from perfeds2.deployment.serve import serve
 from perfeds2.errors import InputError
+
+QUICK = """
+from perfeds2.cli import main
+from perfeds2.deployment import lease
+lease.RENEW_S, lease.EXPIRE_S = 0.5, 5.0
+main()
+"""
 
 
 def another_host(monkeypatch):
@@ -86,7 +93,7 @@ def test_a_server_that_was_stopped_writes_nothing_once_another_has_taken_over(tm
         if job.version == 3 and not new.file.exists():
             new.file.touch()
             before.update({path: path.read_bytes() for path in out.rglob("*") if path.is_file()})
-        return honest(job, params)
+        return made_up(job, params)
 
     first, second = (InProcess(answer, lambda job: 1.0 + job.ue, 4) for _ in range(2))
     with pytest.raises(LeaseLostError):
@@ -106,7 +113,7 @@ def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost
 
     def start(*words):
         with (tmp_path / f"{len(running)}.log").open("wb") as log:
-            command = [sys.executable, "-m", "perfeds2", "federate", *words]
+            command = [sys.executable, "-c", QUICK, "federate", *words]
             running.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
         return running[-1]
 
@@ -127,7 +134,7 @@ def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost
             wait_for(lambda: owner(tmp_path / "state") not in ("", FREE))
             second = start(*server, "--standby")
             start("device", "--number", "0-2", "--together", "--server", where)
-            settings = ("--devices", "3", "--quorum", "2", "--rounds", "9999", "--slow", "0=0.1,1=0.1,2=0.1")
+            settings = ("--devices", "3", "--quorum", "2", "--rounds", "9999", "--slow", "0=0.3,1=0.3,2=0.3")
             assert command_line.perfeds2("federate", "submit", "run", "--state", "state", *settings)[0] == 0
             wait_for(lambda: status()["round"] > 3)
             serving = status()["process"]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from in_process import InProcess
-from test_federation_by_hand import SETUP, federation, honest, ones, play
+from in_process import InProcess, made_up
+from test_federation_by_hand import SETUP, federation, ones, play
 
 from perfeds2.deployment import serve as serving
 from perfeds2.deployment.checkpoint import Checkpoints
@@ -242,14 +242,14 @@ def test_a_federation_that_stops_keeps_what_was_merged_and_goes_on_when_resumed(
             return super().dispatch(request, params)
 
     with pytest.raises(InputError, match="still only 1 of 4 devices"):
-        serve(setup, Leaving(honest, lambda job: 1.0 + job.ue, 4), out)
+        serve(setup, Leaving(made_up, lambda job: 1.0 + job.ue, 4), out)
     status = read_status(out)
     assert status is not None
     assert (status.phase, status.round) == (STOPPED, 3)
     assert "still only 1 of 4" in (status.warning or "")
     assert "stopped: after 5 s" in (out / "events.log").read_text()
-    assert serve(setup, InProcess(honest, lambda job: 1.0 + job.ue, 4), out).finished
-    silent = InProcess(honest, lambda _: 1.0, 0)
+    assert serve(setup, InProcess(made_up, lambda job: 1.0 + job.ue, 4), out).finished
+    silent = InProcess(made_up, lambda _: 1.0, 0)
     with pytest.raises(InputError, match="0 of 4 devices came within"):
         serve(setup, silent, tmp_path / "silent")
 
@@ -259,7 +259,7 @@ def test_a_server_killed_in_round_0_uses_no_ticket_again(tmp_path):
         def poll(self, wait_s):  # noqa: ARG002 (the interface)
             raise KeyboardInterrupt
 
-    out, first, second = tmp_path / "run", Dying(honest, lambda _: 1.0, 4), InProcess(honest, lambda _: 1.0, 4)
+    out, first, second = tmp_path / "run", Dying(made_up, lambda _: 1.0, 4), InProcess(made_up, lambda _: 1.0, 4)
     with pytest.raises(KeyboardInterrupt):
         serve(SETUP, first, out)
     assert serve(SETUP, second, out).finished
@@ -279,7 +279,7 @@ def test_a_second_server_or_starter_touches_nothing(tmp_path, monkeypatch):
             claim_run(out, SETUP).__enter__()
         with alone(out):  # its server
             with pytest.raises(InputError, match="another process is writing"):
-                serve(SETUP, InProcess(honest, lambda _: 1.0, 4), out)
+                serve(SETUP, InProcess(made_up, lambda _: 1.0, 4), out)
             with pytest.raises(InputError, match="a federation runs there"):
                 claim_run(out, SETUP).__enter__()
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
