@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import types
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from matplotlib import pyplot
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 SHOWN = {  # what must be among the lines
-    "collapse": [r"<Timeline: 10 UEs, 265 rounds of 3", r"before the step: [0-6]?\d%, after it: (9\d|8\d|100)%"],
+    "collapse": [r"<Timeline: 10 UEs, 199 rounds of 3", r"before the step: [0-6]?\d%, after it: (9\d|8\d|100)%"],
     "first_hour": [
         r"<Cell: 10 UEs, .* seed 0>",
         r"34 rounds of 10 in 9.863 s",
@@ -30,10 +31,11 @@ SHOWN = {  # what must be among the lines
     ],
     "planning": [
         r"old meter",
-        r"<Plan: digits, 8 UEs, 85 % after .* on fresh seeds",
+        r"<Plan: digits, 8 UEs, 80 % after .* on fresh seeds",
         r"<Comparison: .* PerFedS2 ends highest",
     ],
 }
+TRAIN_MUCH = ("first_hour", "own_scheduler", "planning")  # so much that optimising what they compile is worth it
 
 
 def test_every_notebook_is_named_where_one_looks():
@@ -77,7 +79,8 @@ def test_binder_installs_this_repository_with_a_supported_python():
 def test_a_notebook_runs_and_shows_what_it_says(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))  # a kernel's has no file
-    with compiled_as_users_do(), pyplot.rc_context({"backend": "agg"}):
+    compiled = compiled_as_users_do() if path.stem in TRAIN_MUCH else nullcontext()
+    with compiled, pyplot.rc_context({"backend": "agg"}):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["cell_type"] == "code":
                 run_cell("".join(cell["source"]), cell["id"])
