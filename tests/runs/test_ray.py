@@ -1,5 +1,6 @@
 """Does a sweep on a Ray cluster give the same bytes as processes, even if a node dies?"""
 
+import json
 import os
 import re
 import shutil
@@ -14,35 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-import command_line
 import pytest
 
 from perfeds2.errors import InputError
+from perfeds2.runs.pool import HERE, Workers
 from perfeds2.runs.workers import Ray
+from perfeds2.spec.resolve import nested
+from perfeds2.studies.execution import Execution
+from perfeds2.studies.grid import make_grid
+from perfeds2.studies.sweep import run_sweep
 
 CLUSTER = Path(__file__).parents[1] / "ray_cluster.py"
 TABLES = ("sweep.csv", "sweep_summary.csv")
-GRID = (
-    *(
-        "--ues",
-        "4",
-        "--labels-per-ue",
-        "10",
-        "--batch",
-        "4",
-        "--horizon-s",
-        "0.3",
-        "--eval-every-s",
-        "0.1",
-        "--algorithms",
-        "FedAvgS2",
-    ),
-    *("--grid", "quorum=1,2", "--grid", "seed=0..2"),
-)
+BASE = {"ues": 4, "labels_per_ue": 10, "batch": 4, "horizon_s": 0.3, "eval_every_s": 0.1, "algorithms": ["FedAvgS2"]}
+GRID = {"quorum": [1, 2], "seed": [0, 1, 2]}
 ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Linux, too, then keeps to 127.0.0.1
 ENVIRONMENT = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "JAX_PLATFORMS": "cpu"}
-TELL_FAILURES = """
-from perfeds2.cli import main
+SWEEPS = """
+import json, sys
+from pathlib import Path
+from perfeds2 import sweep
 from perfeds2.runs.progress import Reporter
 
 def failed(reporter, worker, error, *, again, known=Reporter.failed):
@@ -50,7 +42,11 @@ def failed(reporter, worker, error, *, again, known=Reporter.failed):
     known(reporter, worker, error, again=again)
 
 Reporter.failed = failed
-main()
+base, grid = json.loads(sys.argv[1])
+for line in sys.stdin:
+    on, workers, out = json.loads(line)
+    sweep(base, grid, out=Path(out), on=on, workers=workers)
+    print("DONE", flush=True)
 """
 SLOW_HEAD = """Initialization failure from server:
 Traceback (most recent call last):
@@ -60,16 +56,36 @@ RuntimeError: Proxy failed to Connect to backend! Check `ray_client_server.err` 
 """
 
 
-def start_sweep(out: Path, on: str, workers: int, *command: str) -> "subprocess.Popen[str]":
-    command = (sys.executable, *command, "sweep", *GRID, "--on", on, "--workers", str(workers), "--out", str(out))
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+@dataclass(frozen=True)
+class Sweeps:
+    """A process that sweeps where it is told to. What Ray says is on its standard error."""
+
+    process: "subprocess.Popen[str]"
+
+    def begin(self, on: str, workers: int, out: Path) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([on, workers, str(out)]) + "\n")
+        self.process.stdin.flush()
+
+    def finish(self) -> str:
+        """Return what it said until it was done."""
+        assert self.process.stdout is not None
+        said = list[str]()
+        for line in self.process.stdout:
+            if line == "DONE\n":
+                return "".join(said)
+            said.append(line)
+        raise AssertionError("".join(said))
 
 
-def finish(sweep: "subprocess.Popen[str]", out: Path, must_say: str = "") -> list[bytes]:
-    said, _ = sweep.communicate(timeout=300)
-    assert sweep.returncode == 0, said
-    assert re.search(must_say, said)
-    return tables(out)
+@pytest.fixture(scope="module")
+def sweeps() -> Iterator[Sweeps]:
+    pytest.importorskip("ray", reason="needs the extra [ray]")
+    command = [sys.executable, "-c", SWEEPS, json.dumps([BASE, GRID])]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=ENVIRONMENT) as process:
+        yield Sweeps(process)
+        process.kill()
 
 
 def tables(out: Path) -> list[bytes]:
@@ -78,10 +94,9 @@ def tables(out: Path) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """What one process leaves; test_jobs.py compares it with several."""
+    """What this process leaves; test_jobs.py compares it with several."""
     out = tmp_path_factory.mktemp("here") / "out"
-    status, said = command_line.perfeds2("sweep", *GRID, "--workers", "1", "--out", out)
-    assert status == 0, said
+    run_sweep(make_grid(nested(BASE), GRID), out, Execution(Workers(on=HERE)))
     return tables(out)
 
 
@@ -125,22 +140,23 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-def test_ray_on_this_machine_gives_the_same_bytes(expected, tmp_path):
-    pytest.importorskip("ray", reason="needs the extra [ray]")
-    assert finish(start_sweep(tmp_path / "out", "ray", 1, "-m", "perfeds2"), tmp_path / "out") == expected
+def test_ray_on_this_machine_gives_the_same_bytes(expected, sweeps, tmp_path):
+    sweeps.begin("ray", 1, tmp_path / "out")
+    assert sweeps.finish() == ""
+    assert tables(tmp_path / "out") == expected
 
 
 @pytest.mark.slow
-def test_a_cluster_of_two_nodes_gives_the_same_bytes_also_if_one_is_killed_half_way(expected, cluster, tmp_path):
+def test_a_cluster_of_two_nodes_gives_the_same_bytes_also_if_one_is_killed_half_way(
+    expected, sweeps, cluster, tmp_path
+):
     out = tmp_path / "out"
-    sweep = start_sweep(out, cluster.address, 2, "-c", TELL_FAILURES)
-    try:
-        while not list(out.glob("trainings/*")) and sweep.poll() is None:
-            time.sleep(0.01)
-        cluster.kill_second_node()
-        assert finish(sweep, out, r"FAILED .*: \w+(Died|Crashed)Error") == expected
-    finally:
-        sweep.kill()
+    sweeps.begin(cluster.address, 2, out)
+    while not list(out.glob("trainings/*")) and sweeps.process.poll() is None:
+        time.sleep(0.01)
+    cluster.kill_second_node()
+    assert re.search(r"FAILED .*: \w+(Died|Crashed)Error", sweeps.finish())
+    assert tables(out) == expected
 
 
 # ---- what Ray says
