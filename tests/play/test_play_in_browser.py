@@ -267,7 +267,7 @@ def test_a_canned_page_opens_offline_and_moves(browser, talk):
     assert run(browser, "answer.cells[1].numbers.rounds") > before
     browser.find_element(By.ID, "train").click()
     until(browser, "rows.length === 30")
-    assert "Everything moves with perfeds2 play" in browser.find_element(By.CSS_SELECTOR, ".stays").text
+    assert "in this file these are fixed" in browser.find_element(By.CSS_SELECTOR, ".stays").text
     assert browser.get_log("browser") == []
 
 
