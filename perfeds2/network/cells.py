@@ -94,6 +94,12 @@ class Cells:
         """n, the number of UEs of all cells."""
         return 1 + max(int(own.max()) for own in self.ues)
 
+    @property
+    def sizes(self) -> Int[np.ndarray, " E"]:
+        """UEs per cell; all UEs if they move."""
+        here = [None if self._attached else cell.here(0.0) for cell in self.cells]
+        return np.array([own.size if at is None else at.sum() for own, at in zip(self.ues, here, strict=True)])
+
     def places(self, time_s: float = 0.0) -> tuple[PerUe, PerUe, Int[np.ndarray, " n"]]:
         """Return where every UE is at a time, in metres, and its cell."""
         x_m, y_m, cell_of = np.empty(self.population), np.empty(self.population), np.empty(self.population, np.int64)

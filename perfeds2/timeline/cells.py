@@ -106,6 +106,7 @@ def simulate_cells(
         handed=_handed(merges),
         backhaul_bits=model_bits,
         followed_bits=edges.followed_bits,
+        sizes=cells.sizes,
     )
     return timeline if rounds is None else timeline.prefix(min(rounds, timeline.rounds))
 

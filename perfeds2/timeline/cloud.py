@@ -96,6 +96,7 @@ def joined(
     handed: Bool[np.ndarray, "C E"],
     backhaul_bits: float = 0.0,
     followed_bits: Sequence[Sequence[float]] = (),
+    sizes: Int[np.ndarray, " E"] | None = None,
 ) -> "Timeline":
     """Join the timelines of all edges, with UEs and rounds of their own, into one.
 
@@ -110,6 +111,7 @@ def joined(
         handed: Edges that got its model.
         backhaul_bits: Bits of one transfer of a model.
         followed_bits: For each round of each edge, bits of the uploads that came over the backhaul; empty: none.
+        sizes: UEs per edge; None: as many as have numbers.
 
     Returns:
         The timeline of all UEs.
@@ -153,7 +155,7 @@ def joined(
         busy = part["open_version"] != IDLE
         for name, values in open_.items():
             values[own[busy]] = part[name][busy]
-    sizes = np.array([each.size for each in ues])
+    sizes = np.array([each.size for each in ues]) if sizes is None else sizes
     before = np.flatnonzero(is_cloud) - clouds
     bits = np.array(float(backhaul_bits)), np.concatenate([*followed_bits, np.zeros(rounds)])[order]
     cloud = Cloud(cell[order], sizes, before, cells, staleness, arrival_s, time_s, handed, *bits)

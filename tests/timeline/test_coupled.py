@@ -107,6 +107,7 @@ def test_cells_on_different_bands_do_not_hear_each_other():
         np.testing.assert_array_equal(both[0].ues, both[1].ues)
     assert both[0].cloud is not None
     assert both[0].cloud.rows.size > 2
+    assert both[0].cloud.sizes.tolist() == [4, 4, 4]
 
 
 @pytest.mark.parametrize("radio", [None, UMI, CONTROLLED], ids=["paper", "umi", "controlled"])
