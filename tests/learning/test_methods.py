@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from in_numpy import evaluate_in_numpy
-from twins import TWINS, World, ditto, fedasync, fedavg, fedprox, hinge
+from twins import TWINS, World, ditto, fedprox, hinge
 from twins_baselines import TWINS_OF_BASELINES
 from twins_tiers import TWINS_OF_ROUNDS
 
@@ -101,10 +101,18 @@ def test_staleness_has_three_rules():
     assert_close(FedBuff("constant").weights(tau), np.ones(4))
 
 
-@pytest.mark.slow
+def arrived(staleness):
+    """Two uploads, and the models that their UEs were handed."""
+    uploads, handed = (
+        {"w": np.array(rows, np.float32)} for rows in ([[3.0, 4.0], [1.0, -2.0]], [[1.0, 2.0], [3.0, 4.0]])
+    )
+    return Arrived(uploads, handed, None, np.array(staleness), np.arange(2), np.float32(0.1), 1)
+
+
 def test_fedbuff_that_trusts_all_alike_is_fedavg():
-    assert LINE.staleness.max() > 1
-    assert_close(flat(final(replace(FEDAVG, merge=FedBuff("constant"))).params), fedavg(WORLD)[0])
+    """Both are the mean (2, 1) of the uploads, however stale."""
+    new, _ = module.merge_now(FedBuff("constant"), {"w": np.ones(2, np.float32)}, arrived([0, 5]), None)
+    assert_close(new["w"], [0.8, 0.9])
 
 
 def test_the_discounts_by_hand():
@@ -114,10 +122,14 @@ def test_the_discounts_by_hand():
     assert_close(discounted("constant", tau), np.ones(4))
 
 
-@pytest.mark.slow
 def test_fedasync_with_the_hinge():
-    learner = Learner(FedProx(0.1), batch=8, local_steps=3, merge=FedAsync("hinge", discount_b=1.0))
-    assert_close(flat(final(learner).params), fedasync(WORLD, s=lambda tau: hinge(tau, b=1.0))[0])
+    """Of τ = 1, all of α = 0.6; of τ = 4, a 31st of it."""
+    mine, w = [np.array([0.7, 1.6]), np.array([2.9, 4.2])], np.ones(2)
+    for tau, model in zip((1, 4), mine, strict=True):
+        alpha = 0.6 * hinge(tau, b=1.0)
+        w = (1 - alpha) * w + alpha * model
+    merge = FedAsync("hinge", discount_b=1.0)
+    assert_close(module.merge_now(merge, {"w": np.ones(2, np.float32)}, arrived([0, 3]), None)[0]["w"], w)
 
 
 def test_methods_that_differ_only_in_their_class_are_not_taken_for_each_other():
@@ -196,8 +208,8 @@ def test_asyncfeded_takes_a_fresh_upload_whole_and_one_that_moved_nothing_moves_
         ([[1.0, 16.0]], moved, [1 - 3 / 4, 0.0]),  # γ = 15/5
         ([[1.0, 1.0]], nothing, [1.0, 1.0]),
     ):
-        arrived = Arrived(uploads, {"w": jnp.array(handed)}, None, tau, tau, 1.0, 1)
-        assert_close(AsyncFedED()(w, arrived, None)[0]["w"], expected)
+        came = Arrived(uploads, {"w": jnp.array(handed)}, None, tau, tau, 1.0, 1)
+        assert_close(AsyncFedED()(w, came, None)[0]["w"], expected)
 
 
 # ---- memory

@@ -188,7 +188,8 @@ def test_noise_is_as_long_as_the_other_attacks_and_has_no_direction(honest):
 @pytest.mark.parametrize("name", ["sign-flip", "scale", "noise", "proportional"])
 @pytest.mark.slow
 def test_with_a_norm_bound_an_attack_is_exactly_as_long(name):
-    assert np.linalg.norm(upload(BAD, attack(name), clip=0.25)) == pytest.approx(0.25, rel=1e-4)
+    for most in (0.25, 1e3):  # shorter and longer than without a bound
+        assert np.linalg.norm(upload(BAD, attack(name), clip=most)) == pytest.approx(most, rel=1e-4)
 
 
 def test_flipping_labels_trains_on_the_mirrored_labels(honest):

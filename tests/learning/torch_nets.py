@@ -47,28 +47,19 @@ class Normed(nn.Module):
 
 
 class Letters(nn.Module):
+    """An LSTM from zero, and a GRU both ways from a state that is trained."""
+
     def __init__(self):
         super().__init__()
         self.letters = nn.Embedding(20, 4)
-        self.recurrent = nn.LSTM(4, 6, num_layers=2, batch_first=True)
+        self.recurrent = nn.LSTM(4, 4, batch_first=True)
+        self.both_ways = nn.GRU(4, 3, batch_first=True, bidirectional=True)
+        self.start = nn.Parameter(torch.randn(2, 1, 3))
         self.out = nn.Linear(6, 4)
 
     def forward(self, x):
-        return self.out(self.recurrent(self.letters(x.long()))[0][:, -1])
-
-
-class Gru(Letters):
-    """Both ways, from a state that is trained."""
-
-    def __init__(self):
-        super().__init__()
-        self.recurrent = nn.GRU(4, 3, batch_first=True, bidirectional=True)
-        self.start = nn.Parameter(torch.randn(2, 1, 3))
-
-    def forward(self, x):
-        return self.out(
-            self.recurrent(self.letters(x.long()), self.start.expand(-1, x.shape[0], -1).contiguous())[0][:, -1]
-        )
+        said = self.recurrent(self.letters(x.long()))[0]
+        return self.out(self.both_ways(said, self.start.expand(-1, x.shape[0], -1).contiguous())[0][:, -1])
 
 
 class Transformer(nn.Module):
@@ -179,6 +170,17 @@ class Shapes(nn.Module):
         return torch.cat([each.flatten(1) for each in some], dim=1)
 
 
+class Numbers(nn.Module):
+    """All of them in one network: to export and to compile three takes longer."""
+
+    def __init__(self):
+        super().__init__()
+        self.curves, self.over_axes, self.shapes = Curves(), OverAxes(), Shapes()
+
+    def forward(self, x):
+        return torch.cat([self.curves(x[:, :2]), self.over_axes(x), self.shapes(x)], dim=1)
+
+
 class Images(nn.Module):
     """What is done to images, of 2 × 8 × 8."""
 
@@ -207,7 +209,7 @@ class Images(nn.Module):
 
 
 class Sequences(nn.Module):
-    """What is done to sequences, besides ``Letters``, ``Gru`` and ``Transformer``: recurrences, attention, tied weights."""
+    """What is done to sequences, besides ``Letters`` and ``Transformer``: recurrences, attention, tied weights."""
 
     def __init__(self):
         super().__init__()
@@ -215,8 +217,8 @@ class Sequences(nn.Module):
         self.tied = nn.Linear(4, 20, bias=False)
         self.tied.weight = self.letters.weight
         self.unbiased, self.plain = nn.LSTM(4, 3, bias=False, batch_first=True), nn.RNN(4, 3, batch_first=True)
-        self.started = nn.LSTM(4, 3, batch_first=True)
-        self.start = nn.Parameter(torch.randn(2, 1, 1, 3))
+        self.started = nn.LSTM(4, 3, num_layers=2, batch_first=True)
+        self.start = nn.Parameter(torch.randn(2, 2, 1, 3))
 
     def forward(self, x):
         x = x.long()
