@@ -98,7 +98,7 @@ def activity_chart(
             items.append(Bars(state, ues, starts, ends - starts, colour, hover=hover))
     for (ues, times), name, look in (
         (merged, "merged", LineStyle("", (), "D")),
-        (lost, "thrown away", LineStyle(LOST_COLOUR, (), "x")),
+        (lost, "discarded", LineStyle(LOST_COLOUR, (), "x")),
     ):
         if len(ues):
             hover = [f"UE {ue}: {name}, {time:,.2f} s" for ue, time in zip(ues, times, strict=True)]

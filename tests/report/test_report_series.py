@@ -151,7 +151,7 @@ def test_a_merge_at_the_edge_of_the_window_is_marked():
 
 def test_a_restarted_job_is_marked_as_thrown_away():
     timeline = simulate(Cell.draw(6, 3), Protocol(1, 1), payload_bits=1e6, samples=4000.0, rounds=30)
-    assert marks(timeline.activity_chart(timeline.end_s, 6))["thrown away"] == timeline.lost > 0
+    assert marks(timeline.activity_chart(timeline.end_s, 6))["discarded"] == timeline.lost > 0
 
 
 def test_the_activity_opens_with_the_winner(compared):

@@ -524,7 +524,7 @@ def test_with_many_cells_the_rounds_of_edges_the_cloud_and_the_reuse_are_searche
 
 
 def test_the_clouds_staleness_bound_limits_its_quorum():
-    """Of 4 edges, a quorum of 2 with S = 0 could leave one behind for ever."""
+    """Of 4 edges, a quorum of 2 with S = 0 could leave one behind forever."""
     assert of_cells(cloud_staleness=0).axes["cloud_quorum"] == (4,)
 
 
