@@ -93,6 +93,6 @@ def write_figures(
                 path = out / f"{name}.{kind}"
                 with write_atomically(path) as file:
                     figure.savefig(file, format=kind, metadata=metadata)
-                figure.set_layout_engine("none")  # the next format has the same layout
+                figure.set_layout_engine(None)  # the next format has the same layout
                 written.append(path)
     return written

@@ -123,7 +123,7 @@ def metrics(path):
 def test_a_canned_page_is_one_small_file_with_its_training(tmp_path, monkeypatch):
     train_in_numpy(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
-    status, shown, said = told("play", "--export", "talk.html", "--ues", "12", "--quorum", "4")
+    status, shown, said = told("play", "--export", "talk.html", "--ues", "12", "--quorum", "4", "--horizon-s", "0.2")
     assert status == 0, said
     assert "Page: talk.html" in shown
     page = (tmp_path / "talk.html").read_text(encoding="utf-8")

@@ -64,7 +64,8 @@ def test_legal_extremes_run_to_the_report(tmp_path, monkeypatch, extreme):
 
 
 @pytest.mark.slow
-def test_a_horizon_shorter_than_the_first_round_is_a_run_of_no_rounds(tmp_path):
+def test_a_horizon_shorter_than_the_first_round_is_a_run_of_no_rounds(tmp_path, monkeypatch):
+    train_in_numpy(monkeypatch.setattr, traced=True)
     flags = "run --task synthetic --ues 3 --quorum 2 --horizon-s 1e-6 --batch 4 --algorithms FedAvgS2 --quiet --out"
     assert told(*flags.split(), tmp_path / "out") == (0, "", "")
     _, rows = read_results(tmp_path / "out")
@@ -72,7 +73,8 @@ def test_a_horizon_shorter_than_the_first_round_is_a_run_of_no_rounds(tmp_path):
 
 
 @pytest.mark.slow
-def test_data_of_one_class_and_one_sample_a_ue_are_enough(tmp_path):
+def test_data_of_one_class_and_one_sample_a_ue_are_enough(tmp_path, monkeypatch):
+    train_in_numpy(monkeypatch.setattr, traced=True)
     folder = write_mnist(tmp_path / "mnist" / "mnist", each=1, classes=1)
     assert sorted(path.name for path in folder.iterdir())[0] == "t10k-images-idx3-ubyte.gz"
     flags = "run --task mnist --labels-per-ue 1 --ues 1 --rounds 2 --batch 4 --algorithms FedAvgS2 --quiet --data-dir"

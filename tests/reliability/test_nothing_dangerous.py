@@ -6,10 +6,13 @@ import io
 import re
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from killable_commands import Commands
+from command_line import told, train_here
+from in_numpy import train_in_numpy
+from killable_commands import shorter
 from plotly.offline import get_plotlyjs
 from tiny_data import write_mnist
 
@@ -17,6 +20,7 @@ import perfeds2
 from perfeds2.learning.datasets import sources
 from perfeds2.learning.datasets.cifar100 import read_cifar100_archive
 from perfeds2.learning.files.formats import DataBroken, read_text
+from perfeds2.paper.figures import FIGURES
 
 PACKAGE = Path(perfeds2.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -130,36 +134,49 @@ def test_archives_cannot_write_anywhere(tmp_path):
     ]
 
 
+@pytest.fixture
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where commands of this process run; what they train does not matter here."""
+    monkeypatch.chdir(tmp_path)
+    train_here(monkeypatch)
+    train_in_numpy(monkeypatch.setattr)
+    return tmp_path
+
+
 def without_plotly(path: Path) -> str:
     page = path.read_text(encoding="utf-8")
     assert get_plotlyjs() in page
     return page.replace(get_plotlyjs(), "")
 
 
-def test_no_word_of_the_user_becomes_markup_in_a_runs_report(commands: Commands, tmp_path):
+def test_no_word_of_the_user_becomes_markup_in_a_runs_report(in_a_folder: Path):
     flags = "run --task synthetic --ues 3 --quorum 2 --rounds 2 --batch 4 --algorithms FedAvgS2 --quiet"
     evil = EVIL.replace("/", "∕")  # a name of a folder has no slash
-    ended = commands(*flags.split(), "--data-dir", EVIL, "--out", evil, cwd=tmp_path)
-    assert ended.status == 0, ended.err
-    page = without_plotly(tmp_path / evil / "report.html")
+    status, _, err = told(*flags.split(), "--data-dir", EVIL, "--out", evil)
+    assert status == 0, err
+    page = without_plotly(in_a_folder / evil / "report.html")
     assert "alert(1)" in page  # the spec is shown
     assert "<script>alert" not in page
 
 
-def test_no_word_of_the_user_becomes_markup_in_a_reproduction(commands: Commands, tmp_path):
-    write_mnist(tmp_path / "mnist" / "mnist")
+def test_no_word_of_the_user_becomes_markup_in_a_reproduction(in_a_folder: Path, monkeypatch):
+    write_mnist(in_a_folder / "mnist" / "mnist")
     evil = EVIL.replace("/", "∕")
     flags = "reproduce exp_4 --task mnist --seeds 1 --data-dir mnist --quiet --out"
-    setting = {"horizon_s": {"mnist": 1.0}, "most_lines": 1}
-    ended = commands(*flags.split(), evil, cwd=tmp_path, setting=setting)
-    assert ended.status == 0, ended.err
-    assert "alert(1)" in without_plotly(tmp_path / evil / "reproduction.html")
-    table = tmp_path / evil / "exp_4.csv"
+    panels = [
+        replace(panel, lines=panel.lines[:1], settings=shorter(panel, {"mnist": 1.0}))
+        for panel in FIGURES["exp_4"].panels
+    ]
+    monkeypatch.setitem(FIGURES, "exp_4", replace(FIGURES["exp_4"], panels=tuple(panels)))
+    status, _, err = told(*flags.split(), evil)
+    assert status == 0, err
+    assert "alert(1)" in without_plotly(in_a_folder / evil / "reproduction.html")
+    table = in_a_folder / evil / "exp_4.csv"
     rows = list(csv.DictReader(table.read_text().splitlines()))
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows([row | {"panel": EVIL, "line": EVIL, "algorithm": EVIL, "task": EVIL} for row in rows])
-    again = commands(*flags.split(), evil, cwd=tmp_path, setting=setting)
-    assert again.status in (0, 2), again.err
-    assert "<script>alert" not in without_plotly(tmp_path / evil / "reproduction.html")
+    status, _, err = told(*flags.split(), evil)
+    assert status in (0, 2), err
+    assert "<script>alert" not in without_plotly(in_a_folder / evil / "reproduction.html")
