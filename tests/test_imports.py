@@ -30,17 +30,18 @@ BY_NAME = {"public.py", "spec/names.py"}  # the package's lazy names, and users'
 
 
 @cache
-def modules() -> dict[str, ast.Module]:
-    """Every module of the package, parsed."""
+def modules() -> dict[str, list[ast.AST]]:
+    """All nodes of every module of the package, parsed once."""
     return {
-        str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))
+        str(path.relative_to(PACKAGE)): list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        for path in sorted(PACKAGE.rglob("*.py"))
     }
 
 
-def imports(module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+def imports(module: str, nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
     """Where an import is, and the module it asks for: at the top, inside a function or for the type checker only."""
     package = ["perfeds2", *Path(module).parent.parts]
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -65,9 +66,9 @@ def test_every_part_has_its_level():
 def test_imports_point_one_way(name):
     back = [
         (where, imported)
-        for module, tree in modules().items()
+        for module, nodes in modules().items()
         if part(module) == name
-        for where, imported in imports(module, tree)
+        for where, imported in imports(module, nodes)
         if imported.startswith("perfeds2.") and imported != "perfeds2.__version__"
         if LEVEL.get(imported.split(".")[1], len(LEVELS)) > LEVEL[name]  # the root's names count as above all
     ]
@@ -76,7 +77,8 @@ def test_imports_point_one_way(name):
 
 def test_no_file_imports_itself_through_others():
     """Late imports count too: one that hides a circle is a circle. Imports for the type checker do not."""
-    graph = {dotted(module): files_imported(module, tree) for module, tree in modules().items()}
+    files = {dotted(module) for module in modules()}
+    graph = {dotted(module): files_imported(nodes) & files - {dotted(module)} for module, nodes in modules().items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -84,9 +86,7 @@ def test_no_file_imports_itself_through_others():
 
 
 def test_a_public_class_name_stands_for_one_thing():
-    names = Counter(
-        node.name for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
-    )
+    names = Counter(node.name for nodes in modules().values() for node in nodes if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1 and not name.startswith("_")] == []
 
 
@@ -95,22 +95,21 @@ def dotted(module: str) -> str:
     return ".".join(["perfeds2", *Path(module).with_suffix("").parts]).removesuffix(".__init__")
 
 
-def files_imported(module: str, tree: ast.Module) -> set[str]:
-    """Files of the package that a file imports when it runs, at the top or in a function."""
-    files = {dotted(each) for each in modules()}
+def files_imported(nodes: list[ast.AST]) -> set[str]:
+    """What a file imports when it runs, at the top or in a function: modules, and names in them."""
     for_types = {
         id(child)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
         for child in ast.walk(node)
     }
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and id(node) not in for_types:
             found.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
         elif isinstance(node, ast.Import) and id(node) not in for_types:
             found.update(alias.name for alias in node.names)
-    return (found & files) - {dotted(module)}
+    return found
 
 
 @pytest.mark.parametrize(
@@ -125,9 +124,9 @@ def files_imported(module: str, tree: ast.Module) -> set[str]:
 def test_what_a_folder_never_imports(folder, besides, forbidden):
     found = [
         (where, imported)
-        for module, tree in modules().items()
+        for module, nodes in modules().items()
         if part(module) == folder and not module.startswith(besides or "-")
-        for where, imported in imports(module, tree)
+        for where, imported in imports(module, nodes)
         if any(f"{imported}.".startswith(f"{name}.") for name in forbidden)
     ]
     assert found == []
@@ -136,11 +135,11 @@ def test_what_a_folder_never_imports(folder, besides, forbidden):
 def test_nothing_is_looked_up_by_a_name_in_a_text():
     """A name has a table beside what it names. Only a record's own fields are read by ``getattr``."""
     found = []
-    for module, tree in modules().items():
+    for module, nodes in modules().items():
         if module in BY_NAME:
             continue
-        ours = names_of_fields(tree)
-        for node in ast.walk(tree):
+        ours = names_of_fields(nodes)
+        for node in nodes:
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func)
@@ -155,10 +154,10 @@ def test_no_file_is_longer_than_five_hundred_lines():
     assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
 
 
-def names_of_fields(tree: ast.Module) -> set[str]:
+def names_of_fields(nodes: list[ast.AST]) -> set[str]:
     """Variables that run over a record's fields, or over names written out on the spot."""
     named = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.For | ast.comprehension):
             over = ast.unparse(node.iter)
             target = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target

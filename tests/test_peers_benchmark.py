@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -29,9 +29,11 @@ def said(speed: float) -> dict:
     return {"rounds_per_s": speed, "cpu_rounds_per_s": 2 * speed, "final_loss": 2.1, "version": "x 1", "shim": ""}
 
 
-def test_our_own_script_learns_and_says_how_fast(peers: ModuleType) -> None:
-    command = [sys.executable, str(PEERS / "on_perfeds2.py"), "--rounds", "5"]
-    line = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def test_our_own_script_learns_and_says_how_fast(peers: ModuleType, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["on_perfeds2.py", "--rounds", "5"])
+    monkeypatch.syspath_prepend(PEERS)  # as Python does for a script
+    runpy.run_path(str(PEERS / "on_perfeds2.py"), run_name="__main__")
+    line = json.loads(capsys.readouterr().out)
     assert line["rounds"] == 5
     assert line["rounds_per_s"] > 0
     assert line["final_loss"] < peers.LEARNED

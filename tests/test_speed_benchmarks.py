@@ -1,16 +1,19 @@
 """Does the benchmark measure what it says, against rivals that do the same work?"""
 
+import contextlib
+import gc
+import io
 import json
 import math
 import os
-import subprocess
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from command_line import train_here
 
 from benchmarks import __main__ as module
 from benchmarks.__main__ import main, measure, print_results, scripts, to_json
@@ -38,7 +41,6 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, PerFed
 from perfeds2.learning.replay import Learner, replay
-from perfeds2.runs.pool import HERE
 
 pytestmark = pytest.mark.slow
 
@@ -62,12 +64,19 @@ def assert_measured(results: list[Measurement], names: set[str]) -> None:
     assert json.loads(to_json(results))["results"][0]["name"] == results[0].name
 
 
-def start_once(monkeypatch: pytest.MonkeyPatch, where: object) -> None:
-    """Start one process for all turns and numbers of threads of a benchmark, and count its answer each time."""
-    answers: list[subprocess.CompletedProcess[str]] = []
+def start_here(monkeypatch: pytest.MonkeyPatch, where: object) -> None:
+    """Run the code of a benchmark's fresh processes here, once, and count its answer each time."""
+    answers: list[SimpleNamespace] = []
 
-    def run(command: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:
-        answers[:] = answers or [subprocess.run(command, **settings)]
+    def run(command: list[str], env: Mapping[str, str] | None = None, **_: object) -> SimpleNamespace:
+        if not answers:
+            collecting, said = gc.get_threshold(), io.StringIO()
+            with monkeypatch.context() as patch, contextlib.redirect_stdout(said):
+                patch.setattr(os, "environ", dict(env or os.environ))
+                patch.setattr(jax.config, "update", lambda *_: None)  # settings of a process of its own
+                exec(command[2], {})
+            gc.set_threshold(*collecting)
+            answers.append(SimpleNamespace(stdout=said.getvalue()))
         return answers[0]
 
     monkeypatch.setattr(where, "subprocess", SimpleNamespace(run=run))
@@ -122,7 +131,7 @@ def test_edges_are_measured_against_a_single_cell():
 
 
 def test_rounds_are_measured_against_their_matrix_products(monkeypatch):
-    start_once(monkeypatch, products)
+    start_here(monkeypatch, products)
     results = list(products_group(2, 0, silent, rounds=2, sizes="12-8-10"))
     threads = [number for number in THREADS if number <= (os.cpu_count() or 1)]
     names = {f"products/{what}{name}-{number}" for what in ("", "share-") for name in WORDS for number in threads}
@@ -201,11 +210,11 @@ def test_start_up_loads_no_jax():
 
 
 def test_where_the_time_goes_and_what_a_core_is_worth(monkeypatch):
-    start_once(monkeypatch, waiting)
+    start_here(monkeypatch, waiting)
     parts = {f"waiting/{name}" for name in ("whole", *PARTS, "evaluations")}
     assert_measured(list(waiting_group(1, 0, silent, TINY)), parts)
     monkeypatch.setattr("benchmarks.speed.jobs.count_cores", lambda: 2)
-    monkeypatch.setattr("benchmarks.speed.jobs.PROCESSES", HERE)  # tests/runs/test_jobs.py starts processes
+    train_here(monkeypatch)  # tests/runs/test_jobs.py starts processes
     results = {result.name: result for result in jobs_group(1, 0, silent, each=1, settings=TINY)}
     assert_measured(list(results.values()), {"jobs/one", "jobs/2", "jobs/bytes"})
     assert results["jobs/bytes"].value == 0
