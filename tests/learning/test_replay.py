@@ -9,6 +9,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_numpy import evaluate_in_numpy
 from replay_twin import replay_slowly
 
 from perfeds2.learning import replay as module
@@ -191,15 +192,12 @@ def test_job_noise_belongs_to_the_ue_and_the_version_not_to_the_round():
             sums.append(float(np.asarray(state.params["dense1.bias"])[0] - before))
         return sums
 
-    key = jax.random.fold_in(jax.random.key(7), 1)
-    expected = [
-        float(
-            TASK.data.batches(jax.random.fold_in(jax.random.fold_in(key, ue), version), jnp.asarray(ue), (1, 1, 8))[
-                0
-            ].sum()
-        )
-        for ue, version in ((0, 0), (1, 1), (0, 1), (1, 1), (1, 4))
-    ]
+    @jax.jit
+    def drawn_by(ue, version):
+        key = jax.random.fold_in(jax.random.key(7), 1)
+        return TASK.data.batches(jax.random.fold_in(jax.random.fold_in(key, ue), version), ue, (1, 1, 8))[0].sum()
+
+    expected = [float(drawn_by(ue, version)) for ue, version in ((0, 0), (1, 1), (0, 1), (1, 1), (1, 4))]
     ours = drawn(made_line(ues, staleness))
     np.testing.assert_allclose(ours, expected, rtol=1e-4)
     assert len(set(np.round(expected, 3))) == 4, (
@@ -264,7 +262,8 @@ def test_own_objectives_need_no_registration():
     assert_close(replay(TASK, line, learner), replay_slowly(TASK, line, learner))
 
 
-def test_training_resumed_after_any_evaluation_gives_the_same_bits():
+def test_training_resumed_after_any_evaluation_gives_the_same_bits(monkeypatch):
+    evaluate_in_numpy(monkeypatch.setattr)
     learner, line = Learner(PerFed(0.1), batch=8), timeline(Protocol(2, 3), rounds=20)
     points = evaluation_points(line, about=6)
     whole = list(train(TASK, line, learner, points))
