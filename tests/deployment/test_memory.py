@@ -18,7 +18,7 @@ from perfeds2.learning.replay import Prepared, Script, advance, start
 from perfeds2.runs.store import load_arrays, save_arrays
 
 FIRST = {"v": np.zeros(3, np.float32), "share": np.float32(0.5)}
-SMALL = {"task": "synthetic", "batch": 4, "local-steps": 2, "devices": 4, "rounds": 7}
+SMALL = {"batch": 4, "local-steps": 2, "devices": 4, "rounds": 7}
 
 
 def kept(number):
@@ -163,8 +163,8 @@ def test_a_server_has_the_models_that_updates_began_with_and_no_others(tmp_path)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), [("SCAFFOLD", 0), ("FedAsync", 2)])
 def test_memories_survive_kills_of_devices_server_and_broker(tmp_path, name, seed):
-    made = world(tmp_path, algorithm=name, **SMALL | {"rounds": 40})
-    survive_kills(made, seed, 30)
+    made = world(tmp_path, algorithm=name, **SMALL | {"rounds": 24})
+    survive_kills(made, seed, 18)
     check(made)
     if name != "FedAsync":
         check_memory(made)

@@ -176,7 +176,7 @@ def test_the_pytorch_example_is_federated_and_replays_to_the_same_weights(tmp_pa
 @pytest.mark.slow
 def test_a_pytorch_model_given_by_name_is_federated_and_replays(net_file, tmp_path):
     net = f"{net_file}:Net"
-    setup = Setup.from_texts({"devices": 2, "quorum": 1, "rounds": 3, "task": "synthetic"}, net)
+    setup = Setup.from_texts({"devices": 2, "quorum": 1, "rounds": 3}, net)
     federated(setup, [Owner(model=net)] * 2, tmp_path / "run")
     assert set(setup.first_params()) == {"layer.weight", "layer.bias"}
     assert Setup.read(tmp_path / "run") == setup
