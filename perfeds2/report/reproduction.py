@@ -142,14 +142,14 @@ def write_page(
 
 def write_reproduction(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
     """Draw a reproduction's folder again; with ``paper``, also write figures and claims there. Return the paths."""
-    figures = list(FIGURES.values())
-    written = [write_page(figures, folder, command_of(folder), axis=axis)]
+    figures, ledgers = list(FIGURES.values()), open_ledgers(folder)
+    written = [write_page(figures, folder, command_of(folder), ledgers, axis)]
     if paper is None:
         return written
     for figure in figures:
         if (csv := folder / f"{figure.name}.csv").exists():
             written += write_figure(figure, csv, paper, axis)
-    return [*written, write_claims(open_ledgers(folder), paper)]
+    return [*written, write_claims(ledgers, paper)]
 
 
 def _page(figures: Sequence[Figure], folder: Path, command: str, ledgers: Sequence[Ledger], cost: Cost) -> str:
