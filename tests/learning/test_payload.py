@@ -104,7 +104,14 @@ def test_fewer_bits_that_control_variates_would_not_hear_of_are_refused():
 
 @pytest.mark.slow
 def test_shorter_uploads_give_more_rounds_and_still_learn():
-    settings = {"algorithms": ["FedAvgS2"], "seeds": [0], "ues": 6, "horizon_s": 1.5, "bandwidth_hz": 2e5}
+    settings: dict[str, Any] = {
+        "algorithms": ["FedAvgS2"],
+        "seeds": [0],
+        "ues": 6,
+        "horizon_s": 1.5,
+        "bandwidth_hz": 2e5,
+        "eval_every_s": 0.75,
+    }
     forms: tuple[dict[str, Any], ...] = ({"bits": 32}, {"bits": 8}, {"top_k": 0.1})
     full, few_bits, few_numbers = (compare(**settings, **form).summary["algorithms"][0] for form in forms)
     for short, times in ((few_bits, 2), (few_numbers, 3)):
