@@ -1,5 +1,6 @@
 """Do processes that train side by side leave what one process would, whichever of them is killed?"""
 
+import io
 import os
 import signal
 import subprocess
@@ -236,6 +237,14 @@ def test_an_interrupt_and_a_kill_leave_no_process_and_lose_nothing(tmp_path, mon
     assert told("compare", *go_on, "--jobs", "1")[0] == 0  # what processes began goes on in one
     same_files(tmp_path / "whole", out)
     assert not list(out.rglob(".*"))  # nothing half-written is left
+
+
+def test_a_worker_ends_when_its_command_is_gone(monkeypatch):
+    ended, lines = list[int](), SimpleQueue[str]()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a job\n"))
+    monkeypatch.setattr(workers.os, "_exit", ended.append)
+    workers._read_lines(lines)
+    assert (lines.get(), ended) == ("a job\n", [0])
 
 
 def children_of(pid: int) -> list[int]:
