@@ -26,8 +26,8 @@ SHOWN = {  # what must be among the lines
     "own_scheduler": [
         r"^patient +22.7\d+ +0.00\d",
         r"^fair +24.6\d+ +0.07\d",
-        r"^round_robin .* 0.9\d",
-        r"^fair .* 0.9\d",
+        r"^round_robin +24\d\.\d+ +1\d\.\d+ +0\.9\d",
+        r"^fair +24\d\.\d+ +1\d\.\d+ +0\.9\d",
     ],
     "planning": [
         r"old meter",
