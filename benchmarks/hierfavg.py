@@ -26,7 +26,7 @@ from perfeds2.files import write_text
 from perfeds2.learning import on_gpu
 from perfeds2.learning.datasets import digits, mnist
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.partition import Partition, Samples, hand_out
+from perfeds2.learning.partition import Partition, Samples, to_partition
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.settings import setting, traced
 from perfeds2.learning.train import EvaluationPoint, train
@@ -74,7 +74,7 @@ class OneLabel:
             for half in (False, True):
                 own = np.flatnonzero((samples.labels == label) & (samples.is_test == half))
                 owners[random.permutation(own)] = holders[np.arange(own.size) % holders.size]
-        return hand_out(owners, samples.is_test, ues, random)
+        return to_partition(owners, samples.is_test, ues, random)
 
 
 def split_of(cells: Cells, name: str) -> OneLabel:

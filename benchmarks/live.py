@@ -18,8 +18,10 @@ from perfeds2.commands.common import prepare_to_train
 from perfeds2.report.live import LivePage
 from perfeds2.runs import progress
 from perfeds2.runs.folder import open_folder
+from perfeds2.runs.pool import Workers
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import train_spec
+from perfeds2.studies.execution import Execution
 
 SPEC = {"seeds": [0], "horizon_s": 30.0}  # the default comparison: six algorithms, 61 evaluations each
 
@@ -47,7 +49,7 @@ def turn(place: Path) -> tuple[float, float, float]:
         patch(progress.Live, "share", counted(progress.Live.share, lines)),
         patch(progress, "_follow", counted(progress._follow, followers)),
     ):
-        train_spec(spec, "compare", open_folder(place, spec), followers=[LivePage(place)])
+        train_spec(spec, "compare", open_folder(place, spec), Execution(Workers(), followers=[LivePage(place)]))
     return sum(lines), sum(followers), time.process_time() - began_s
 
 

@@ -150,7 +150,7 @@ def best_of(space: Space, made: Plan, choices: Sequence[Choice]) -> Row:
     assert made.best is not None
     assert made.best.seconds is not None
     trials = Trials(space, made.request.keep)
-    race = PlanSearch(space, trials, PlanRequest(), made.target)
+    race = PlanSearch(space, trials, PlanRequest(), made.target, scouting=1.0)
     soon, short = in_time(space, made, choices)
     for begin in range(0, len(soon), TOGETHER):
         race.watch(soon[begin : begin + TOGETHER], race.seeds)

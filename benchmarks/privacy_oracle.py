@@ -50,7 +50,7 @@ def _sensitivity(rounds: int, bands: int, epochs: int) -> float:
 
 def check(path: Path) -> None:
     try:
-        from dp_accounting.pld import privacy_loss_distribution as pld
+        from dp_accounting.pld import privacy_loss_distribution as pld  # pyright: ignore[reportMissingImports]
     except ImportError:
         sys.exit("This needs dp-accounting; run pip install jax-privacy in an environment of its own.")
 
@@ -69,7 +69,7 @@ def check(path: Path) -> None:
 def _check_sensitivities(rows: list[list[float]]) -> None:
     try:
         import jax
-        from jax_privacy.matrix_factorization import sensitivity, toeplitz
+        from jax_privacy.matrix_factorization import sensitivity, toeplitz  # pyright: ignore[reportMissingImports]
     except ImportError:
         sys.exit("Sensitivities need jax-privacy; run pip install jax-privacy.")
     import numpy as np

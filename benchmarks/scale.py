@@ -179,7 +179,7 @@ def draw(found: dict[Case, Cost], path: Path) -> None:
 
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(STYLE | {"text.parse_math": True})  # for powers of ten on the axes
+        mpl.rcParams.update({**STYLE, "text.parse_math": True})  # for powers of ten on the axes
         figure = Figure(figsize=(7.0, 2.4), layout="constrained")
         clock, a_round, memory = figure.subplots(1, 3)
         lines = (

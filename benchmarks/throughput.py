@@ -92,6 +92,7 @@ def cost_of(name: str) -> tuple[float, float]:
 
     compiled = jax.jit(gradient).lower(task.model.init(jax.random.key(0)), jnp.int32(3)).compile()
     cost = compiled.cost_analysis()
+    assert cost is not None
     return cost["flops"], cost["bytes accessed"]
 
 

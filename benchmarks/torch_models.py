@@ -40,7 +40,7 @@ class Mlp(nn.Module):
 
 
 class LeNet(nn.Module):
-    def __init__(self, squash=nn.Tanh, pool=nn.AvgPool2d):
+    def __init__(self, squash: type[nn.Module] = nn.Tanh, pool: type[nn.Module] = nn.AvgPool2d):
         super().__init__()
         one, other = (nn.Conv2d(3, 6, 5), squash(), pool(2)), (nn.Conv2d(6, 16, 5), squash(), pool(2))
         dense = (nn.Linear(400, 120), squash(), nn.Linear(120, 84), squash(), nn.Linear(84, 100))

@@ -240,7 +240,7 @@ def test_what_is_damaged_is_named(made):
         made.rotate(1)
     made.clients.key.write_bytes(key)
     made.clients.revocations.write_bytes(b"nonsense")
-    with pytest.raises(InputError, match=r"clients\.crl is not a readable list"):
+    with pytest.raises(InputError, match=r"clients\.crl is not a readable revocation list"):
         made.devices()
 
 
