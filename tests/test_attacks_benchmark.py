@@ -34,6 +34,7 @@ def test_the_tables_have_a_row_for_every_merge(monkeypatch, tmp_path):
     assert f"| median | {shares} | {shares} |" in by_share(bench, ["mean", "median"])
 
 
+@pytest.mark.slow
 def test_one_command_trains_and_writes_the_table(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(attacks, "NAMES", ["sign-flip"])
     train_in_numpy(monkeypatch.setattr, traced=True)

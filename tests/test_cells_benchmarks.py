@@ -44,6 +44,7 @@ def test_hierfavg_is_trained_once_and_shown_again(tmp_path, monkeypatch, capsys)
     assert "κ₁ = 1, κ₂ = 2" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_every_combination_plays_its_levels():
     cells = cells_levels.network(0, equal=False, backhaul_s=0.1)
     for name, levels in cells_levels.LEVELS.items():

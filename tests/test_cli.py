@@ -32,6 +32,7 @@ def test_help_teaches_every_command_without_loading_jax():
     assert "Folders that perfeds2 wrote" in told("report", "--help")[1]  # typer and click must fit for that
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_nothing_heavy():
     code = "import sys, perfeds2; assert not {'jax', 'numpy', 'scipy'} & set(sys.modules); perfeds2.Cell; perfeds2.simulate; assert 'jax' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -122,6 +122,7 @@ OLD_PHRASES = re.compile(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["perfeds2", "docs", "tests", "benchmarks", "examples", "deploy", ".ci", ".github"])
 def test_the_text_of_a_folder_is_plain_english(folder):
     """None of a few phrases that this project once used, in code, help, errors or documents."""

@@ -110,6 +110,7 @@ def test_a_timelines_table_is_its_activity():
         assert (own["arrival_s"] - own["sending_s"]).sum() == pytest.approx(sent)
 
 
+@pytest.mark.slow
 def test_each_draws_where_it_is_told_or_in_a_figure_of_its_own(trained, swept):
     from matplotlib.figure import Figure
 
@@ -127,6 +128,7 @@ def test_each_draws_where_it_is_told_or_in_a_figure_of_its_own(trained, swept):
     assert TIMELINE.prefix(0).plot().get_xlabel() == "simulated seconds"
 
 
+@pytest.mark.slow
 def test_a_notebook_gets_a_drawing_and_a_small_table_and_no_markup_of_names(played, trained, swept):
     for thing, draws in ((CELL, 1), (TIMELINE, 1), (trained, 1), (swept, 1), (played, 0)):
         page = thing._repr_html_()

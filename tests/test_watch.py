@@ -42,6 +42,7 @@ def rows(first: int, last: int) -> list[dict[str, Any]]:
     return [{"round": n, "time_s": n / 2, "test_accuracy_personal": n / 10} for n in range(first, last)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_follows_every_kind_of_command_and_ends_with_it(tmp_path, kind):
     file, name = KINDS[kind]
@@ -69,6 +70,7 @@ def test_it_follows_every_kind_of_command_and_ends_with_it(tmp_path, kind):
     assert not (tmp_path / LIVE).exists()
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_said_to_be_killed_and_how_it_goes_on(tmp_path):
     (tmp_path / "spec.toml").write_text("")
     code = (

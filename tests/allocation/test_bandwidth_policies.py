@@ -100,6 +100,7 @@ def test_two_equal_ues_with_equal_work_halve_the_band():
         np.testing.assert_allclose(policy(even), [5e5, 5e5], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_equal_finish_is_as_fast_as_a_convex_solver_can_make_it(seed):
     uplink = uplink_of(seed, planned=seed % 2 == 0, computing=seed % 3 > 0)
@@ -360,6 +361,7 @@ def test_a_policy_that_gives_too_much_or_nonsense_is_an_error_that_names_it_the_
             allocate(policy, uplink)
 
 
+@pytest.mark.slow
 def test_a_million_ues_are_shared_out_exactly_too():
     n = 1_000_000
     cell = Cell.draw(n)

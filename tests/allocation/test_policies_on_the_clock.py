@@ -26,6 +26,7 @@ def play(cell, protocol, **rest):
     return simulate(cell, protocol, payload_bits=1e6, samples=40.0, **rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.__name__)
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10**4))

@@ -70,6 +70,7 @@ def test_deficit_never_strays_two_merges_from_what_is_due(seed):
     assert np.abs(strays(schedule, shares)).max() < 2
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6))
 def test_one_at_a_time_the_bound_is_proven(seed):

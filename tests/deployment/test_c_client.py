@@ -45,6 +45,7 @@ def test_the_client_is_short():
     assert len((FOLDER / "client.c").read_text(encoding="utf-8").splitlines()) < 500
 
 
+@pytest.mark.slow
 @needs_c
 def test_the_c_client_keeps_every_point_of_the_protocol(client, tmp_path):
     x = np.random.default_rng(0).normal(size=(40, 64))
@@ -81,6 +82,7 @@ def test_our_own_device_keeps_every_point_of_the_protocol(tmp_path):
     assert [what for what, holds in held.items() if not holds] == []
 
 
+@pytest.mark.slow
 @needs_c
 def test_the_c_client_computes_the_gradient_and_the_metrics(client, tmp_path):
     """All samples are the same, so every batch is the same."""

@@ -56,6 +56,7 @@ def run(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_the_fitted_devices_are_those_that_there_were(run, tmp_path):
     made = calibrate(run, tmp_path / "fleet.csv", rounds=20)
     assert list(made.devices.index) == list(range(DEVICES))
@@ -80,6 +81,7 @@ def test_the_servers_turnaround_counts_as_uplink_time():
         assert rate_bps == pytest.approx(1e5 / np.median(took_s[laps.ue == ue] - 0.1 + 0.5))
 
 
+@pytest.mark.slow
 def test_only_the_first_rounds_are_looked_at(run, tmp_path):
     few, all_ = (calibrate(run, tmp_path / "fleet.csv", rounds=rounds) for rounds in (20, None))
     laps = read_laps(run)
@@ -96,6 +98,7 @@ def test_the_next_rounds_take_as_long_as_predicted(run, tmp_path):
     assert predicted_s == pytest.approx(made.predicted_s[-1] - made.predicted_s[19])
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_fleet_that_simulate_takes(run, tmp_path):
     fleet = tmp_path / "fleet.csv"
     status, said, _ = told("calibrate", run, "--rounds", 20, "--out", fleet)

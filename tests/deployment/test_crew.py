@@ -83,6 +83,7 @@ def test_who_looks_only_at_who_changed_does_what_one_does_who_looks_at_all(ues, 
         assert [state for state in STATES if ue in server.crew.states[state]] == [device.state]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [Protocol(3, 4, "wait"), Protocol(3, 60, "restart"), Protocol(3)], ids=str)
 def test_a_round_looks_at_as_many_devices_however_many_there_are(protocol):
     """Counted: how often any device is looked up while ten rounds close, after everybody was handed the first model."""

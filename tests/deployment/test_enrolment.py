@@ -162,6 +162,7 @@ def test_a_request_with_another_name_is_refused(made, address, token, name):
     assert not made.file(999, "crt").exists()
 
 
+@pytest.mark.slow
 def test_garbage_and_too_much_are_refused(made, address, token):
     good = request(f"device-{number(token)}")
     weak = request(f"device-{number(token)}", rsa.generate_private_key(65537, 2048))
@@ -180,6 +181,7 @@ def test_garbage_and_too_much_are_refused(made, address, token):
     assert send(made, address, token.encode() + b"\n" + good)  # the token is still there
 
 
+@pytest.mark.slow
 def test_strangers_that_say_nothing_are_ended_and_others_served(made, device, token, monkeypatch):
     monkeypatch.setattr(enrolment, "PATIENCE_S", 1.0)
     monkeypatch.setattr(enrolment, "MOST_CLIENTS", 2)
@@ -200,6 +202,7 @@ def test_strangers_that_say_nothing_are_ended_and_others_served(made, device, to
             each.close()
 
 
+@pytest.mark.slow
 def test_a_request_that_comes_byte_by_byte_is_ended(made, monkeypatch):
     monkeypatch.setattr(enrolment, "PATIENCE_S", 1.0)
     stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

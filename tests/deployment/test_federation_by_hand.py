@@ -326,6 +326,7 @@ def test_the_merge_of_a_simulation_merges_in_a_federation_also_one_that_died(tol
     assert not agreement.job_by_job
 
 
+@pytest.mark.slow
 def test_weights_that_rounding_drove_apart_are_computed_again_as_the_devices_did(tmp_path, monkeypatch):
     def apart(*run):
         return {name: values + 1e-3 for name, values in replay(*run).items()}
@@ -339,6 +340,7 @@ def test_weights_that_rounding_drove_apart_are_computed_again_as_the_devices_did
     assert agreement.job_by_job
 
 
+@pytest.mark.slow
 def test_a_run_whose_updates_were_clipped_replays_to_the_same_weights(tmp_path):
     out, setup = tmp_path / "run", SETUP.with_own(norm_factor=1.0)
     serve(setup, InProcess(honest, lambda job: 1.0 + job.ue, 4), out)
@@ -351,6 +353,7 @@ def test_a_run_whose_updates_were_clipped_replays_to_the_same_weights(tmp_path):
     assert agreement.job_by_job
 
 
+@pytest.mark.slow
 def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):
     from perfeds2.runs.store import save_arrays
 

@@ -116,6 +116,7 @@ def test_the_shipped_file_is_one_for_haproxy(tmp_path):
     assert b"WARNING" not in done.stderr + done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_half_open_connections_take_no_places_of_the_broker_and_are_dropped(front):
     """Three times as many as the broker takes; half of them send bytes that are no TLS hello."""
     site, _ = front
@@ -141,6 +142,7 @@ def test_one_address_can_hold_only_so_many_connections(front):
         assert connects_within_s(site) < 20.0
 
 
+@pytest.mark.slow
 def test_a_real_broker_that_hangs_is_noticed_and_forgiven(tmp_path, monkeypatch):
     """Its process is stopped, so its connections stay open. The server's heartbeat is a message it may write and read."""
     monkeypatch.setattr(transport_module, "BEAT_EVERY_S", 0.05)

@@ -264,6 +264,7 @@ def test_only_a_request_for_this_machine_is_answered():
             assert [ask(address, path, host=host)[0] for host in theirs] == [403] * 4
 
 
+@pytest.mark.slow
 def test_a_client_that_says_nothing_does_not_keep_others_waiting():
     with exposed(told()[0], free_port()) as address:
         assert address is not None

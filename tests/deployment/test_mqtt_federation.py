@@ -15,6 +15,7 @@ def test_devices_train_and_the_simulator_agrees(tmp_path):
     assert all(device.evaluated >= 0 for device in map(made.federation.devices.__getitem__, range(4)))
 
 
+@pytest.mark.slow
 def test_a_model_is_published_once_and_cleared_when_no_one_works_on_it(tmp_path):
     made = world(tmp_path)
     published = []
@@ -48,6 +49,7 @@ def test_a_broker_that_dies_with_jobs_and_answers_loses_nothing(tmp_path):
     assert not [line for line in made.log if "refused" in line or "lost" in line]
 
 
+@pytest.mark.slow
 def test_a_device_that_comes_back_answers_the_job_it_had(tmp_path):
     made = world(tmp_path, quorum=4, rounds=2)
     while not made.federation.record.merges:
@@ -63,6 +65,7 @@ def test_a_device_that_comes_back_answers_the_job_it_had(tmp_path):
     check(made)
 
 
+@pytest.mark.slow
 def test_whoever_does_not_come_back_with_the_broker_is_missed(tmp_path):
     made = world(tmp_path, rounds=6, quorum=3, devices=4)
     made.step()

@@ -313,6 +313,7 @@ def ready():
     return side
 
 
+@pytest.mark.slow
 def test_a_job_that_comes_again_is_answered_with_the_same_bytes_and_not_computed_again(ready, monkeypatch):
     assert ready.here() == Here(here=True, session=ready.device._session, run="r")
     first = ready.job(ticket=5)
@@ -323,6 +324,7 @@ def test_a_job_that_comes_again_is_answered_with_the_same_bytes_and_not_computed
     assert not [topic for topic in ready.device.link.topics if "model" in topic]
 
 
+@pytest.mark.slow
 def test_jobs_of_others_and_rubbish_are_ignored(ready):
     assert ready.job(ticket=20, run="another") == []
     assert ready.job(ticket=21, kind="exec") == []

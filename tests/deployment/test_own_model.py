@@ -83,6 +83,7 @@ def test_a_module_without_what_is_needed_is_refused(tmp_path):
         missing.model()
 
 
+@pytest.mark.slow
 def test_own_samples_are_the_same_whatever_the_devices_number():
     data = own_samples(np.arange(20.0).reshape(10, 2), np.arange(10), test_share=0.3)
     import jax
@@ -185,6 +186,7 @@ def test_a_pytorch_model_given_by_name_is_federated_and_replays(net_file, tmp_pa
         prepare(travelling(setup, "a-run"), Owner(), 0)
 
 
+@pytest.mark.slow
 def test_a_model_from_the_network_is_never_loaded(net_file):
     run = Run(run="a-run", settings=f'devices = 2\nquorum = 1\nmodel = "{net_file}:Net"')
     for owner in (Owner(), Owner(model=f"{net_file}:Net")):
@@ -192,6 +194,7 @@ def test_a_model_from_the_network_is_never_loaded(net_file):
             prepare(run, owner, 0)
 
 
+@pytest.mark.slow
 def test_a_pytorch_model_without_the_shape_of_a_sample_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text(EXAMPLE.read_text(encoding="utf-8").replace("sample_shape", "shape"))
     setup = Setup.from_texts({"devices": 2, "quorum": 1, "app-module": str(tmp_path / "mine.py")})

@@ -173,6 +173,7 @@ def test_a_loss_does_not_matter_to_other_schedules():
     assert server.timeline().ues.tolist() == [[0, 1], [0, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["power_of_choice:5", "oort", "tifl_adaptive"])
 def test_what_a_schedule_looks_at_and_remembers_survives_a_killed_server_and_the_replay_agrees(tmp_path, schedule):
     made = world(tmp_path, **PLANNED | {"schedule": schedule})
@@ -196,6 +197,7 @@ def known(server):
     return losses, took_s, memory_of(server.schedule), server.planned
 
 
+@pytest.mark.slow
 def test_a_replay_comes_to_the_same_weights(tmp_path):
     made = world(tmp_path, **PLANNED | {"schedule": "round_robin"})
     made.run()

@@ -101,6 +101,7 @@ def test_no_device_exceeds_its_budget_however_often_server_and_devices_are_kille
     assert max(each.epsilon for each in made.federation.devices) <= budget
 
 
+@pytest.mark.slow
 def test_the_ledger_is_what_accounting_says_about_the_recorded_timeline(killed):
     made, _ = killed
     federation = made.federation
@@ -112,6 +113,7 @@ def test_the_ledger_is_what_accounting_says_about_the_recorded_timeline(killed):
     assert [each.epsilon for each in status.devices] == pytest.approx(expected.tolist())
 
 
+@pytest.mark.slow
 def test_a_server_that_starts_again_knows_who_has_spent_the_budget(killed):
     made, _ = killed
     before = merges(made.federation)
@@ -126,6 +128,7 @@ def test_a_server_that_starts_again_knows_who_has_spent_the_budget(killed):
     assert not [device.ue for device in made.federation.devices if device.ue in spent and device.job is not None]
 
 
+@pytest.mark.slow
 def test_the_record_replays_to_the_same_weights_with_the_servers_noise(killed):
     made, _ = killed
     check(made)  # to 1e-6
@@ -150,6 +153,7 @@ def test_the_noise_seed_is_in_no_message_and_in_no_other_file(killed):
         assert not any(secret in data for data in [*sent, *others])
 
 
+@pytest.mark.slow
 def test_a_run_ends_well_when_the_budget_is_spent_and_is_replayed_from_its_folder(tmp_path):
     budget = 1.001 * float(Setup.from_texts(PRIVATE).losses[2])  # type: ignore[index]
     setup = Setup.from_texts(PRIVATE | {"rounds": 30, "epsilon-budget": budget, "dp-bands": 1})
@@ -214,6 +218,7 @@ def test_an_update_is_clipped_to_the_norm_that_the_noise_hides_whatever_others_s
     np.testing.assert_allclose(server.params["w"], moved, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_noise_is_added_once_to_the_sum_weighted_or_not():
     params = {"w": np.zeros(40_000, np.float32)}
     updates: list[Arrays] = [{"w": np.zeros(40_000, np.float32)}] * 5

@@ -82,6 +82,7 @@ def check_with_zeros(made):
         np.testing.assert_allclose(values, again[name], rtol=0, atol=1e-6 * np.abs(values).max())
 
 
+@pytest.mark.slow
 @ROUNDS
 def test_the_simulator_comes_to_the_same_weights(secure, sums, schedule):
     made = secure(schedule=schedule)
@@ -103,6 +104,7 @@ def test_correlated_noise_on_sums_under_masks_is_replayed(secure, sums, schedule
         check(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "trips"), [("first", 2), ("round_robin", 1)])
 def test_a_round_in_which_all_survive_takes_one_further_round_trip_or_none(secure, monkeypatch, schedule, trips):
     made, sent = secure(schedule=schedule, quorum=6), []
@@ -113,6 +115,7 @@ def test_a_round_in_which_all_survive_takes_one_further_round_trip_or_none(secur
     assert sum(topic.endswith("/head") for topic in sent) == 18 * trips
 
 
+@pytest.mark.slow
 @ROUNDS
 def test_keys_and_certificates_are_sent_once(secure, monkeypatch, schedule):
     made, lists = secure(schedule=schedule, quorum=6), []
@@ -133,6 +136,7 @@ def test_keys_and_certificates_are_sent_once(secure, monkeypatch, schedule):
     assert sorted(lists[-6:]) == [1, 1, 1, 1, 1, 5]
 
 
+@pytest.mark.slow
 @ROUNDS
 def test_a_curious_server_sees_no_update(secure, monkeypatch, schedule):
     """Whatever the broker and the server get from devices: numbers are masked, and the rest is short."""
@@ -153,6 +157,7 @@ def test_a_curious_server_sees_no_update(secure, monkeypatch, schedule):
     assert max(len(json.dumps(head)) for head in heads) < 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "dies", "left"),
     [
@@ -181,6 +186,7 @@ def test_a_device_killed_in_a_step_does_not_stop_the_round(secure, sums, schedul
     assert sums == [left, 6]
 
 
+@pytest.mark.slow
 @ROUNDS
 def test_doubled_answers_count_once(secure, sums, monkeypatch, schedule):
     """Those of every step: a member that dies makes the server ask for seeds and shares."""
@@ -201,6 +207,7 @@ def test_doubled_answers_count_once(secure, sums, monkeypatch, schedule):
     assert sums == [5]
 
 
+@pytest.mark.slow
 @ROUNDS
 @pytest.mark.parametrize("meanwhile", ["uploads", "confirms", "leaves"])
 def test_no_upload_comes_after_its_member_counts_as_gone(secure, sums, schedule, meanwhile):
@@ -228,6 +235,7 @@ def test_no_upload_comes_after_its_member_counts_as_gone(secure, sums, schedule,
     assert made.federation.crew[2].failures == (meanwhile == "confirms")
 
 
+@pytest.mark.slow
 @ROUNDS
 def test_random_kills_leave_every_sum_as_it_is_without_masks(secure, sums, schedule):
     made = secure(rounds=12, quorum=4, schedule=schedule)
@@ -237,6 +245,7 @@ def test_random_kills_leave_every_sum_as_it_is_without_masks(secure, sums, sched
     assert made.federation.round == 12
 
 
+@pytest.mark.slow
 @ROUNDS
 def test_a_broker_that_replaces_a_key_is_noticed_and_gets_no_update(secure, sums, monkeypatch, schedule):
     made, uploads = secure(rounds=1, schedule=schedule), []

@@ -48,6 +48,7 @@ def may_make_networks():
     return shape.why_not() is None and subprocess.run(["ip", "netns", "list"], check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not may_make_networks() or shutil.which("python3") is None, reason="needs root and iproute2")
 def test_an_uplink_has_its_rate_and_nothing_is_left_behind():
     send = (

@@ -38,6 +38,7 @@ def another_host(monkeypatch):
     monkeypatch.setattr(leases.socket, "gethostname", lambda: "another")
 
 
+@pytest.mark.slow
 def test_a_second_server_is_refused_and_a_standby_waits_until_the_first_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "RENEW_S", 0.02)
     monkeypatch.setattr(leases, "EXPIRE_S", 60.0)
@@ -63,6 +64,7 @@ def test_a_second_server_is_refused_and_a_standby_waits_until_the_first_has_ende
         first.check()
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_not_renewed_expires_and_is_taken_by_one_standby_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "RENEW_S", 0.02)
     monkeypatch.setattr(leases, "EXPIRE_S", 0.3)

@@ -83,6 +83,7 @@ def test_its_meta_gradient_is_ours():
     same(theirs, ours(lambda w, xy: loss(w, *xy), params, params, (jnp.asarray(x), jnp.asarray(y))))
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 @pytest.mark.parametrize("algorithm", ["FedAvgS2", "PerFedS2"])

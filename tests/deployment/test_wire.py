@@ -201,6 +201,7 @@ def test_the_access_lists_of_two_federations_keep_their_devices_apart(tmp_path):
     assert Topics("ward").device_number("ward.device-1") == 1
 
 
+@pytest.mark.slow
 def test_two_federations_share_a_real_broker(kind, tmp_path):
     """Both have a device 1 and a server, and the broker lets in one client per name."""
     lab, ward = (make_credentials(tmp_path / name, 2, federation=name) for name in ("lab", "ward"))
@@ -274,6 +275,7 @@ def step(made):
     return True
 
 
+@pytest.mark.slow
 def test_a_job_that_is_not_wanted_any_more_is_cancelled_while_the_device_sleeps(tmp_path):
     made = slow_world(tmp_path)
     federation, sent = made.federation, set()
@@ -287,6 +289,7 @@ def test_a_job_that_is_not_wanted_any_more_is_cancelled_while_the_device_sleeps(
     assert not [line for line in made.log if "failed" in line or "refused" in line]
 
 
+@pytest.mark.slow
 def test_a_device_gives_up_a_job_after_its_own_time_limit(tmp_path):
     made = slow_world(tmp_path, Owner(job_s=0.3), quorum=3)  # rounds wait for it
     wait_for(lambda: step(made) and any("UE 0" in line and "took longer than 0.3 s" in line for line in made.log), 60.0)

@@ -152,6 +152,7 @@ def test_fedasmu_learns_its_controls():
     assert_close(flat(trained(FedASMU(control_step=3.0)).params), model)
 
 
+@pytest.mark.slow
 def test_numbers_of_steps_differ_and_matter():
     assert np.abs(fednova(WORLD)[0] - fedavg(WORLD)[0]).max() > 1e-3
     assert np.abs(feddyn(WORLD)[0] - fedavg(WORLD)[0]).max() > 1e-3

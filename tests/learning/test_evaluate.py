@@ -55,6 +55,7 @@ class Bias:
         return jnp.broadcast_to(params["bias"], (*x.shape[:-1], 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 7])
 def test_so_many_personal_steps_as_one_would_do_them_by_hand(steps):
     """The slope of the loss of logits b, the same for all samples, is softmax(b) − how often each class occurs."""

@@ -83,6 +83,7 @@ AT_ONCE = ("FedBuff",)  # of the others each compiles a loop, which takes second
 NAMES = [pytest.param(name, marks=[] if name in AT_ONCE else pytest.mark.slow) for name in TWINS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_is_its_papers_pseudocode(name):
     task = LAYERED if name in OF_LAYERS else TASK

@@ -89,6 +89,7 @@ def test_the_three_batches_have_different_roles(small):
     assert all(np.abs(a - b).max() > 1e-6 for i, a in enumerate(results) for b in results[:i])
 
 
+@pytest.mark.slow
 def test_alpha_zero_is_the_plain_gradient_of_the_outer_batch(small):
     params, (x, y) = small
     plain = computed(FedAvg(), params, params, (x[1:2], y[1:2]))

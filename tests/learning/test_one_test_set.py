@@ -58,6 +58,7 @@ def names_of(x: np.ndarray) -> np.ndarray:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_no_seed_trains_on_a_sample_that_any_seed_tests_on(tmp_path, name):
     trained, tested = set(), []

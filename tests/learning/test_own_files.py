@@ -295,12 +295,14 @@ cells = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(cells, min_size=1, max_size=4), max_size=6), st.sampled_from(["", "a,label\n", "ue,a,y\n"]))
 @hostile
 def test_any_csv_is_read_or_refused_in_a_sentence(tmp_path, lines, head):
     is_read_or_refused(csv(tmp_path, (head + "\n".join(map(",".join, lines))).encode("utf-8", "surrogatepass")))
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=60), st.integers(0, 400), st.integers(0, 200))
 @hostile
 def test_any_npz_is_read_or_refused_in_a_sentence(tmp_path, noise, at, cut):

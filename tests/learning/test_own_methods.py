@@ -99,6 +99,7 @@ class OnlyABias:
         return {"dense1.bias": params["dense1.bias"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "merge", "sentence"),
     [

@@ -80,6 +80,7 @@ def test_batches_come_from_the_ues_own_training_part():
         assert len(drawn) > 0.6 * min(len(own), 200)
 
 
+@pytest.mark.slow
 def test_generated_data_know_only_their_labels_and_stay_the_same():
     import jax
 

@@ -27,6 +27,7 @@ from perfeds2.timeline.simulate import simulate
 KEY = jax.random.key(3)
 
 
+@pytest.mark.slow
 def test_four_bits_by_hand():
     # 15 levels from −7 to 7: with 14 as the largest number a step is 2, and what lies on one stays.
     whole = quantised(KEY, {"a": jnp.array([14.0, -14.0, 2.0, 0.0, -6.0])}, 4)

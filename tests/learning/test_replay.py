@@ -58,6 +58,7 @@ def only_trace(task, line, learner, seed=0):
     jax.eval_shape(lambda: advance(*given, 0, line.rounds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [Protocol(6), Protocol(2, 2), Protocol(2, 1, "wait"), Protocol(1)], ids=str)
 @pytest.mark.parametrize("objective", [FedAvg(), PerFed(0.1)], ids=lambda o: type(o).__name__)
 def test_replay_matches_keeping_every_model(protocol, objective):
@@ -108,6 +109,7 @@ def test_only_few_plain_gradients_are_written_out():
         assert module.Program.of(wide, more, 5).written_out is None
 
 
+@pytest.mark.slow
 def test_chunked_equals_unchunked_bitwise():
     learner, line = Learner(PerFed(0.1), batch=8), timeline(Protocol(2, 3), rounds=40)
     script = Script.of(line)

@@ -88,6 +88,7 @@ def uploads_of(rows):
     return {"a": rows[:, :4].reshape(-1, 2, 2), "b": rows[:, 4:]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [5, 7])
 @pytest.mark.parametrize("name", TWINS)
 def test_a_robust_merge_equals_its_twin(name, count):
@@ -106,6 +107,7 @@ def test_a_robust_merge_equals_its_twin(name, count):
     assert all(np.array_equal(same[key], new[key]) for key in params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROBUST)
 def test_one_huge_upload_of_five_moves_a_robust_merge_no_further_than_an_honest_one(name):
     rows = np.random.default_rng(3).normal(size=(5, 50)).astype(np.float32)
@@ -166,6 +168,7 @@ def test_honest_ues_upload_what_they_would_without_an_attack(name):
     np.testing.assert_allclose(upload(GOOD, attack(name)), upload(GOOD), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -179,6 +182,7 @@ def test_hostile_ues_upload_what_the_attack_says(name, expected, honest):
     np.testing.assert_allclose(upload(BAD, attack(name)), expected(honest, flat(params())), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_noise_is_as_long_as_the_other_attacks_and_has_no_direction(honest):
     noise, length = upload(BAD, attack("noise")), np.linalg.norm(honest)
     assert np.linalg.norm(noise) == pytest.approx(FACTOR * length, rel=1e-4)

@@ -478,6 +478,7 @@ def test_a_whole_file_is_read(written, name):
     reader(written(content, file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 @given(data=st.data())
 @settings(

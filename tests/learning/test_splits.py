@@ -39,6 +39,7 @@ def parts_of(parts: Partition, ue: int) -> tuple[np.ndarray, np.ndarray]:
     return parts.order[first : first + train], parts.order[first + train : first + train + test]
 
 
+@pytest.mark.slow
 @given(
     split=splits, ues=st.integers(1, 9), seed=st.integers(0, 99), own_test=st.booleans(), order=st.integers(0, 2**32)
 )

@@ -81,6 +81,7 @@ def test_an_upload_is_as_long_as_what_is_in_it():
     assert upload_bits(spec_from(top_k=0.1, payload_bits=500)) == 500
 
 
+@pytest.mark.slow
 def test_replay_agrees_with_a_twin_in_numpy():
     state, (model, unsent) = final(TENTH), sparse_fedavg(WORLD, 0.1)
     np.testing.assert_allclose(flat(state.params), model, atol=1e-5)
@@ -115,6 +116,7 @@ def test_with_few_bits_what_was_rounded_away_is_kept_too():
     assert 0 < moved <= 2 * 65
 
 
+@pytest.mark.slow
 def test_a_lost_job_leaves_no_trace():
     """Only merged uploads change what a UE has not sent. Who is always restarted has nothing to send but its gradient."""
     line = simulate(Cell.draw(6, 0, cpu_hz=(2e6, 2e9)), Protocol(2, 1), payload_bits=1e5, samples=60, rounds=12)

@@ -61,6 +61,7 @@ def plain(ues: np.ndarray, staleness: np.ndarray) -> Timeline:
     return replace(empty, ues=ues, staleness=staleness, arrival_s=arrival_s, time_s=seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [FedAvg(), PerFed(0.1)], ids=lambda o: type(o).__name__)
 def test_replay_matches_the_slow_twin(objective):
     learner = Learner(objective, batch=8)
@@ -69,6 +70,7 @@ def test_replay_matches_the_slow_twin(objective):
     assert_close(replay(task(), uneven(), learner, 3), replay_cells_slowly(task(), uneven(), learner, 3))
 
 
+@pytest.mark.slow
 def test_edges_with_more_ues_weigh_more():
     line, learner = uneven(), Learner(FedAvg(), batch=8)
     cloud = replace(cloud_of(line), sizes=np.array([1, 2, 3]))

@@ -87,6 +87,7 @@ def test_rates_and_computing_times_in_another_unit_are_suspected(tmp_path):
     assert said("distance_m\n50\n") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [
@@ -251,6 +252,7 @@ def test_spreads_are_the_fleets(tmp_path):
             FleetFile.open(tmp_path / "h.csv")
 
 
+@pytest.mark.slow
 def test_a_folder_keeps_its_fleet(fleet, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "run"

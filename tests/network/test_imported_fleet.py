@@ -138,6 +138,7 @@ def hostile_files(marker):
     yield from (b"", b".", b"0", b"N.", b"{", b"((((", b"K\x01K\x02.", b"h\x05.", b"u.", b"s.", b"t.", b"K\x01a.")
 
 
+@pytest.mark.slow
 def test_every_hostile_file_is_refused_and_none_runs(tmp_path):
     marker = tmp_path / "ran"
     files = list(hostile_files(marker))

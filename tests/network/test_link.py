@@ -55,6 +55,7 @@ def test_the_rate_is_strictly_concave_in_the_band(signal_log, band_log, part):
     assert rate_bps(part * band, signal) > part * rate_bps(band, signal)
 
 
+@pytest.mark.slow
 @given(st.floats(-4, 14), st.floats(-6, 15))
 @settings(max_examples=300)
 def test_the_band_for_a_rate_is_the_inverse_of_the_rate(signal_log, ratio_log):

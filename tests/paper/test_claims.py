@@ -116,6 +116,7 @@ def test_what_was_not_run_says_so_and_the_rest_is_judged(tmp_path):
 accuracies = st.lists(st.floats(0, 1), min_size=5, max_size=8)
 
 
+@pytest.mark.slow
 @given(accuracies, accuracies)
 @settings(max_examples=30)
 def test_swapping_better_and_worse_swaps_holds_and_fails(high, low):
@@ -124,6 +125,7 @@ def test_swapping_better_and_worse_swaps_holds_and_fails(high, low):
     assert verdict(low[:size], high[:size]) == swapped[verdict(high[:size], low[:size])]
 
 
+@pytest.mark.slow
 @given(accuracies, st.floats(0.001, 1))
 @settings(max_examples=30)
 def test_the_same_lead_on_every_seed_holds(low, lead):

@@ -125,6 +125,7 @@ def test_15_the_second_line_falls_while_nothing_moves_and_the_floor_stays():
     assert by_print < 1e-4 < sharpened < proved
 
 
+@pytest.mark.slow
 def test_16_the_claim_of_theorem_1_is_exceeded():
     claimed, measured, settled, claimed_later = values(16)
     assert claimed_later < claimed < measured < settled
@@ -234,6 +235,7 @@ def test_every_function_and_test_an_erratum_names_exists():
             assert exists_test(name), f"erratum {item.number} names {name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["reports/errata.md", "explanation/paper-to-code.md"])
 def test_every_function_and_test_a_page_names_exists(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")

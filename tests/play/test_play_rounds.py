@@ -37,6 +37,7 @@ def state_in(cell, ue, tick):
     return "idle"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", OTHERS, ids=str)
 def test_the_jobs_say_of_every_moment_what_the_timeline_says(moved):
     """Two ways: the page's jobs in ticks, and the timeline's activity of each UE, of a longer run."""
@@ -57,6 +58,7 @@ def test_the_jobs_say_of_every_moment_what_the_timeline_says(moved):
         assert looked > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", OTHERS, ids=str)
 def test_a_merged_job_has_its_round_and_its_staleness(moved):
     state = read_state(moved | {"window_s": 0.2})
@@ -141,6 +143,7 @@ def test_ues_of_several_cells_are_drawn_around_their_base_station():
         assert away[own] == min(away)
 
 
+@pytest.mark.slow
 def test_moving_ues_change_their_base_station_on_the_way():
     answer = play_cells(read_state({"cells": 3, "ues": 9, "quorum": 1, "walk_mps": 30, "window_s": 5, "radius_m": 50}))
     assert len(answer["places_m"]) == len(answer["cell_of"]) == rounds.FRAMES

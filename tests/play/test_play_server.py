@@ -181,6 +181,7 @@ def test_a_long_address_is_refused(server):
     assert ask(server, path="nothing")[0] == 404
 
 
+@pytest.mark.slow
 def test_silent_connections_are_few_and_others_are_answered_afterwards(server):
     silent = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(MOST_TALKS + 8)]
     for each in silent:

@@ -42,6 +42,7 @@ def integrated_epsilon(mean: float, delta: float) -> float:
     return low
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_epsilon_is_what_integration_gives_on_random_timelines(seed):
     timeline, rng = timeline_of(seed), np.random.default_rng(seed)

@@ -66,6 +66,7 @@ def learner(**more) -> Learner:
     return Learner(**{"objective": Constant(), "beta": BETA, "batch": 8, "clip": CLIP, "noise": SIGMA} | more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bands", [1, 4])
 def test_noise_has_the_claimed_variance_and_correlation(bands):
     noise = moves(learner(bands=bands)) * QUORUM / (SIGMA * CLIP)
@@ -77,6 +78,7 @@ def test_noise_has_the_claimed_variance_and_correlation(bands):
         assert found == pytest.approx(expected, abs=5 / np.sqrt(later.size))
 
 
+@pytest.mark.slow
 def test_shared_noise_has_only_draws_from_round_0_on():
     key, weights = secret_key(7), noise_filter(3)
     draws = [numbers(jax.jit(drawn, static_argnums=2)(key, round_, 3)) for round_ in range(4)]
@@ -115,6 +117,7 @@ def test_numbers_are_those_of_box_and_muller_in_double_precision():
     np.testing.assert_allclose(numbers(jax.jit(drawn, static_argnums=2)(key, 7, 2000)), numbers(expected), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_numbers_are_drawn_once_however_many_arrays_they_fill():
     def rotations(like):
         compiled = noise_now.lower(secret_key(7), jnp.int32(3), like, jnp.float32(1.0), 1).compile()
@@ -134,6 +137,7 @@ def test_an_upload_that_is_not_finite_is_left_out():
     np.testing.assert_array_equal(moves(learner(objective=Constant(np.nan))), moves(learner()))
 
 
+@pytest.mark.slow
 def test_uploads_are_clipped_before_the_noise_is_added():
     much = moves(learner(objective=Constant(1e3), noise=1e-9))
     np.testing.assert_allclose(np.linalg.norm(much, axis=1), CLIP, rtol=1e-3)
@@ -196,6 +200,7 @@ def test_weights_above_one_are_refused():
         moves(learner(clip=None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bands", [1, 3])
 def test_epsilon_holds_exactly_for_the_worst_ue_of_every_algorithm(bands, monkeypatch):
     train_in_numpy(monkeypatch.setattr)

@@ -73,6 +73,7 @@ def test_a_sweep_over_noise_has_a_front_of_time_and_privacy(tmp_path):
     assert told("report", str(folder), "--x", "epsilon")[0] == 0
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_over_epsilon(tmp_path: Path):
     folder = str(tmp_path / "r")
     assert told("compare", *PRIVATE, "--seeds", "1", "--dp-noise", "4", "--out", folder)[0] == 0
@@ -82,6 +83,7 @@ def test_curves_are_drawn_over_epsilon(tmp_path: Path):
     assert escape(ASSUMPTIONS) in shown
 
 
+@pytest.mark.slow
 def test_the_page_of_a_run_states_the_assumptions(tmp_path: Path):
     assert told("run", *PRIVATE, "--dp-noise", "4", "--out", str(tmp_path))[0] == 0
     shown = (tmp_path / "report.html").read_text("utf-8")
@@ -92,6 +94,7 @@ def test_the_page_of_a_run_states_the_assumptions(tmp_path: Path):
 PLANNED: dict[str, Any] = {"task": "synthetic", "ues": 6, "quorum": 2, "clip": 0.5, "epsilon": 4.0, "seeds": [0, 1]}
 
 
+@pytest.mark.slow
 def test_a_plan_shows_noise_and_loss_of_every_choice_and_lets_ues_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Nothing is trained: noise and losses follow from the clock."""
     space = make_space(spec_from(**PLANNED, algorithms=["PerFedS2"]), {"bandwidth": ["equal_share"]})
@@ -120,6 +123,7 @@ def test_a_plan_shows_noise_and_loss_of_every_choice_and_lets_ues_rest(tmp_path:
     assert str(resting).endswith("2 rest rounds")
 
 
+@pytest.mark.slow
 def test_a_plan_that_noise_makes_impossible_says_so_in_numbers():
     with pytest.raises(InputError, match=r"too large for this fleet. .* σ = [\d.]+, A = 2"):
         plan_from_python(**PLANNED, target_accuracy=0.99, horizon_s=1.0)

@@ -87,6 +87,7 @@ def content_of(part: Any) -> object:
     return {key: (values.dtype, values.shape, values.tolist()) for key, values in arrays.items()}, facts
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_a_checkpoint_goes_unnoticed(folder):
     good = checkpoint(folder)
     known = content_of(load_arrays(folder / "good.safetensors"))
@@ -224,6 +225,7 @@ def test_a_text_is_roles_or_refused(folder, content, kind, two):
     assert roles is None or all(len(role.text) > WINDOW for role in roles)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_few_bytes_never_become_gigabytes(folder):
     """A bomb: 64 MiB of zeros in 64 KiB, announced as far more."""
     packed = gzip.compress(bytes([0, 0, 8, 1]) + (2**31).to_bytes(4, "big") + bytes(1 << 26))

@@ -54,6 +54,7 @@ def test_a_curve_is_the_mean_over_the_seeds_that_have_come_so_far():
     np.testing.assert_allclose(s2.mean, [0.2, 0.7, 0.9])  # at 1.0 s only one has been looked at
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1)), min_size=1, max_size=6), min_size=1, max_size=5))
 def test_the_mean_agrees_with_plain_loops(courses):
     board = Board()

@@ -40,6 +40,7 @@ def charts_of(page: str) -> dict[str, dict]:
     return json.loads(found[1])
 
 
+@pytest.mark.slow
 def test_the_page_has_every_panel_and_every_chart_is_one_plotly_knows(page: str):
     charts = charts_of(page)
     assert charts.keys() == PANELS
@@ -48,6 +49,7 @@ def test_the_page_has_every_panel_and_every_chart_is_one_plotly_knows(page: str)
         go.Figure(figure)  # refuses a property that does not exist
 
 
+@pytest.mark.slow
 def test_the_page_holds_plotly_once_little_else_and_loads_nothing(page: str):
     assert page.count(get_plotlyjs()) == 1
     rest = page.replace(get_plotlyjs(), "")
@@ -55,6 +57,7 @@ def test_the_page_holds_plotly_once_little_else_and_loads_nothing(page: str):
     assert not re.search(r"https?:|src=|@import|url\(", rest)
 
 
+@pytest.mark.slow
 def test_the_same_folder_gives_the_same_page(page: str, compared: Path, tmp_path: Path):
     assert page_of(compared, tmp_path) == page
 
@@ -156,6 +159,7 @@ def test_two_seeds_have_no_interval_anywhere_and_the_page_says_why(make_run, tmp
     assert len(charts_of(page)["train-loss"]["data"]) == 9
 
 
+@pytest.mark.slow
 def test_own_algorithms_have_lines_of_their_own(make_run, tmp_path: Path):
     own = [(f"Mine {number}", "PerFed", "custom") for number in range(3)]
     page = page_of(make_run(algorithms=[*ALGORITHMS, *own], seeds=[0]), tmp_path)

@@ -548,6 +548,7 @@ def test_the_command_names_tasks_and_seeds_where_they_are_not_all(tmp_path: Path
     assert command_of(tmp_path) == f"perfeds2 reproduce exp_1 --scale quick --seeds 0,2 --task mnist --out {tmp_path}"
 
 
+@pytest.mark.slow
 def test_the_page_says_which_settings_are_not_the_papers(tmp_path: Path):
     (figure,) = load_figures(["exp_1"])
     numbers_of(figure, seeds=1).to_csv(tmp_path / "exp_1.csv", index=False)

@@ -96,6 +96,7 @@ def test_the_table_of_a_simulation_or_of_two_seeds_has_what_there_is(make_run, t
     assert text.count("Fewer than three seeds give no interval.") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "tables"), [(90, 2), (150, 1)])
 def test_the_summary_fits_the_terminal(compared: Path, capsys, on_a_terminal, width: int, tables: int):
     on_a_terminal(width)
@@ -107,6 +108,7 @@ def test_the_summary_fits_the_terminal(compared: Path, capsys, on_a_terminal, wi
     assert out.count("± half of the 95 % interval") == 1
 
 
+@pytest.mark.slow
 def test_the_terminal_ends_with_the_answer_two_notes_and_the_report(make_run, capsys):
     folder = make_run(notes=["one", "two", "three"])
     print_summary(folder)
@@ -116,6 +118,7 @@ def test_the_terminal_ends_with_the_answer_two_notes_and_the_report(make_run, ca
     assert report == f"Report: {folder / 'report.html'} (with 1 more note)"
 
 
+@pytest.mark.slow
 def test_the_page_says_how_far_each_is_behind_the_best_and_whether_that_is_chance(make_run):
     folder = make_run()
     summary = json.loads((folder / "summary.json").read_text())

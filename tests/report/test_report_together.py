@@ -107,6 +107,7 @@ def test_settings_that_differ_are_listed_and_a_policy_keeps_the_clock(folders):
     assert all(each.seconds is not None for each in differences(members))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -151,6 +152,7 @@ def test_colour_is_the_algorithm_and_dash_the_folder():
     assert len({style.colour for style in alone}) == len({style.dash_px for style in alone}) == 3
 
 
+@pytest.mark.slow
 def test_the_command_writes_page_figures_and_tables(folders, tmp_path):
     status, said, error = told("report", *folders, "--out", tmp_path / "ab", "--paper", "--x", "rounds")
     assert status == 0, error

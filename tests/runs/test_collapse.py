@@ -42,6 +42,7 @@ def test_collapsed_is_who_lost_half_of_what_it_had_and_is_fine_when_personalised
     assert has_collapsed(rows(global_, personal)) is collapsed
 
 
+@pytest.mark.slow
 def test_a_collapse_is_noted_with_who_and_how_often(tmp_path, capsys, monkeypatch):
     train_in_numpy(monkeypatch.setattr)
     monkeypatch.setattr("perfeds2.runs.notes.has_collapsed", lambda rows: rows[0]["seed"] == 1)

@@ -148,6 +148,7 @@ def test_a_folder_with_a_different_run_is_refused(tmp_path):
         open_folder(tmp_path / "other", resolve({}))
 
 
+@pytest.mark.slow
 def test_an_own_algorithm_is_compared_with_the_papers(monkeypatch):
     train_in_numpy(monkeypatch.setattr, traced=True)
 

@@ -41,6 +41,7 @@ def test_a_step_a_million_times_too_large_breaks_nothing(tmp_path):
     assert write_report(tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_stopped_when_diverged_is_not_trained_on():
     told = []
     compare(**SETTINGS, seeds=(0,), beta=1e30, stop_when_diverged=True, watch=told.append)
@@ -48,6 +49,7 @@ def test_stopped_when_diverged_is_not_trained_on():
     assert told[-1].share == 1
 
 
+@pytest.mark.slow
 def test_a_healthy_run_does_not_notice_the_switch():
     plain, watched = (compare(**SETTINGS, seeds=(0,), stop_when_diverged=stop) for stop in (None, True))
     assert plain.rows == watched.rows

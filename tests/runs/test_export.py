@@ -19,6 +19,7 @@ def trained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_model_that_was_asked_for(trained, tmp_path):
     every = load_file(trained / "model.safetensors")
     for name in ("FedAvgS2", "PerFedS2"):

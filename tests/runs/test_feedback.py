@@ -125,6 +125,7 @@ def slots_of(training):
     return jax.tree.leaves(training.state.shelf)[0].shape[0]
 
 
+@pytest.mark.slow
 def test_what_a_schedule_sees_is_at_most_a_chunk_old():
     class Shown(Watching):
         seen_by_all: ClassVar[list] = []
@@ -240,6 +241,7 @@ def test_a_comparison_trains_with_feedback_and_the_chunk_matters():
         assert [row["time_s"] for row in result.rows] == [0.25 * number for number in range(9)]
 
 
+@pytest.mark.slow
 def test_a_diverged_run_with_feedback_ends_like_another():
     result = compare(**SMALL, beta=1e30, schedule=Worst, stop_when_diverged=True)
     assert len(result.rows) == 9

@@ -165,6 +165,7 @@ def log_of(path: Path, evaluations: int, resumed_at: int = 0) -> bytes:
     return (path / LIVE).read_bytes()
 
 
+@pytest.mark.slow
 @given(st.integers(1, 6), st.integers(0, 6), st.lists(st.integers(1, 60), max_size=80), st.integers(0, 30))
 def test_however_the_file_comes_it_says_the_same_and_nothing_twice(tmp_path_factory, of, resumed, pieces, half):
     folder = tmp_path_factory.mktemp("log")

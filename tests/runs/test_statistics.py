@@ -142,6 +142,7 @@ def test_p_is_below_a_twentieth_only_where_the_interval_leaves_out_zero(values: 
         assert (p < 0.05) == outside
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_equal_methods_on_a_coarse_grid_rarely_differ_significantly(seeds: int):
     assert max(family_wise_error(seeds, noise, arenas=200) for noise in (0.3, 0.7, 2.0)) <= 0.05
@@ -205,6 +206,7 @@ def test_the_mean_over_time_is_that_of_every_moment(steps: list[tuple[int, float
 # Who is better than whom
 
 
+@pytest.mark.slow
 @given(st.integers(2, 5), st.integers(3, 6), st.integers(0, 2**31))
 def test_every_two_are_tested_as_scipy_does_and_corrected_for_all_of_them(names: int, seeds: int, seed: int):
     values = np.random.default_rng(seed).normal(size=(names, seeds)) + np.arange(names)[:, None]

@@ -187,6 +187,7 @@ def test_finished_trainings_are_not_done_again_and_damaged_ones_are(tmp_path, mo
     assert tables(tmp_path / "a") == before
 
 
+@pytest.mark.slow
 def test_a_training_that_always_fails_is_given_up_and_the_others_go_on(whole, tmp_path, monkeypatch, capsys):
     title = "quorum=2, alpha=0.0, PerFedS2 seed 1"
     path, told = tmp_path / "a", []
@@ -296,6 +297,7 @@ def test_on_a_gpu_points_of_equal_shape_are_one_group(monkeypatch):
     assert sorted(one.key for group in groups for one in group) == sorted(one.key for one in every)
 
 
+@pytest.mark.slow
 def test_points_trained_together_get_what_they_get_alone(monkeypatch):
     train_in_numpy(monkeypatch.setattr)
     grid = make_grid(nested(SMALL) | {"learning": {"batch": 4, "beta": 0.5}}, {"alpha": [0.05, 0.5], "seed": [0, 1]})

@@ -121,6 +121,7 @@ def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(

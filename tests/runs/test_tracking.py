@@ -87,6 +87,7 @@ def lines_in(folder: Path) -> list[dict[str, Any]]:
 # ---- once each
 
 
+@pytest.mark.slow
 def test_an_own_tracker_is_told_what_metrics_csv_says_also_when_the_run_was_interrupted(tmp_path, own, monkeypatch):
     train_in_numpy(monkeypatch.setattr)
 

@@ -97,6 +97,7 @@ def file(tmp_path, monkeypatch):
 # ---- by name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "name", "model"),
     [
@@ -188,6 +189,7 @@ def test_a_chosen_model_is_what_is_trained_and_swept_with(tmp_path, monkeypatch)
     assert perfeds2("compare", "--resume", tmp_path / "run") == (0, "")
 
 
+@pytest.mark.slow
 def test_a_plan_is_made_with_the_chosen_model():
     def always_good(one):
         which = {"algorithm": one.algorithm, "seed": one.seed, "joules": 1.0, "merged_bits": 8.0}

@@ -75,6 +75,7 @@ def test_a_flat_federation_shares_the_band_inside_each_cell_and_pays_the_backhau
     assert later.time_s[0] == pytest.approx(flat.time_s[0] + 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["lose", "keep"])
 def test_ues_that_move_between_cells_lose_their_jobs_or_keep_them(rule):
     spec = spec_of(cells=3, on_leave=rule, rounds=None, horizon_s=2.0, **ROAMS)

@@ -105,6 +105,7 @@ def test_a_csv_learns_as_the_page_says(folder, task, more, first, last, words):
     assert words in note
 
 
+@pytest.mark.slow
 def test_a_report_calls_the_metric_by_its_name(folder, monkeypatch):
     train_in_numpy(monkeypatch.setattr)
     status, table, _ = told("compare", "--task", "price.csv", "--target", "price", *SHORT[:-1], "--out", "out")

@@ -22,6 +22,7 @@ def timeline(**settings):
     return line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("unplanned", ["work", "rest"])
 def test_every_schedule_closes_its_rounds(name, unplanned):

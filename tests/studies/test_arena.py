@@ -85,6 +85,7 @@ def test_what_diverged_is_worth_nothing():
 # The plan
 
 
+@pytest.mark.slow
 def test_twelve_methods_meet_unless_others_are_named():
     plan = make_plan({})
     assert len(USUAL) == 12
@@ -95,6 +96,7 @@ def test_twelve_methods_meet_unless_others_are_named():
     assert list(make_plan({}, methods=["all"]).bouts[0].methods) == list(ALGORITHMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tries", [7, 12])
 def test_every_method_is_tuned_with_the_same_number_of_settings(tries):
     search = make_plan({}, methods=["all"], tries=tries).bouts[0].search

@@ -235,6 +235,7 @@ def test_a_plan_is_made_on_a_users_own_task_and_cell(plan: Plan, monkeypatch: py
     assert not trials.play(spaces[0].asked.with_(max_staleness=None), 0, 0.5).obstacle
 
 
+@pytest.mark.slow
 def test_a_radio_is_planned_by_its_own_clock():
     """The same choice closes rounds later where the radio is real."""
     paces = []

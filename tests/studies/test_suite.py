@@ -96,6 +96,7 @@ def test_merged_submissions_are_the_arena_that_they_came_from(submitted, tmp_pat
     assert (submitted / "config" / "perfeds2" / "signing.key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_the_leaderboard_ranks_methods_and_names_who_signed(submitted, tmp_path):
     status, _, error = told("report", "--leaderboard", submitted / "given", "--out", tmp_path / "out")
     assert (status, error.count("Error")) == (0, 0)
@@ -108,6 +109,7 @@ def test_the_leaderboard_ranks_methods_and_names_who_signed(submitted, tmp_path)
     assert len(load_arena(tmp_path / "out").bouts) == 3
 
 
+@pytest.mark.slow
 def test_one_file_takes_only_ones_own_method(submitted, tmp_path):
     plan = read_plan(submitted / "arena")
     with pytest.raises(InputError, match="there are 3 methods; give a folder"):
@@ -133,6 +135,7 @@ def of_row(name: str, value: object):
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "signed", "said"),
     [

@@ -100,6 +100,7 @@ def test_the_better_third_goes_on_three_times_as_long(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "rungs", "on_each"), [(4, 3, [4, 2, 1]), (1, 2, [1, 1]), (5, 1, [5]), (7, 2, [7, 3])]
 )
@@ -240,6 +241,7 @@ def whole(tmp_path_factory):
     return files_of(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 20, 40, 50])
 def test_a_search_that_was_stopped_goes_on_and_ends_with_the_same_bytes(tmp_path, whole, stop):
     search, left, before, after = search_of(TWO, {"beta": BETAS}), [stop], list[Any](), list[Any]()
@@ -264,6 +266,7 @@ def test_a_finished_search_is_read_and_not_done_again(tmp_path):
     assert (again.best, tried) == (first.best, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["", "{", "[" * 100_000, "\0\xff"])
 def test_a_damaged_result_is_trained_again(tmp_path, damage):
     search = search_of(ONE, {"beta": BETAS})

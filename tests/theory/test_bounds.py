@@ -247,6 +247,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(even=st.booleans(), **SCHEDULES)
 def test_every_single_run_stays_below_the_proved_bounds_with_its_own_error(
@@ -267,6 +268,7 @@ def test_every_single_run_stays_below_the_proved_bounds_with_its_own_error(
             assert run.squares[:, replica].mean() <= claim * (1 + 1e-9) + 1e-12
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(**SCHEDULES)
 def test_with_equal_participation_the_spread_is_the_average_over_ues(seed, quorum, per_period, staleness, part, step):
@@ -285,6 +287,7 @@ def test_with_equal_participation_the_spread_is_the_average_over_ues(seed, quoru
         assert run.squares.mean() <= bound(setting, error).after(len(run.squares))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(**SCHEDULES)
 def test_with_any_participation_n_over_a_makes_up_for_the_average(seed, quorum, per_period, staleness, part, step):

@@ -114,6 +114,7 @@ def test_15_the_printed_step_makes_the_objective_fall_while_the_model_stands_sti
     assert second_line == pytest.approx(-0.13)
 
 
+@pytest.mark.slow
 def test_15_theorem_1_fails_when_participation_is_unequal():
     """Two UEs at ±1, no sampling noise; one is merged three times as often. The model settles near its optimum.
 

@@ -92,6 +92,7 @@ def test_simulate_agrees_with_processes_on_random_cells(run: Run, rounds: int):
     assert_agrees(run, rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stale", STALE)
 @pytest.mark.parametrize("quorum", [1, 4, 17, 50])
 def test_simulate_agrees_with_processes_where_the_bound_binds(stale, quorum):
@@ -115,6 +116,7 @@ def test_simulate_agrees_with_processes_on_real_radios(name, quorum):
     assert_agrees(Run(cell, Protocol(quorum, 3, "restart"), 1e6, 100.0, equal_share, None), rounds=25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stale", STALE)
 @pytest.mark.parametrize("coherence_s", [0.003, 0.036, 0.5])
 def test_simulate_agrees_with_processes_where_fading_changes_inside_rounds(stale, coherence_s):
@@ -141,6 +143,7 @@ def test_simulate_agrees_with_processes_where_ues_move(walk):
     assert_agrees(Run(cell, Protocol(3, 2), 1e5, 100.0, equal_share, None), rounds=40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["multicast", "unicast"])
 @pytest.mark.parametrize("stale", STALE)
 @pytest.mark.parametrize("quorum", [1, 4])
@@ -153,6 +156,7 @@ def test_simulate_agrees_with_processes_where_models_take_time(way, stale, quoru
     assert len(np.unique(timeline.model_s[:, 0].round(9))) > 3  # it differs from round to round
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["multicast", "unicast"])
 def test_simulate_agrees_with_processes_where_models_take_time_and_ues_move(way):
     cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], power_w=0.2, coherence_s=0.1, downlink=Downlink(way, 25.0, 1e6))

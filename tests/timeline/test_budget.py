@@ -107,6 +107,7 @@ def test_each_ue_has_its_own_budget_by_hand():
     assert line.open_version.tolist() == [IDLE, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["yang", "lte"])
 @pytest.mark.parametrize("stale", STALE)
 def test_simulate_agrees_with_processes_whose_batteries_differ(model, stale):
@@ -120,6 +121,7 @@ def test_simulate_agrees_with_processes_whose_batteries_differ(model, stale):
     assert stale == "wait" or left.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["yang", "lte"])
 @pytest.mark.parametrize("stale", STALE)
 @pytest.mark.parametrize("quorum", [1, 4])
@@ -163,6 +165,7 @@ def test_simulate_agrees_with_batteries_on_random_cells(run: Run, part: float, m
     assert_agrees(Limited(run, max(part * float(free.mean()), 1e-12), ENERGY[model]), 15)
 
 
+@pytest.mark.slow
 @given(runs(max_ues=12, scheduled=False), st.floats(0.05, 1.5))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_ue_who_has_spent_its_budget_is_handed_a_model(run: Run, part: float):
@@ -209,6 +212,7 @@ def test_a_spec_with_a_budget():
         run.simulate(3, schedule=lambda _: np.array([0, 1]))
 
 
+@pytest.mark.slow
 def test_a_column_of_the_fleet_file_is_each_ues_own_budget(tmp_path):
     """Devices with equal jobs: 0 has 3 J of its own, 1 has the default, 2 and 3 have far more."""
     file = tmp_path / "fleet.csv"

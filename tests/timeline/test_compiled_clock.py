@@ -95,6 +95,7 @@ def settings_of_all_kinds(draw: st.DrawFn) -> Run:
     return replace(run, cell=cell, bandwidth=policy, protocol=protocol, schedule=schedule)
 
 
+@pytest.mark.slow
 @given(settings_of_all_kinds(), st.integers(1, 80), st.one_of(st.none(), st.floats(0.0, 30.0)))
 @PROPERTY
 def test_both_clocks_show_the_same_on_random_settings(run: Run, rounds: int, horizon_s: float | None):
@@ -105,6 +106,7 @@ def test_both_clocks_show_the_same_on_random_settings(run: Run, rounds: int, hor
     assert_both_show_the_same(run, rounds, horizon_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.__name__)
 @pytest.mark.parametrize("stale", STALE)
 @pytest.mark.parametrize("planned", [False, True])
@@ -131,6 +133,7 @@ def test_the_compiled_clock_agrees_with_processes(stale):
         )
 
 
+@pytest.mark.slow
 @given(runs(), st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["numpy", "compiled"])), min_size=1, max_size=6))
 @PROPERTY
 def test_they_may_take_turns(run: Run, chunks: list[tuple[int, Any]]):
@@ -239,6 +242,7 @@ print("numba" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_numba_is_not_loaded_for_little():
     environment = {name: value for name, value in os.environ.items() if name != loading.VARIABLE}
     said = subprocess.run([sys.executable, "-c", LAZY], env=environment, capture_output=True, text=True, check=True)

@@ -26,6 +26,7 @@ UMI = cast("Radio", RADIOS["umi"])
 CONTROLLED = replace(UMI, power_control=(-85.0, 0.8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves", [False, True], ids=["static", "moving"])
 @pytest.mark.parametrize("seed", range(12))
 def test_coupled_cells_agree_with_processes(seed, moves):
@@ -110,6 +111,7 @@ def test_cells_on_different_bands_do_not_hear_each_other():
     assert both[0].cloud.sizes.tolist() == [4, 4, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radio", [None, UMI, CONTROLLED], ids=["paper", "umi", "controlled"])
 def test_ues_that_always_send_interfere_fully(radio):
     """Jobs without computing, each UE merged at once: all of them send all the time, as ``full`` assumes."""
@@ -130,6 +132,7 @@ def test_ues_that_always_send_interfere_fully(radio):
     assert full.time_s[-1] > 1.2 * none.time_s[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reuse", "radio"), [(1, None), (3, CONTROLLED)])
 def test_coupled_and_full_count_the_same_cells(reuse, radio):
     drawn, grid = Cell.draw(91, 2, radio=radio, rician_k=math.inf), Sites.grid(91, 200.0)

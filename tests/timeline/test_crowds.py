@@ -42,6 +42,7 @@ def follow(
         return play_crowd(given, split_crowd(given, hopeful), rounds, horizon_s, None)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(0, 4), st.integers(0, 40), st.floats(0.02, 1))
 @settings(max_examples=40, deadline=None)
 def test_a_safe_guess_gives_the_timeline_of_following_everybody(seed, quorum, bound, rounds, share):

@@ -135,6 +135,7 @@ def on_both_clocks(cells: Cells, protocol: Protocol, cloud: Protocol, **limits) 
     return fast
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [equal_share, equal_finish], ids=lambda policy: policy.__name__)
 def test_the_compiled_clock_plays_the_same(policy):
     cells = cells_of(40, 4, seed=2, backhaul_s=0.05)
@@ -142,6 +143,7 @@ def test_the_compiled_clock_plays_the_same(policy):
         on_both_clocks(cells, protocol, Protocol(2, 2, "wait"), edge_rounds=3, rounds=100, bandwidth=policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cloud", [Protocol(1), Protocol(7), Protocol(2, 3, "wait"), Protocol(3, 5, "wait")])
 @pytest.mark.parametrize("limits", [{"horizon_s": 4.0}, {"rounds": 90, "horizon_s": 3.0}, {"rounds": 90}])
 def test_the_compiled_clock_plays_unequal_edges(cloud, limits, monkeypatch):
@@ -191,6 +193,7 @@ def test_one_compiled_loop_serves_single_cells_and_edges():
     assert len({str(signature) for signature in play_rounds.signatures}) <= 2  # with and without equal_finish
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_edges_and_cloud_agree_with_processes(seed):
     """40 random settings: cells, protocols at both levels, κ₂, backhauls, radios that change within rounds."""
@@ -229,6 +232,7 @@ def twin_of(cells: Cells, protocol: Protocol, cloud: Protocol, edge_rounds: int,
     return play_cells(inputs, rules, cloud_rules, 1e5, edge_rounds, until_s, moving)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("seed", range(20))
 def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed, keeps):
@@ -264,6 +268,7 @@ def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed, ke
     assert bool(timeline.cloud.followed_bits.any()) == keeps  # some in the middle of a job
 
 
+@pytest.mark.slow
 def test_a_longer_simulation_with_jobs_that_follow_begins_with_a_shorter_one():
     drawn = Cell.draw(9, 1, cpu_hz=(2e7, 2e9), coherence_s=0.05, moves=Moves(Waypoints, 40.0, 1.0))
     cells = make_cells(drawn, Sites.grid(3, 20.0), 20.0, backhaul_s=0.1, keeps=True)

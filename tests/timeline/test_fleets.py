@@ -103,6 +103,7 @@ def closes(run: Run, rounds: int) -> int:
         return 0
 
 
+@pytest.mark.slow
 @given(fleet_runs(), st.integers(1, 12))
 @PROPERTY
 def test_simulate_agrees_with_processes_on_fleets(drawn: Drawn, rounds: int):
@@ -110,6 +111,7 @@ def test_simulate_agrees_with_processes_on_fleets(drawn: Drawn, rounds: int):
     assert_agrees(run, closes(run, rounds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("stale", STALE)
 def test_simulate_agrees_with_processes_on_a_mixed_fleet(stale, keeps):
@@ -121,6 +123,7 @@ def test_simulate_agrees_with_processes_on_a_mixed_fleet(stale, keeps):
     assert_agrees(run, 25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("rests", [False, True])
 def test_simulate_agrees_with_processes_on_a_plan_of_those_who_come_and_go(rests, keeps):
@@ -161,6 +164,7 @@ def test_a_prefix_of_a_fleets_timeline_is_the_shorter_simulation(drawn: Drawn, r
     assert_same(run.simulate(rounds).prefix(shorter), run.simulate(shorter))
 
 
+@pytest.mark.slow
 @given(fleet_runs(), st.lists(st.integers(0, 4), min_size=1, max_size=4))
 @PROPERTY
 def test_chunks_of_a_fleets_rounds_make_the_whole(drawn: Drawn, chunks: list[int]):
@@ -174,6 +178,7 @@ def test_chunks_of_a_fleets_rounds_make_the_whole(drawn: Drawn, chunks: list[int
     assert_same(past, run.simulate(total))
 
 
+@pytest.mark.slow
 @given(fleet_runs(hours=True), st.integers(1, 12))
 @PROPERTY
 def test_no_ue_works_outside_of_its_hours(drawn: Drawn, rounds: int):

@@ -79,6 +79,7 @@ def test_jobs_that_differ_agree_with_processes(drawn: Drawn, rounds: int):
     assert_agrees(run, closes(run, rounds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("stale", STALE)
 def test_batteries_of_those_who_come_and_go_agree_with_processes(stale, keeps):
@@ -91,6 +92,7 @@ def test_batteries_of_those_who_come_and_go_agree_with_processes(stale, keeps):
     assert (line.rounds, line.ues.tolist()) != (free.rounds, free.ues.tolist())  # a UE has left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["multicast", "unicast"])
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("stale", STALE)
@@ -128,6 +130,7 @@ def test_what_a_budget_counts_is_what_the_timeline_tells(keeps):
     np.testing.assert_allclose(clock.spent_j, told, rtol=1e-9)
 
 
+@pytest.mark.slow
 @given(fleet_runs(), st.lists(st.integers(0, 4), min_size=1, max_size=4))
 @FEW
 def test_chunks_of_rounds_with_jobs_that_differ_make_the_whole(drawn: Drawn, chunks: list[int]):

@@ -81,6 +81,7 @@ QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCh
 FEW = settings(QUICK, max_examples=20)
 
 
+@pytest.mark.slow
 @given(scheduled(), st.integers(1, 20))
 @QUICK
 def test_simulate_agrees_with_processes(run: Run, rounds: int):
@@ -134,6 +135,7 @@ def test_the_unplanned_rest_by_hand():
     assert line.wasted_share == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rests", [True, False])
 @pytest.mark.parametrize("name", ["best_channel", "proportional_fair", "fedcs"])
 def test_simulate_agrees_with_processes_where_a_schedule_looks_at_a_capped_radio_of_now(name, rests):
@@ -196,6 +198,7 @@ def test_who_rests_needs_a_plan_and_no_bound():
         Protocol(2, 5, rests=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rests", "keeps"), [(False, True), (True, False)])
 @pytest.mark.parametrize("name", MAKE)
 def test_rounds_are_not_planned_for_who_is_away_and_the_processes_agree(name, rests, keeps):

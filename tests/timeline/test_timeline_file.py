@@ -190,6 +190,7 @@ def test_a_timeline_with_a_wrong_field_is_refused(folder, name, spoil, words):
     refused(path)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_file_with_flipped_bytes_is_a_valid_timeline_or_refused(folder, written, data):

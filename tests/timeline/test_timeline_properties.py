@@ -118,6 +118,7 @@ def together_then_equal(uplink: Uplink) -> np.ndarray:
     return finish_together(uplink) if uplink.round % 2 == 0 else equal_share(uplink)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stale", STALE)
 @pytest.mark.parametrize("policy", [finish_together, together_then_equal])
 def test_a_prefix_is_the_shorter_simulation_where_all_arrive_together_but_for_rounding(stale, policy):
