@@ -25,8 +25,8 @@ extras: $(EXTRAS) $(AXE)  ## what some tests need besides: PyTorch, TensorBoard,
 test: $(DEV)  ## the whole test suite; without make extras, the tests that need an extra are skipped; RETRY=1 repeats failed tests once
 	$(WITH_AXE) $(PYTEST) $(if $(RETRY),$(AGAIN))
 
-test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; a minute and a half on 2 cores, 25 s more with nothing compiled
 test-quick: WORKERS = $(CORES)
+test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; a minute and a half on 2 cores, 25 s more with nothing compiled
 	$(PYTEST) -m "not slow"
 
 test-slow: $(DEV)  ## hostile input by the thousand, twenty kills of each command; minutes
