@@ -20,7 +20,7 @@ def trained_by(
 ):
     """``run_all`` in one thread. ``fails`` may return an error's text, or an exception to raise."""
 
-    def run_all(trainings, store, workers=None, reporter=None, **_):  # noqa: ARG001 (as it is called)
+    def run_all(trainings, store, workers=None, reporter=None, **_):  # noqa: ARG001 (the signature of what it replaces)
         wanted = {one.key: one for one in trainings}
         missing = [one for one in wanted.values() if store.get(one.key) is None]
         reporter = reporter or Reporter()

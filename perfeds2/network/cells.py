@@ -199,7 +199,7 @@ def make_cells(
     if drawn.moves is not None and coupled and not keeps:
         raise ValueError("coupled interference is not modelled for jobs that moving UEs lose; give --on-leave keep.")
     if coupled and drawn.downlink is not None:
-        raise ValueError("coupled interference is that of uploads; leave out the downlink, or give a rise in dB.")
+        raise ValueError("coupled interference covers uploads only; leave out the downlink, or give a rise in dB.")
     if drawn.moves is not None and drawn.radio is not None and drawn.radio.power_control is not None:
         raise ValueError("power control needs a constant number of UEs in a cell; leave it out if UEs move.")
     if reuse == 3 and sites.colour is None:

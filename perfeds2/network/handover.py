@@ -37,7 +37,7 @@ class Handover:
 
     def count(self, until_s: float) -> int:
         """Return how often UEs change their base station until a time."""
-        last = _measurement(until_s)
+        last = steps_by(until_s, MEASURE_S)
         blocks = [self.block(number) for number in range(last // AHEAD + 1)]
         return int(np.count_nonzero(np.diff(np.concatenate(blocks)[: last + 1], axis=0)))
 
@@ -62,11 +62,12 @@ class Attached:
 
     def here(self, time_s: float) -> Bool[np.ndarray, " n"]:
         """Return which UEs are in the cell at a time."""
-        return self._inside(_measurement(time_s) // AHEAD)[_measurement(time_s) % AHEAD]
+        block, at = divmod(steps_by(time_s, MEASURE_S), AHEAD)
+        return self._inside(block)[at]
 
     def changes_s(self, time_s: float) -> float:
         """Return when a UE next arrives or leaves, or when to ask again."""
-        number = _measurement(time_s)
+        number = steps_by(time_s, MEASURE_S)
         inside, at = self._inside(number // AHEAD), number % AHEAD
         changed = (inside[at + 1 :] != inside[at]).any(axis=1)
         return (number + 1 + (int(changed.argmax()) if changed.any() else changed.size)) * MEASURE_S
@@ -87,8 +88,3 @@ class Settled:
     def changes_s(self, _time_s: float) -> float:
         """Return infinity, because no UE comes or goes."""
         return np.inf
-
-
-def _measurement(time_s: float) -> int:
-    """Return the number of the last measurement at or before a time."""
-    return steps_by(time_s, MEASURE_S)

@@ -1,4 +1,4 @@
-"""Play all edges on one clock, for UEs that take their jobs along when they are handed over, or disturb other cells.
+"""Play all edges on one clock, where jobs follow UEs from cell to cell or uploads disturb other cells.
 
 A UE that is handed over goes on computing and sending. It sends to the cell that it is in, on the band of that cell, and
 the complete upload goes over the backhauls of both cells to the edge that gave it the job. Once the upload is sent, the
@@ -130,7 +130,7 @@ class Following:
         return rate, np.where(clock.bits > 0, np.maximum(sent_s, np.nextafter(clock.time_s, np.inf)), np.inf)
 
     def _rises(self, has_band: Mask) -> PerCell:
-        """Return the mean density of the uploads in co-channel cells over that of the noise, at each base station."""
+        """Return the interference at each base station relative to the noise: uploads in co-channel cells."""
         if self._co_channel is None:
             return np.zeros(len(self._conditions))
         sends = has_band & (self._clocks[0].bits > 0) & (self._clocks[0].compute_s == 0)
@@ -138,7 +138,7 @@ class Following:
         return (self._signal_hz / band_hz * (sends & self._co_channel[:, self._serving])).sum(axis=1)
 
     def _starts_s(self) -> float:
-        """Return when a UE next begins to send, if that changes the rates of others."""
+        """Return when a UE next starts to send, if that changes the rates of others."""
         clock = self._clocks[0]
         starts_s = clock.time_s + clock.compute_s[clock.compute_s > 0]
         return np.inf if self._co_channel is None else float(starts_s.min(initial=np.inf))
@@ -150,7 +150,7 @@ class Following:
         least = LEAST_LEFT * self._conditions[0].payload_bits
         bits = np.maximum(clock.bits + np.minimum(compute_s, 0.0) * rate, least)
         over = done | (clock.bits == 0)
-        compute_s[clock.time_s + clock.compute_s <= now_s] = 0.0  # whatever rounding has left
+        compute_s[clock.time_s + clock.compute_s <= now_s] = 0.0  # drop what rounding leaves
         before = [each.busy & done for each in self._clocks]
         self._set(now_s, np.where(over, 0.0, np.maximum(compute_s, 0.0)), np.where(over, 0.0, bits))
         for edge, sent in enumerate(before):

@@ -124,7 +124,7 @@ def test_the_first_training_of_a_program_compiles_it_for_the_others(monkeypatch)
     """Also if it fails. Another program is compiled meanwhile."""
     compiling, met, other = Counter[str](), list[str](), threading.Event()
 
-    def train_job(job, prepared, place, tell):  # noqa: ARG001 (as it is called)
+    def train_job(job, prepared, place, tell):  # noqa: ARG001 (the signature of what it replaces)
         compiling[job.program] += 1
         if compiling[job.program] > 1:
             met.append(job.title)
