@@ -136,7 +136,7 @@ def advance_at_once(prepared: Any, state: Any, begin: int, end: int) -> Any:
 
 
 def as_state(structures: list[Any], leaves: list[np.ndarray]) -> Any:
-    return jax.tree.unflatten(structures[0], [jax.device_put(leaf) for leaf in leaves])
+    return jax.tree.unflatten(structures[0], jax.device_put(leaves))
 
 
 def evaluate(task: Any, params: Any, *_: Any) -> dict[str, np.ndarray]:

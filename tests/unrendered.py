@@ -3,12 +3,14 @@
 Their files hold the texts and the lines of the figure instead, so other figures are other bytes.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+
+if TYPE_CHECKING:
+    import pytest
 
 BEGIN = {"pdf": b"%PDF", "png": b"\x89PNG"}
 _savefig = Figure.savefig
@@ -24,6 +26,6 @@ def save_unrendered(figure: Figure, file: Any, **how: Any) -> None:
     file.write(b"\n".join([BEGIN[how["format"]], *(text.encode() for text in texts), *lines]))
 
 
-def render(patch: pytest.MonkeyPatch) -> None:
+def render(patch: "pytest.MonkeyPatch") -> None:
     """Draw in earnest, in a test that looks at pixels."""
     patch.setattr(Figure, "savefig", _savefig)

@@ -18,7 +18,7 @@ from perfeds2.runs.training import trainings_of
 
 KILLS = int(os.environ.get("PERFEDS2_KILLS", "5"))  # of each command, at least
 EVALUATIONS = 4  # of a training with these flags
-TINY = "--task synthetic --ues 4 --horizon-s 1 --eval-every-s 0.34 --batch 4 --quiet"
+TINY = "--task synthetic --ues 4 --horizon-s 0.1 --eval-every-s 0.034 --batch 4 --quiet"
 FIRST = ("spec.toml", "sweep.toml", "arena.toml", "reproduce.toml")  # what says whose folder it is
 WHOLE_OR_ABSENT = (
     *("spec.toml", "timeline.npz", "model.safetensors", "ue_metrics.csv", "summary.json", "report.html"),
