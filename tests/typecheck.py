@@ -1,8 +1,9 @@
 """Array shapes and types of the package are checked in every test (jaxtyping, by beartype), but not in every call.
 
 A check takes longer than most of what it checks: a clock's inner functions, called a thousand times, would be eight times as
-slow, and a function within a function would have its check made anew each time. So of every function the first calls in a
-test are checked, and the check is made when it is first needed.
+slow, and a function within a function would have its check made anew each time. So only functions that take or return
+arrays with a shape are checked (pyright checks the rest), in their first calls in a test; the check is made when it is first
+needed.
 """
 
 import dataclasses
@@ -42,8 +43,8 @@ def jaxtyped(made: Any = None, *, typechecker: Any) -> Any:
 
 def _in_first_calls(function: Any, typechecker: Any) -> Callable[..., Any]:
     code, careful = id(function.__code__), list[Any]()  # to hash the code itself takes longer than many a call
-    if calls[code] >= MOST_CALLS:
-        return function  # of a function within a function that was made often
+    if calls[code] >= MOST_CALLS or "jaxtyping." not in str(function.__annotations__):
+        return function  # the first is of a function within a function that was made often
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
