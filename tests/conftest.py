@@ -59,6 +59,8 @@ MOST_BYTES = 2.2e9  # memory above which a process drops compiled programs after
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 
+os.fsync = lambda _: None  # type: ignore[assignment]  # tests kill processes, not machines; a disk would take milliseconds
+
 Figure.savefig = unrendered.save_unrendered  # type: ignore[method-assign]  # tests that look at pixels ask for ``rendered``
 
 gc.disable()  # imports make many objects and hardly any garbage; ``pytest_collection_finish`` enables it
