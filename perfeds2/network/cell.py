@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,9 +55,11 @@ class Cell:
                 f"a cell needs one distance and one CPU frequency per UE, at least one UE; "
                 f"got {self.distance_m.shape} distances and {self.cpu_hz.shape} frequencies."
             )
-        for name in (field.name for field in fields(self) if field.name in LIMITS):
-            value, limit = getattr(self, name), LIMITS[name]
-            values = np.atleast_1d(np.asarray(1.0 if value is None else value, float))
+        for name, limit in LIMITS.items():
+            value = vars(self)[name]
+            if value is None or (isinstance(value, int | float) and 0 < value < math.inf):
+                continue  # NumPy takes ten times as long, and moving UEs need many cells
+            values = np.atleast_1d(np.asarray(value, float))
             low = values < 0 if limit == "at least 0" else values <= 0
             wrong = (low & (limit != "")) | ~np.isfinite(values)
             if wrong.any():

@@ -334,8 +334,7 @@ class Spec(Section):
     @property
     def given(self) -> list[Named]:
         """Return the user's own objects among all settings that have a kind."""
-        sections = {name: dict(section) for name, section in self if isinstance(section, Section)}
-        values = [sections[each.section][each.key] for each in settings() if each.kind is not None]
+        values = [vars(vars(self)[each.section])[each.key] for each in settings() if each.kind is not None]
         listed = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
         return [one for one in (*listed, *self.merges) if isinstance(one, Named) and one.source]
 

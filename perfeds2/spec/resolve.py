@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TypeVar, get_type_hints
 
@@ -302,9 +303,15 @@ def _read_setting(types: Mapping[str, Value], name: str, key: str, value: Value)
     if value is None:  # cannot be written to a file
         raise InputError(f"{name}.{key} is None; give a value, or leave it out.")
     try:
-        return pydantic.TypeAdapter(types[key], config={"arbitrary_types_allowed": True}).validate_python(value)
+        return _reader(types[key]).validate_python(value)
     except pydantic.ValidationError as error:
         raise InputError(_complaint(error.errors(), f"{name}.{key}")) from None
+
+
+@cache
+def _reader(annotation: Value) -> pydantic.TypeAdapter:
+    """Return what validates a type; making it takes as long as the rest of a spec."""
+    return pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True})
 
 
 def _own_files(spec: Spec) -> dict[str, str]:

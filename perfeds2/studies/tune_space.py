@@ -179,10 +179,10 @@ def _values(spec: Spec, algorithm: str, asked: Mapping[str, AxisValues]) -> dict
 
 def _read(spec: Spec, algorithm: str, key: str, value: Any) -> Any:
     """Return a value as a spec reads it."""
+    run = {"algorithms": spec.algorithms}
     if key in LearningSpec.model_fields:
-        return resolve({"learning": {key: value}}).values()["learning"][key]
-    own = {EACH: {algorithm: {key: value}}, "run": {"algorithms": spec.algorithms}}
-    return resolve(own).values()[EACH][algorithm][key]
+        return resolve({"learning": {key: value}, "run": run}).values()["learning"][key]
+    return resolve({EACH: {algorithm: {key: value}}, "run": run}).values()[EACH][algorithm][key]
 
 
 def read_search(path: Path) -> Search:

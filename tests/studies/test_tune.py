@@ -68,9 +68,9 @@ def played(accuracy, tried=None, *, fails=lambda _: None):
     return trained_by(result, fails=fails)
 
 
-def run_search(search: Search, path: Path, on: Any, **more: Any) -> Tuning:
+def run_search(search: Search, path: Path, on: Any, *, yes: bool = True, **more: Any) -> Tuning:
     with training(on):
-        return run_trainings(search, path, Execution(**more))
+        return run_trainings(search, path, Execution(yes=yes, **more))  # a formula needs no estimate of its time
 
 
 def near(best: float):
@@ -242,7 +242,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [1, 20, 40, 50])
+@pytest.mark.parametrize("stop", [1, 40, 50])  # on each rung
 def test_a_search_that_was_stopped_goes_on_and_ends_with_the_same_bytes(tmp_path, whole, stop):
     search, left, before, after = search_of(TWO, {"beta": BETAS}), [stop], list[Any](), list[Any]()
 
@@ -267,7 +267,7 @@ def test_a_finished_search_is_read_and_not_done_again(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["", "{", "[" * 100_000, "\0\xff"])
+@pytest.mark.parametrize("damage", ["", "[" * 100_000])
 def test_a_damaged_result_is_trained_again(tmp_path, damage):
     search = search_of(ONE, {"beta": BETAS})
     run_search(search, tmp_path, on=played(near(0.3)))
@@ -361,12 +361,9 @@ def test_one_local_step_and_no_personal_step_are_no_edges(tmp_path):
 
 
 SEARCHES: list[dict[str, Any]] = [
-    {},
-    {"beta": BETAS},
     {"beta": [0.1, 0.2], "alpha": [0.0, 0.0037, 0.1], "local_steps": [1, 2]},
-    {"PerFedS2.beta": [0.1, 0.2]},
-    {"beta": [0.1, 0.2], "PerFedS2.clip": [1, 2.5]},
-    {"beta": [0.1, 0.2], "PerFedS2.hessian": ["exact", "fo"]},
+    {"PerFedS2.beta": [0.1, 0.2]},  # and around what the other has
+    {"beta": [0.1, 0.2], "PerFedS2.clip": [1, 2.5], "PerFedS2.hessian": ["exact", "fo"]},
 ]
 
 
@@ -388,7 +385,7 @@ def test_whatever_was_searched_is_drawn_and_told(tmp_path, capsys, search):
 @pytest.mark.slow
 @pytest.mark.usefixtures("rendered")
 def test_a_tuning_drawn_again_has_the_same_bytes_and_a_table_for_a_paper(tmp_path):
-    found = run_search(search_of(ONE, SEARCHES[2]), tmp_path, on=played(near(0.2)))
+    found = run_search(search_of(ONE, SEARCHES[0]), tmp_path, on=played(near(0.2)))
     write_tuning(found)
     first = (tmp_path / "tune.png").read_bytes()
     write_tuning(found)
@@ -461,7 +458,9 @@ def test_what_no_one_can_do_leaves_no_folder(tmp_path, more, sentence):
     with pytest.raises(InputError, match=sentence):
         run_trainings(search_of(ONE, {"beta": [0.1]}), tmp_path / "new", Execution(Workers(**more)))
     with pytest.raises(InputError, match="days of this machine"):
-        run_search(search_of(ONE | {"horizon_s": 1e9}, {"beta": [0.1]}), tmp_path / "new", on=played(near(0.1)))
+        run_search(
+            search_of(ONE | {"horizon_s": 1e9}, {"beta": [0.1]}), tmp_path / "new", on=played(near(0.1)), yes=False
+        )
     assert not (tmp_path / "new").exists()
 
 
