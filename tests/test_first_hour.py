@@ -1,10 +1,13 @@
-"""Does a person who types only what docs/tutorial says, from an empty folder, get what its pages show?
+"""Does a person who types only what docs/tutorial says, from an empty folder, get what its pages show? And who runs a notebook?
 
 In a page's order, a block that begins with ``# NAME.py`` is saved, a block of ``sh`` is typed, and a block of ``text`` is what came: every
 line of it must be a line of the last output, in that order, up to ``…``. Numbers must be the same. Where ``<!-- numbers: about -->`` stands
 before it they may differ a little (what is learned differs between processors), after ``any`` at will (what real time decides).
+
+The notebooks of examples/notebooks run here too, because they train the same ten UEs with the same compiled programs.
 """
 
+import ast
 import contextlib
 import io
 import json
@@ -12,12 +15,15 @@ import re
 import runpy
 import shlex
 import subprocess
+import sys
+import types
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from command_line import compiled_as_users_do, told
+from matplotlib import pyplot
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "tutorial").glob("[1-9]-*.md"))
@@ -25,6 +31,28 @@ INDEX = ROOT / "docs" / "tutorial" / "index.md"
 FENCE = re.compile(r"(?:<!-- numbers: (\w+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 HOW = ("same", "about", "any")
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+SHOWN = {  # what must be among the lines of each notebook
+    "collapse": [r"<Timeline: 10 UEs, 199 rounds of 3", r"before the step: [0-6]?\d%, after it: (9\d|8\d|100)%"],
+    "first_hour": [
+        r"<Cell: 10 UEs, .* seed 0>",
+        r"34 rounds of 10 in 9.863 s",
+        r"133 rounds of 3 in 9.986 s",
+        r"<Comparison: digits, .* PerFedS2 ends highest",
+        r"\{'PerFedS2': .*'Mine'",
+    ],
+    "own_scheduler": [
+        r"^patient +19.1\d+ +0.00\d",
+        r"^fair +19.0\d+ +0.07\d",
+        r"^round_robin +24\d\.\d+ +1\d\.\d+ +0\.9\d",
+        r"^fair +24\d\.\d+ +1\d\.\d+ +0\.9\d",
+    ],
+    "planning": [
+        r"old meter",
+        r"<Plan: digits, 10 UEs, 80 % after .* on fresh seeds",
+        r"<Comparison: .* PerFedS2 ends highest",
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -229,3 +257,44 @@ def rows(hour: Hour, run: str) -> dict[str, dict]:
 
 def personal(row: dict) -> float:
     return row["test_accuracy_personal"]["mean"]
+
+
+# ---- notebooks
+
+
+def test_every_notebook_has_lines_to_show():
+    assert {path.stem for path in NOTEBOOKS} == SHOWN.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_shows_what_it_says(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))  # a kernel's has no file
+    with compiled_as_users_do(), pyplot.rc_context({"backend": "agg"}):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                run_cell("".join(cell["source"]), cell["id"])
+    pyplot.close("all")
+    out = capsys.readouterr().out
+    for shown in SHOWN[path.stem]:
+        assert re.search(shown, out, re.MULTILINE), f"{shown} is not in\n{out}"
+    assert list(tmp_path.iterdir()) == []  # nothing is left lying about
+
+
+def run_cell(source: str, name: str) -> None:
+    """As a kernel does: what the last line names is shown."""
+    names = vars(sys.modules["__main__"])
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), names)
+    if isinstance(last, ast.Expr):
+        show(eval(compile(ast.Expression(last.value), name, "eval"), names))
+
+
+def show(value: object) -> None:
+    """As a notebook: by its own HTML, if it has any, and here in a line too."""
+    if value is not None:
+        page = getattr(value, "_repr_html_", lambda: "plain")()
+        assert page is None or page  # None: by something else, such as a table of pandas that is told to
+        print(repr(value))
