@@ -2,13 +2,20 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from command_line import told
+from in_numpy import train_in_numpy
+
+from perfeds2 import console
 
 QUICK = ["--ues", "6", "--quorum", "2", "--horizon-s", "1", "--batch", "8", "--seeds", "2"]
 
@@ -50,6 +57,7 @@ def test_every_public_name_can_be_imported():
 
 @pytest.mark.slow
 def test_compare_writes_a_run_that_its_own_spec_reproduces(tmp_path, monkeypatch):
+    train_in_numpy(monkeypatch.setattr, traced=True)  # test_same_bytes.py compiles
     monkeypatch.chdir(tmp_path)
     status, said, complaint = told("compare", *QUICK, "--algorithms", "PerFedS2", "--out", "one")
     assert status == 0, complaint
@@ -71,6 +79,7 @@ def test_compare_writes_a_run_that_its_own_spec_reproduces(tmp_path, monkeypatch
 def test_run_and_simulate_write_single_timelines(tmp_path, monkeypatch):
     from perfeds2.timeline.record import Timeline
 
+    train_in_numpy(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
     status, _, said = told("run", *QUICK[:-2], "--seed", "3", "--out", "run")
     assert status == 0, said
@@ -145,15 +154,16 @@ def long_run(folder):
 
 
 @pytest.mark.slow
-def test_a_ctrl_c_that_python_drops_is_heeded_at_the_next_step(tmp_path):
-    code = (
-        "import signal, sys\nfrom contextlib import suppress\nfrom perfeds2.cli import install_interrupt_handler, main\n"
-        "install_interrupt_handler()\nwith suppress(KeyboardInterrupt):\n    signal.raise_signal(signal.SIGINT)\n"
-        "sys.argv = ['perfeds2', 'simulate', '--quiet', '--out', 'dropped']\nmain()"
-    )
-    stopped = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert stopped.returncode == 130
-    assert "continue with: perfeds2 simulate --resume dropped" in stopped.stderr
+def test_a_ctrl_c_that_python_drops_is_heeded_at_the_next_step(tmp_path, monkeypatch):
+    for name in ("_interrupted", "_leaving"):
+        monkeypatch.setattr(console, name, threading.Event())
+    monkeypatch.setattr(console, "atexit", SimpleNamespace(register=lambda _: None))  # this process goes on
+    monkeypatch.chdir(tmp_path)
+    with suppress(KeyboardInterrupt):
+        console._interrupt()
+    status, _, said = told("simulate", "--quiet", "--out", "dropped")
+    assert status == 130
+    assert "continue with: perfeds2 simulate --resume dropped" in said
 
 
 @pytest.mark.slow
@@ -162,8 +172,10 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     process = subprocess.Popen(long_run(folder), stderr=subprocess.PIPE, text=True)
     while not (folder / "parts").exists() and process.poll() is None:
         time.sleep(0.05)
-    time.sleep(1)
+    time.sleep(random.uniform(0, 0.5))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert f"perfeds2 run --resume {folder}" in said
+    assert "Exception ignored" not in said
+    assert "Traceback" not in said

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+PRESSES = 4
 DROPPED = """
 import gc, signal, sys, time
 import typer
@@ -39,8 +40,8 @@ def test_a_ctrl_c_dropped_in_a_callback_comes_again_and_nothing_is_said_of_it():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("presses", [1, 4])
-def test_ctrl_c_in_the_middle_of_a_plan_is_130_without_noise(tmp_path, presses):
+def test_ctrl_c_in_the_middle_of_a_plan_is_130_without_noise(tmp_path):
+    """Pressed several times. ``test_cli.py`` presses once."""
     process = subprocess.Popen(
         [sys.executable, "-m", "perfeds2", "plan", "--ues", "6", "--quorum", "2", "--quiet", "--out", "planned"],
         cwd=tmp_path,
@@ -49,8 +50,8 @@ def test_ctrl_c_in_the_middle_of_a_plan_is_130_without_noise(tmp_path, presses):
     )
     while not (tmp_path / "planned" / "spec.toml").exists() and process.poll() is None:
         time.sleep(0.05)
-    for _ in range(presses):
-        time.sleep(random.uniform(0, 1 / presses))
+    for _ in range(PRESSES):
+        time.sleep(random.uniform(0, 1 / PRESSES))
         process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said

@@ -254,13 +254,22 @@ ADDITIONS = {
     ),
 }
 HELPERS = """
-import contextlib, json, sys, textwrap, traceback
+import gc, json, sys, textwrap, traceback
+from functools import cache
+
+gc.disable()  # imports and tracing make hardly any garbage
+from in_numpy import train_in_numpy
+train_in_numpy(setattr)
+
+@cache
+def commands():
+    import typer
+    from perfeds2.cli import app
+    return typer.main.get_command(app)
 
 def command_line(*words):
     from click.testing import CliRunner
-    import typer
-    from perfeds2.cli import app
-    return CliRunner().invoke(typer.main.get_command(app), list(words)).output
+    return CliRunner().invoke(commands(), list(words)).output
 
 def algorithm(**settings):
     from perfeds2.spec.build import Stage, make_algorithms
@@ -363,7 +372,7 @@ def failures(tmp_path_factory) -> dict[str, str]:
     """What does not work, by row, where everything has been added."""
     scratch = tmp_path_factory.mktemp("scratch")
     for name in ("perfeds2", "benchmarks"):
-        shutil.copytree(ROOT / name, scratch / name, ignore=shutil.ignore_patterns("__pycache__", "peers"))
+        shutil.copytree(ROOT / name, scratch / name, ignore=shutil.ignore_patterns("*.opt-*.pyc", "peers"))
     known, wrong = rows(), {}
     for what, addition in ADDITIONS.items():
         try:
@@ -371,7 +380,7 @@ def failures(tmp_path_factory) -> dict[str, str]:
         except Exception as error:
             wrong[what] = f"{type(error).__name__}: {error}"
     checks = {what: addition.check for what, addition in ADDITIONS.items() if what not in wrong}
-    environment = os.environ | {"PYTHONPATH": str(scratch), "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {"PYTHONPATH": f"{scratch}{os.pathsep}{Path(__file__).parent}", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", HELPERS],
         input=json.dumps(checks),
