@@ -164,8 +164,10 @@ def test_what_coupled_cells_cannot_do_is_refused(changes, told):
     with pytest.raises(ValueError, match=told):
         make_cells(Cell.draw(6, **changes), Sites.grid(3, 200.0), 200.0, interference="coupled")
     cells = make_cells(Cell.draw(6), Sites.grid(3, 200.0), 200.0, interference="coupled")
-    with pytest.raises(ValueError, match="use a smaller quorum"):  # a cell has two UEs
-        simulate_cells(cells, Protocol(3), Protocol(1), **LOAD, rounds=3)
+    ends: list[dict[str, Any]] = [{"rounds": 3}, {"horizon_s": 1.0}]
+    for end in ends:
+        with pytest.raises(ValueError, match="use a smaller quorum"):  # a cell has two UEs
+            simulate_cells(cells, Protocol(3), Protocol(1), **LOAD, **end)
 
 
 def test_the_benchmark_changes_only_the_noise():
