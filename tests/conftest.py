@@ -96,13 +96,14 @@ def pytest_collection_finish() -> None:
     typecheck.collecting = False
 
 
-def pytest_runtest_setup() -> None:
-    typecheck.calls.clear()
-
-
 @pytest.fixture
 def rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     unrendered.render(monkeypatch)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def checked_types() -> None:
+    typecheck.calls.clear()
 
 
 @pytest.fixture(scope="module", autouse=True)

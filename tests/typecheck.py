@@ -1,9 +1,9 @@
-"""Array shapes and types of the package are checked in every test (jaxtyping, by beartype), but not in every call.
+"""Array shapes and types of the package are checked in every test file (jaxtyping, by beartype), but not in every call.
 
 A check takes longer than most of what it checks: a clock's inner functions, called a thousand times, would be eight times as
 slow, and a function within a function would have its check made anew each time. So only functions that take or return
-arrays with a shape are checked (pyright checks the rest), in their first calls in a test; the check is made when it is first
-needed.
+arrays with a shape are checked (pyright checks the rest), in their first calls in a test file; the check is made when it is
+first needed.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ from typing import Any
 import jaxtyping
 from beartype import BeartypeConf, beartype
 
-MOST_CALLS = 4  # of a function, in a test
+MOST_CALLS = 8  # of a function, in a test file
 checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # a whole number is welcome where a float is asked for
-calls: Counter[int] = Counter()  # in this test, by the identity of a function's code
+calls: Counter[int] = Counter()  # in this test file, by the identity of a function's code
 collecting = True  # no test runs yet; what imports call is not checked
 _jaxtyped: Any = jaxtyping.jaxtyped
 
