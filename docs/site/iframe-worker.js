@@ -1,5 +1,9 @@
 // The search runs in a worker, and a page opened as a file may start none: let a hidden frame be one.
 if (location.protocol === "file:") {
+  // Such a worker stops the page for a second while it indexes the site: let it wait until the reader does something.
+  const touched = new Promise((done) => {
+    for (const kind of ["keydown", "pointerdown"]) addEventListener(kind, done, { once: true, capture: true });
+  });
   window.Worker = class extends EventTarget {
     constructor(url) {
       super();
@@ -12,7 +16,8 @@ if (location.protocol === "file:") {
         this.dispatchEvent(event);
       };
       const script = Object.assign(inside.document.createElement("script"), { src: String(url) });
-      this.ready = new Promise((done, failed) => Object.assign(script, { onload: done, onerror: failed }));
+      const loaded = new Promise((done, failed) => Object.assign(script, { onload: done, onerror: failed }));
+      this.ready = loaded.then(() => touched);
       this.ready.catch((error) => this.onerror?.(error));
       inside.document.body.append(script);
     }

@@ -7,10 +7,8 @@ the source, with signatures, docstrings and the comments beside fields. No inter
 import ast
 import html
 import inspect
-import io
 import re
 import textwrap
-import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -39,6 +37,7 @@ FOLDERS = (
 NOT_SHOWN = {"commands", "cli"}  # covered by the command pages
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 WIDTH = 100  # longest signature on one line
+COMMENT = re.compile(r"""(?:[^#"']|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')*(#.*)""")  # after strings, which may hold a #
 SECTIONS_OF_DOCSTRINGS = ("Args:", "Returns:", "Raises:", "Attributes:", "Yields:", "Example:")
 
 
@@ -499,6 +498,9 @@ def tree_of(path: Path) -> ast.Module:
 @cache
 def comments_of(path: Path) -> dict[int, str]:
     """Return the comments by line, without those for tools."""
-    tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
-    said = {each.start[0]: each.string.lstrip("# ") for each in tokens if each.type == tokenize.COMMENT}
+    said = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        found = COMMENT.match(line)
+        if found:
+            said[number] = found[1].lstrip("# ")
     return {line: text for line, text in said.items() if not re.match(r"(fmt|type|noqa|pyright|pragma)\b", text)}
