@@ -340,17 +340,20 @@ def test_the_embedded_broker_disconnects_a_device_over_its_quota_and_never_the_s
     broker = EmbeddedBroker({name: value for name, _, value in (line.partition(" ") for line in lines)})
     publish = text("perfeds2/here/x") + b"hello"
 
-    def send(name, times):
+    def send(name, times, kind=Type.PUBLISH, body=publish):
         connection = ClientConnection(broker)  # another one each time: it has reconnected
         connection.name, connection.greeted = name, True
+        connection.send = lambda _: None
         for _ in range(times):
-            connection.handle(Type.PUBLISH << 4, Fields(publish))
+            connection.handle(kind << 4, Fields(body))
 
-    for name in ("device-0", "server"):
+    for name in ("device-0", "device-2", "server"):
         broker.quotas[name].messages = 5
     send("device-0", 3)
     with pytest.raises(MalformedError, match="more than 5 messages"):
         send("device-0", 3)
+    with pytest.raises(MalformedError, match="more than 5 messages"):
+        send("device-2", 6, Type.PINGREQ, b"")
     send("device-1", 10)
     send("server", 10)
 

@@ -155,8 +155,8 @@ class Fields:
     def rest(self) -> bytes:
         return self.take(len(self._left))
 
-    def more(self) -> bool:
-        return len(self._left) > 0
+    def __len__(self) -> int:
+        return len(self._left)
 
 
 def read_publish(flags: int, fields: Fields) -> tuple[Message, bytes]:
@@ -325,13 +325,13 @@ class ClientConnection(asyncio.Protocol):
             raise MalformedError("a packet before CONNECT, or a second CONNECT")
         if kind != Type.PUBLISH and flags != (2 if kind in (Type.SUBSCRIBE, Type.UNSUBSCRIBE) else 0):
             raise MalformedError("wrong reserved bits")
+        quota = self.broker.quotas[self.name]
+        if not is_server(self.name) and quota.exceeded(len(fields), time.monotonic()):
+            raise MalformedError(str(quota))
         if kind == Type.CONNECT:
             self.connect(fields)
         elif kind == Type.PUBLISH:
             message, number = read_publish(flags, fields)
-            quota = self.broker.quotas[self.name]
-            if not is_server(self.name) and quota.exceeded(len(message.payload), time.monotonic()):
-                raise MalformedError(str(quota))
             self.broker.publish(self.name, message)
             if number:
                 self.send(packet(Type.PUBACK, number))
@@ -339,7 +339,7 @@ class ClientConnection(asyncio.Protocol):
             self.subscribe(fields)
         elif kind == Type.UNSUBSCRIBE:
             number = fields.take(2)
-            while fields.more():
+            while len(fields):
                 self.filters.discard(fields.filter())
             self.send(packet(Type.UNSUBACK, number))
         elif kind == Type.PINGREQ:
@@ -374,7 +374,7 @@ class ClientConnection(asyncio.Protocol):
 
     def subscribe(self, fields: Fields) -> None:
         number, wanted = fields.take(2), list[str]()
-        while fields.more():
+        while len(fields):
             wanted.append(fields.filter())
             fields.byte()  # the requested QoS
         if not wanted:
