@@ -63,3 +63,23 @@ def watcher(broker, made):
 
     with Client(broker, made, 3) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def nursery():
+    """Starts processes of Python without importing everything again."""
+    from forked import Nursery
+
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def forking(nursery, monkeypatch):
+    """Have the package start its processes in this way."""
+    from forked import stand_in
+
+    from perfeds2.deployment import processes
+
+    monkeypatch.setattr(processes, "subprocess", stand_in(nursery.popen))

@@ -23,6 +23,7 @@ TOLD = {"devices": 4, "cells": 2, "edge-rounds": 2, "quorum": 1}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forking")
 def test_a_killed_edge_and_a_killed_cloud_go_on_and_the_simulator_agrees(tmp_path):
     """Updates are clipped at both levels, so that the replay has to do that, too."""
     out, killed = tmp_path / "run", {}

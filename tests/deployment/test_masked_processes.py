@@ -56,6 +56,7 @@ while children:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forking")
 def test_devices_killed_in_every_step_count_as_zeros_or_as_themselves(tmp_path):
     setup, path = Setup.from_texts(SETTINGS), tmp_path / "run"
     credentials = make_credentials(tmp_path / "credentials", 6)

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,6 +69,7 @@ def check(out, rounds, data=None):
     assert replay_run(out, data).relative <= 1e-6
 
 
+@pytest.mark.usefixtures("forking")
 def test_random_kills_of_devices_server_and_broker_lose_and_double_nothing(tmp_path):
     """PERFEDS2_FEDERATION_KILLS says how often; each kind dies once before any dies again."""
     out, kills, chance = tmp_path / "run", int(os.environ.get("PERFEDS2_FEDERATION_KILLS", "4")), random.Random(0)
@@ -115,7 +115,7 @@ def test_random_kills_of_devices_server_and_broker_lose_and_double_nothing(tmp_p
         assert (out / name).exists(), name
 
 
-def test_server_and_devices_as_commands_of_their_own(tmp_path, monkeypatch):
+def test_server_and_devices_as_commands_of_their_own(nursery, tmp_path, monkeypatch):
     """Credentials, server, devices, submit, stop, resume, with a broker of its own and with one started by hand from deploy/;
     strangers and the revoked are told why."""
     monkeypatch.chdir(tmp_path)
@@ -129,7 +129,7 @@ def test_server_and_devices_as_commands_of_their_own(tmp_path, monkeypatch):
 
     def start(name, *command):
         with (tmp_path / f"{name}.log").open("w") as log:
-            running.append(subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log))
+            running.append(nursery.popen(command, stdout=log))
         return running[-1]
 
     port, out = free_port(), tmp_path / "runs" / "first"
@@ -200,6 +200,7 @@ def by_hand(folder, port):
     return str(file)
 
 
+@pytest.mark.usefixtures("forking")
 def test_own_model_and_data_where_mosquitto_is_missing(tmp_path):
     """The example of docs/how-to/deploy.md; the embedded broker carries it, and the command says so."""
     pytest.importorskip("equinox")

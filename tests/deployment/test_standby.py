@@ -108,15 +108,17 @@ def test_a_server_that_was_stopped_writes_nothing_once_another_has_taken_over(tm
 
 
 @pytest.mark.slow
-def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost_or_doubled(tmp_path, monkeypatch):
+def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost_or_doubled(
+    nursery, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     credentials, out = make_credentials(tmp_path / "credentials", 3, LOOPBACK), tmp_path / "run"
     running = []
 
-    def start(*words):
+    def start(*words, popen=nursery.popen):
         with (tmp_path / f"{len(running)}.log").open("wb") as log:
             command = [sys.executable, "-c", QUICK, "federate", *words]
-            running.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
+            running.append(popen(command, stdout=log, stderr=log, start_new_session=True))
         return running[-1]
 
     def status():
@@ -142,7 +144,7 @@ def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost
             serving = status()["process"]
             first.kill()
             goes_on_without(serving)
-            third, serving = start(*server, "--standby"), status()["process"]
+            third, serving = start(*server, "--standby", popen=subprocess.Popen), status()["process"]
             wait_for(lambda: b"Standing by" in (tmp_path / "3.log").read_bytes())
             assert "jaxlib" not in Path(f"/proc/{third.pid}/maps").read_text()  # one that waits takes little memory
             for process in (second.pid, serving):

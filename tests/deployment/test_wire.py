@@ -343,7 +343,7 @@ def test_the_embedded_broker_disconnects_a_device_over_its_quota_and_never_the_s
     def send(name, times, kind=Type.PUBLISH, body=publish):
         connection = ClientConnection(broker)  # another one each time: it has reconnected
         connection.name, connection.greeted = name, True
-        connection.send = lambda _: None
+        connection.send = lambda data: None  # noqa: ARG005 (its name is that of the method)
         for _ in range(times):
             connection.handle(kind << 4, Fields(body))
 
