@@ -22,7 +22,9 @@ from jaxtyping import install_import_hook
 from matplotlib.figure import Figure
 
 QUICK_COMPILING = (
-    *(["--xla_cpu_use_fusion_emitters=false"] if jax.__version_info__ < (0, 11) else []),  # an unknown flag ends the process
+    *(
+        ["--xla_cpu_use_fusion_emitters=false"] if jax.__version_info__ < (0, 11) else []
+    ),  # an unknown flag ends the process
     "--xla_cpu_parallel_codegen_split_count=1",
     "--xla_backend_optimization_level=1",  # where a test asks for optimised programs; otherwise it is 0
 )  # halves the compile time
