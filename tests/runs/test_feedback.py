@@ -14,7 +14,6 @@ from perfeds2.allocation.schedulers import age
 from perfeds2.errors import InputError
 from perfeds2.learning import script
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.merges import MEAN
 from perfeds2.learning.methods.ditto import Ditto
 from perfeds2.learning.methods.fedbuff import FedBuff
 from perfeds2.learning.models.model import loss_of, mean_loss
@@ -37,7 +36,7 @@ TASK = digits(6, 3, 0)
 CELL = Cell.draw(6, 0)
 LOAD: dict[str, Any] = {"payload_bits": 1e5, "samples": 60}
 SMALL: dict[str, Any] = {"ues": 6, "quorum": 2, "horizon_s": 2.0, "eval_every_s": 0.25, "batch": 8, "seeds": (0,)}
-SMALL |= {"algorithms": ("FedAvgS2",), "labels_per_ue": 3}  # the shapes of TASK
+SMALL |= {"algorithms": ("PerFedS2",), "labels_per_ue": 3}  # the shapes of TASK, and a program of LEARNERS
 
 
 class Watching:
@@ -159,29 +158,37 @@ def test_a_report_uses_the_batch_that_was_drawn_for_the_upload(monkeypatch):
 
 @cache
 def computed_by_hand():
-    """Of every UE's first job: the losses of its samples, and the length of its gradient."""
+    """Of every UE's first job: the losses of its samples, of the first of three batches, and the length of its gradient."""
     weights = first_weights(TASK.model, np.int32(5))
     key = Known.of(TASK, Learner(FedAvg(), batch=8), 5).key
 
     @jax.jit
     def of(ue):
         own = jax.random.fold_in(jax.random.fold_in(key, ue), 0)
-        x, y = jax.tree.map(lambda rows: rows[0, 0], TASK.data.batches(own, ue, (1, 1, 8)))
+        (x, y), (first_x, first_y) = (
+            jax.tree.map(lambda rows: rows[0, 0], TASK.data.batches(own, ue, (1, count, 8))) for count in (1, 3)
+        )
         slope = jax.grad(lambda w: mean_loss(TASK.model, w, x, y))(weights)
-        return loss_of(TASK.model)(TASK.model(weights, x), y), sum((leaf**2).sum() for leaf in jax.tree.leaves(slope))
+        losses = (loss_of(TASK.model)(TASK.model(weights, each), label) for each, label in ((x, y), (first_x, first_y)))
+        return *losses, jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(slope)))
 
-    return [(np.asarray(each, float), float(square) ** 0.5) for each, square in (of(np.int32(ue)) for ue in range(6))]
+    return [jax.tree.map(np.asarray, of(np.int32(ue))) for ue in range(6)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("merge", [MEAN, FedBuff()], ids=["sum", "each"])
-def test_a_report_is_what_a_ue_would_compute_itself(merge):
-    learner = Learner(FedAvg(), batch=8, feedback="loss", merge=merge)
-    play = ChunkedPlay(conditions_of(CELL, Protocol(6), **LOAD), 1)
-    *_, (_, _, end) = train_in_chunks(TASK, play, learner, seed=5)
-    assert end.state.reported is not None
-    expected = [each.mean() for each, _ in computed_by_hand()]
-    np.testing.assert_allclose(end.state.reported, expected, rtol=1e-5)
+@pytest.mark.parametrize(("learner", "batch"), [(LEARNERS[0], 1), (LEARNERS[1], 0)], ids=["sum", "each"])
+def test_a_report_is_what_a_ue_would_compute_itself(learner, batch):
+    """PerFed draws three batches and reports the loss on the first."""
+
+    class Pair(Watching):
+        def __call__(self, _):
+            return pair
+
+    for pair in np.arange(6).reshape(3, 2):
+        *_, (_, _, end) = in_chunks(learner, 1, schedule=Pair(), rounds=1, seed=5)
+        assert end.state.reported is not None
+        expected = [computed_by_hand()[ue][batch].mean() for ue in pair]
+        np.testing.assert_allclose(np.asarray(end.state.reported)[pair], expected, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -194,7 +201,7 @@ def test_so_is_a_report_of_another_kind():
         jobs = (_job(program, known, weights, ue, jnp.int32(0), None, (None, None)) for program in programs)
         return [told for _, _, told in jobs]
 
-    for ue, (each, length) in enumerate(computed_by_hand()):
+    for ue, (each, _, length) in enumerate(computed_by_hand()):
         told = reports(first_weights(TASK.model, np.int32(5)), Known.of(TASK, learner, 5), np.int32(ue))
         np.testing.assert_allclose(told, [np.sqrt((each**2).mean()), length, length], rtol=1e-5)
 
@@ -246,7 +253,7 @@ def test_a_diverged_run_with_feedback_ends_like_another():
     result = compare(**SMALL, beta=1e30, schedule=Worst, stop_when_diverged=True)
     assert len(result.rows) == 9
     assert np.isnan(result.rows[-1]["train_loss"])
-    assert result.timelines["FedAvgS2", 0].end_s > 1.5
+    assert result.timelines["PerFedS2", 0].end_s > 1.5
 
 
 def test_noise_that_would_not_hide_the_reports_is_refused():
