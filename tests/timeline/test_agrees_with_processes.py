@@ -87,14 +87,14 @@ def assert_agrees(run: Run, rounds: int) -> Timeline:
 
 @pytest.mark.slow
 @given(runs(max_ues=50), st.integers(1, 25))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=35, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_simulate_agrees_with_processes_on_random_cells(run: Run, rounds: int):
     assert_agrees(run, rounds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stale", STALE)
-@pytest.mark.parametrize("quorum", [1, 4, 17, 50])
+@pytest.mark.parametrize("quorum", [1, 4, 50])
 def test_simulate_agrees_with_processes_where_the_bound_binds(stale, quorum):
     # 50 UEs of very unequal speed and a bound that the slow ones cannot meet by themselves.
     cell = Cell.draw(50, seed=quorum, cpu_hz=(2e7, 2e9))
@@ -144,9 +144,8 @@ def test_simulate_agrees_with_processes_where_ues_move(walk):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["multicast", "unicast"])
+@pytest.mark.parametrize(("way", "quorum"), [("multicast", 1), ("unicast", 1), ("unicast", 4)])
 @pytest.mark.parametrize("stale", STALE)
-@pytest.mark.parametrize("quorum", [1, 4])
 def test_simulate_agrees_with_processes_where_models_take_time(way, stale, quorum):
     """Models of 1 Mbit over 5 MHz: with A = 1 the base station has a queue."""
     cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], bandwidth_hz=5e6, power_w=0.2, downlink=Downlink(way, 25.0, 1e6))
@@ -166,7 +165,7 @@ def test_simulate_agrees_with_processes_where_models_take_time_and_ues_move(way)
 
 @pytest.mark.slow
 @given(runs(max_ues=12), st.integers(1, 12), st.sampled_from(["multicast", "unicast"]), st.floats(1e3, 1e7))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_simulate_agrees_with_processes_on_any_downlink(run: Run, rounds: int, way, model_bits: float):
     cell = replace(run.cell, radio=RADIOS["umi"], power_w=0.2, downlink=Downlink(way, 25.0, model_bits))
     assert_agrees(replace(run, cell=cell), rounds)

@@ -159,7 +159,7 @@ def test_simulate_agrees_with_batteries_where_a_round_is_a_draft():
 
 @pytest.mark.slow
 @given(runs(max_ues=12, scheduled=False), st.floats(0.01, 2.0), st.sampled_from(["chen", "5g-low"]))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_simulate_agrees_with_batteries_on_random_cells(run: Run, part: float, model: str):
     free = energy_of(run.simulate(10), run.cell, ENERGY[model], run.payload_bits, np.zeros(0)).ue_j
     assert_agrees(Limited(run, max(part * float(free.mean()), 1e-12), ENERGY[model]), 15)
@@ -167,7 +167,7 @@ def test_simulate_agrees_with_batteries_on_random_cells(run: Run, part: float, m
 
 @pytest.mark.slow
 @given(runs(max_ues=12, scheduled=False), st.floats(0.05, 1.5))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_ue_who_has_spent_its_budget_is_handed_a_model(run: Run, part: float):
     """Job by job, from the timeline alone: what a UE had spent when a job began was less than its budget."""
     model = ENERGY["chen"]

@@ -44,7 +44,7 @@ def follow(
 
 @pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(0, 4), st.integers(0, 40), st.floats(0.02, 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_safe_guess_gives_the_timeline_of_following_everybody(seed, quorum, bound, rounds, share):
     given = setting(400, quorum, bound, seed)
     hopeful = min(max(int(400 * share), quorum), 399)
@@ -173,7 +173,7 @@ def test_no_fading_exceeds_its_bound():
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 1.5, 2.0, np.inf]), min_size=1, max_size=1_000), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_smallest_are_found_among_few(values, rank):
     rank = min(rank, len(values))
     assert _smallest(rank, np.array(values)) == sorted(values)[rank - 1]

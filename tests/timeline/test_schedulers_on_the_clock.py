@@ -77,8 +77,8 @@ def scheduled(draw: st.DrawFn) -> Run:
     return Run(cell, protocol, draw(st.sampled_from([1e4, 1e6])), draw(st.sampled_from([0.0, 100.0])), policy, schedule)
 
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-FEW = settings(QUICK, max_examples=20)
+QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(QUICK, max_examples=12)
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_simulate_agrees_with_processes_where_a_schedule_looks_at_a_capped_radio
     cell = Cell.draw(12, seed=4, radio=RADIOS["umi"], bandwidth_hz=5e6, power_w=0.2, coherence_s=0.05)
     cell = replace(cell, moves=Moves(Waypoints, 30.0, 200.0), downlink=Downlink("unicast", 25.0, 1e6))
     protocol = Protocol(3, None if rests else 4, rests=rests)
-    assert_agrees(Run(cell, protocol, 1e6, 100.0, equal_share, MAKE[name](cell, 3, 0)), rounds=15)
+    assert_agrees(Run(cell, protocol, 1e6, 100.0, equal_share, MAKE[name](cell, 3, 0)), rounds=10)
 
 
 def test_who_is_invited_waits_for_the_model_by_hand():
@@ -216,7 +216,7 @@ def test_rounds_are_not_planned_for_who_is_away_and_the_processes_agree(name, re
         return chosen
 
     run = Run(cell, Protocol(3, rests=rests), 1e5, 100.0, equal_share, asked)
-    assert_agrees(run, 25)
+    assert_agrees(run, 15)
     assert any(not here.all() for here, _ in seen)
     assert all(here[chosen].all() for here, chosen in seen if here.sum() >= 3)
 

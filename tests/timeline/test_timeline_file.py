@@ -192,7 +192,7 @@ def test_a_timeline_with_a_wrong_field_is_refused(folder, name, spoil, words):
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_file_with_flipped_bytes_is_a_valid_timeline_or_refused(folder, written, data):
     content = bytearray(written)
     for place in data.draw(st.lists(st.integers(0, len(written) - 1), min_size=1, max_size=4)):
