@@ -51,6 +51,13 @@ def wish(browser: Any, *, dark: bool = False, calm: bool = True) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
+def in_theme(browser: Any, *, dark: bool) -> None:
+    """Wait until the open page is light or dark, and its drawings too."""
+    wish(browser, dark=dark)
+    until(browser, f"matchMedia('(prefers-color-scheme: {'dark' if dark else 'light'})').matches")
+    until(browser, "theme.paper === getComputedStyle(document.documentElement).getPropertyValue('--paper').trim()")
+
+
 def until(browser: Any, condition: str, seconds: float = 60) -> None:
     WebDriverWait(browser, seconds, 0.05).until(lambda b: b.execute_script(f"return {condition}"))
 
@@ -131,8 +138,7 @@ def test_it_fits_and_is_inked(browser, served, width):
         "return new Set(new Uint32Array(pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size; })"
     )
     for dark in (False, True):
-        wish(browser, dark=dark)
-        until(browser, "theme.paper === getComputedStyle(document.documentElement).getPropertyValue('--paper').trim()")
+        in_theme(browser, dark=dark)
         browser.execute_script("goTo(8000)")
         assert min(run(browser, inked)) > 5  # colours on each of six drawings
     assert run(browser, "getComputedStyle(byId('score')).display") == ("none" if width == 1280 else "table")
@@ -169,10 +175,9 @@ def test_the_first_picture_after_a_move_comes_within_a_tenth_of_a_second(browser
 
 def test_everything_is_reached_and_moved_by_keyboard(browser, served):
     open_page(browser, served)
-    names = []
-    for _ in range(60):
-        browser.switch_to.active_element.send_keys(Keys.TAB)
-        names.append(run(browser, "document.activeElement.id || document.activeElement.tagName"))
+    browser.execute_script("window.reached = []; addEventListener('focusin', (event) => reached.push(event.target.id))")
+    browser.switch_to.active_element.send_keys(Keys.TAB * 60)
+    names = run(browser, "reached")
     for wanted in (*(f"knob-{knob.name}" for knob in KNOBS), "go", "scrub", "speed", "train", "python"):
         assert wanted in names, wanted
     browser.find_element(By.ID, "knob-quorum").send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
@@ -274,13 +279,14 @@ def test_a_canned_page_opens_offline_and_moves(browser, talk):
 
 
 @needs_axe
-@pytest.mark.parametrize(("dark", "width"), [(False, 360), (True, 1280)])  # a width changes no colour
-def test_axe_finds_no_serious_fault(browser, served, talk, width, dark):
-    for url in (served, talk):
-        open_page(browser, url, width, dark=dark)
-        browser.execute_script(
-            "rows = ['SYN', 'S2', 'ASY'].map((mode) => ({ mode, algorithm: mode, time_s: 1, test_accuracy_personal: .5, test_accuracy: .4 }));"
-            "drawLearned(); for (const each of document.querySelectorAll('details')) each.open = true;"
-        )
+@pytest.mark.parametrize("name", ["served", "talk"])
+def test_axe_finds_no_serious_fault(browser, request, name):
+    open_page(browser, request.getfixturevalue(name), 360)
+    browser.execute_script(
+        "rows = ['SYN', 'S2', 'ASY'].map((mode) => ({ mode, algorithm: mode, time_s: 1, test_accuracy_personal: .5, test_accuracy: .4 }));"
+        "drawLearned(); for (const each of document.querySelectorAll('details')) each.open = true;"
+    )
+    for dark in (False, True):  # a width changes no colour
+        in_theme(browser, dark=dark)
         found = faults(browser, dark=dark)
         assert [(each["id"], [node["target"] for node in each["nodes"]]) for each in found] == []

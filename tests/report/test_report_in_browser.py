@@ -36,6 +36,11 @@ FLAGS = (
     "--disable-component-update --disable-sync"
 )
 LINES = "#{} .scatterlayer .trace path.js-line"  # means, and the edges of their bands
+DARK = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+HAS_INK = """
+    const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+    return [...document.querySelectorAll(".chart")].every((chart) => chart._fullLayout.font.color === ink)
+"""  # whether every chart is drawn in the theme's colours
 EVIL = "</script><script>window.injected = 1</script><img src=x onerror='window.injected = 1'><b id=injected>"
 
 
@@ -144,8 +149,7 @@ def test_a_dark_reader_gets_light_text(browser: webdriver.Chrome, page: Path):
     see_page(browser, page)
     ink = "return document.getElementById('train-loss')._fullLayout.font.color"
     light = browser.execute_script(ink)
-    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", DARK)
     try:
         WebDriverWait(browser, 60).until(lambda b: b.execute_script(ink) != light)
     finally:
@@ -184,6 +188,26 @@ def test_a_phone_shows_the_accuracies_first(browser: webdriver.Chrome, page: Pat
     assert browser.execute_script(shown)  # without a finger
 
 
+@needs_axe
+@pytest.mark.parametrize("name", ["page", "beside"])
+def test_axe_finds_no_fault(browser: webdriver.Chrome, request: pytest.FixtureRequest, name: str):
+    see_page(browser, request.getfixturevalue(name), 390)
+    assert rules_broken(browser, dark=False) == []
+    if name == "beside":
+        return  # its colours are those of the other page, and a width changes none
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", DARK)
+    try:
+        WebDriverWait(browser, 60).until(lambda b: b.execute_script(HAS_INK))
+        assert rules_broken(browser, dark=True) == []
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def rules_broken(browser: webdriver.Chrome, *, dark: bool) -> list[tuple[str, list[str]]]:
+    found = faults(browser, dark=dark)
+    return [(fault["id"], [node["target"] for node in fault["nodes"]]) for fault in found]
+
+
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of an arena of twelve methods with six settings each."""
@@ -207,18 +231,6 @@ def test_tables_fit_a_screen_of_1280(browser: webdriver.Chrome, request: pytest.
     wide = "return [...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth).length"
     assert browser.execute_script("return innerWidth") == 1280
     assert browser.execute_script(wide) == 0
-
-
-@needs_axe
-@pytest.mark.parametrize(("dark", "width"), [(False, 390), (True, 1280)])  # a width changes no colour
-def test_axe_finds_no_fault(browser: webdriver.Chrome, page: Path, beside: Path, width: int, dark: bool):
-    scheme = {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]}
-    for each in (page, beside):
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
-        open_page(browser, each, width)
-        found = faults(browser, dark=dark)
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-        assert [(fault["id"], [node["target"] for node in fault["nodes"]]) for fault in found] == []
 
 
 def test_a_hostile_name_is_shown_and_not_run(browser: webdriver.Chrome, make_run):
