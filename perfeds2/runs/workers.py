@@ -248,7 +248,10 @@ class Process(TrainingWorker):
 
     def __init__(self, number: int, inbox: Inbox, place: Place, env: Mapping[str, str], log: Path) -> None:
         super().__init__(number, inbox, place)
-        code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from perfeds2.runs.workers import main; main()"
+        code = (  # imports make hardly any garbage
+            "import gc, json, sys; gc.disable(); sys.path[:] = json.loads(sys.argv[1]); "
+            "from perfeds2.runs.workers import main; gc.enable(); main()"
+        )
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-c", code, json.dumps(sys.path)],

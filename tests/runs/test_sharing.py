@@ -132,26 +132,34 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(alone, tmp_path, monkeypatch):
+def test_a_kill_and_an_interrupt_of_two_processes_leave_the_bytes_of_one(alone, tmp_path, monkeypatch):
+    """One is killed at work, then all are interrupted. What they began goes on in one process."""
     monkeypatch.setenv(in_numpy.PAUSE_S, "0.1")  # so that one is killed at work
-    before, killed, shares = set(children_of(os.getpid())), [], []
+    before, killed, crew, out = set(children_of(os.getpid())), [], [], tmp_path / "run"
 
     def watch(now):
-        shares.append(now.share)
         if not killed and now.rounds:
             killed.append(next(pid for pid in children_of(os.getpid()) if pid not in before))
             os.kill(killed[0], signal.SIGKILL)
+        if now.done and now.retried:
+            crew.extend(set(children_of(os.getpid())) - before)
+            raise KeyboardInterrupt
 
-    spec, recorder = spec_from(**SETTINGS, algorithms=TWO), Recorder()
-    execution = Execution(Workers(2, together=True), watch=watch, followers=[recorder])
-    train_spec(spec, "compare", open_folder(tmp_path / "run", spec), execution)
-    same_files(alone, tmp_path / "run")
-    same_as_written(recorder, tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        compare(**SETTINGS, algorithms=TWO, together=True, jobs=2, watch=watch, out=out)
     assert killed
-    log = (tmp_path / "run" / "events.log").read_text()
-    assert "seed 0 and 1 more: its process was killed by SIGKILL (out of memory?) (attempt 1 of 3)" in log
-    assert shares[-1] == pytest.approx(1.0)
+    assert crew
     assert set(children_of(os.getpid())) <= before
+    assert list(out.glob("parts/*.safetensors"))
+    assert not (out / "summary.json").exists()
+    log = (out / "events.log").read_text()
+    assert "seed 0 and 1 more: its process was killed by SIGKILL (out of memory?) (attempt 1 of 3)" in log
+    monkeypatch.delenv(in_numpy.PAUSE_S)
+    spec, recorder = spec_from(**SETTINGS, algorithms=TWO), Recorder()
+    execution = Execution(Workers(1, together=True), followers=[recorder])
+    train_spec(spec, "compare", open_folder(out, spec), execution)
+    same_files(alone, out)
+    same_as_written(recorder, out)
 
 
 def counting(monkeypatch) -> list[int]:
@@ -234,28 +242,6 @@ def test_processes_on_a_gpu_take_the_memory_they_need_and_never_a_processor(monk
         assert workers.share_gpu() == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": platforms}
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     assert workers.share_gpu() == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-
-
-@pytest.mark.slow
-def test_an_interrupt_leaves_no_process_and_loses_nothing(alone, tmp_path, monkeypatch):
-    """What processes began goes on in one, too. test_jobs.py interrupts a command."""
-    monkeypatch.setenv(in_numpy.PAUSE_S, "0.1")
-    before, crew, out = set(children_of(os.getpid())), [], tmp_path / "run"
-
-    def stop(now):
-        if now.done:
-            crew.extend(set(children_of(os.getpid())) - before)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compare(**SETTINGS, algorithms=TWO, together=True, jobs=2, watch=stop, out=out)
-    assert len(crew) == 2
-    assert set(children_of(os.getpid())) <= before
-    assert list(out.glob("parts/*.safetensors"))
-    assert not (out / "summary.json").exists()
-    monkeypatch.delenv(in_numpy.PAUSE_S)
-    compare(**SETTINGS, algorithms=TWO, together=True, out=out)
-    same_files(alone, out)
 
 
 def children_of(pid: int) -> list[int]:
