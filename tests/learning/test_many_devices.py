@@ -22,7 +22,8 @@ from perfeds2.timeline.simulate import simulate
 pytestmark = pytest.mark.slow
 
 SCRIPT = f"""
-import sys
+import gc, sys
+gc.disable()
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import numpy, test_many_devices
 numpy.savez(sys.argv[1], **test_many_devices.numbers())
@@ -36,7 +37,7 @@ def numbers():
     points = evaluation_points(line, about=2)
     trials = [Lane(task, line, replace(learner, beta=0.1 * (n + 1)), points, 3) for n in range(4)]
     *_, end = train_together(trials)
-    arrays = {f"{n} {k}": w for n in range(4) for k, w in end[n].state.params.items()}
+    arrays = dict(end.state.params)
     arrays |= {f"values {n} {k}": v for n in range(4) for k, v in end.values[n][-1].items()}
     arrays |= {f"rows {k}": w for k, w in end.state.memory.items()}
     arrays["devices"] = len(end.state.params["dense1.weight"].devices())

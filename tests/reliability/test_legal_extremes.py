@@ -35,7 +35,7 @@ EXTREMES = {
     "one round": "--rounds 1",
     "one sample a batch": "--batch 1",
     "no personal step": "--alpha 0 --algorithms PerFedS2",
-    "losses that overflow": "--beta 1e30 --rounds 5",
+    "losses that overflow": "--beta 1e30 --algorithms PerFedS2 --rounds 5",
     "personal losses that overflow": "--alpha 1e30 --algorithms PerFedS2 --rounds 5",
 }
 
