@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,8 @@ from perfeds2.spec.tasks import make_task, metric_of, model_of
 
 random = np.random.default_rng(0)
 X = random.normal(size=(480, 4))
-SHORT = ("--seeds", "1", "--algorithms", "FedAvgS2", "--ues", "8", "--horizon-s", "1", "--beta", "0.1", "--quiet")
+SHORT = ("--seeds", "1", "--algorithms", "FedAvgS2", "--ues", "8", "--horizon-s", "1", "--eval-every-s", "0.5")
+SHORT += ("--beta", "0.1", "--quiet")
 
 MINE = """
 import jax.numpy as jnp
@@ -50,13 +52,21 @@ def broken(outputs, y):
 def folder(tmp_path, monkeypatch):
     """Files as people have them, in the folder we are in."""
     monkeypatch.chdir(tmp_path)
+    for name, text in files().items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@cache
+def files():
     table = pd.DataFrame(X, columns=list("abcd"))
     kinds = np.array(["low", "middle", "high"])[np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.7])]
-    table.assign(label=kinds).to_csv("classes.csv", index=False)
-    table.assign(price=100 + 40 * X[:, 0] - 25 * X[:, 1], client=np.arange(480) % 8).to_csv("price.csv", index=False)
-    table.assign(y=(X[:, 0] > X[:, 2]).astype(int)).to_csv("two.csv", index=False)
-    (tmp_path / "mine.py").write_text(MINE)
-    return tmp_path
+    made = {
+        "classes.csv": table.assign(label=kinds),
+        "price.csv": table.assign(price=100 + 40 * X[:, 0] - 25 * X[:, 1], client=np.arange(480) % 8),
+        "two.csv": table.assign(y=(X[:, 0] > X[:, 2]).astype(int)),
+    }
+    return {name: each.to_csv(index=False) for name, each in made.items()} | {"mine.py": MINE}
 
 
 def metrics_of(out):
