@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_numpy import train_in_numpy
+from in_numpy import advance, train_in_numpy
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from perfeds2 import Algorithm, FedAvg, Learner, Protocol, compare
 from perfeds2.errors import InputError
+from perfeds2.learning import train
 from perfeds2.runs import trainer as module
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import Workers
@@ -31,8 +32,11 @@ NINE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def nine(tmp_path_factory):
+    """All nine, with real first weights and evaluations; compiling the rounds of all would take longer than the rest."""
     folder = tmp_path_factory.mktemp("runs") / "nine"
-    return compare(**SMALL | {"seeds": (1,)}, **NINE, out=folder), folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "advance", advance)
+        return compare(**SMALL | {"seeds": (1,)}, **NINE, out=folder), folder
 
 
 def test_all_nine_meet_the_same_horizon_and_initial_weights(nine):
@@ -110,7 +114,7 @@ def test_a_run_stopped_at_any_evaluation_ends_with_the_same_bytes(tmp_path, monk
 
         return watch
 
-    for stop in (1, 6, 8, calls):
+    for stop in (1, 8, calls):
         folder = tmp_path / f"stopped-{stop}"
         with pytest.raises(KilledError):
             train_spec(spec, "compare", open_folder(folder, spec), Execution(Workers(), watch=killed_after(stop)))
