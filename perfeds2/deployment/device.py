@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -101,9 +100,9 @@ def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: PyTre
     """
     learner = setup.algorithm.learner
     view = View(task.model, task.data.lengths(), steps=learner.personal_steps)
-    make, ours = own_model(learner.objective), jax.device_put(dict(params))  # jnp.asarray would compile for each shape
-    own = None if make is None or kept is None else make(ours, jax.device_put(kept))
-    values = _evaluate(view, ours, task.data, jnp.float32(learner.personal_step), ue, own)
+    make, ours = own_model(learner.objective), dict(params)
+    own = None if make is None or kept is None else make(*jax.device_put((ours, kept)))  # jnp.asarray would compile
+    values = _evaluate(view, ours, task.data, np.float32(learner.personal_step), ue, own)
     return {name: float(value) for name, value in zip(METRICS, np.asarray(values), strict=True)}
 
 

@@ -10,7 +10,7 @@ import secrets
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ class Setup:
         model = self.spec.task.model
         return self.own.app_module is not None or (model is not None and bool(model.source))
 
-    @property
+    @cached_property
     def algorithm(self) -> Algorithm:
         named = self.spec.algorithms[0]
         method: Method = named.value
