@@ -104,10 +104,10 @@ class Checkpoints:
         arrays = named_leaves(NAME, _saved(federation))
         while self._copies:
             save_arrays(self._path(self._number, "safetensors"), arrays, facts)
-            self._prune()
             self._number += 1
             self._copies -= 1
         self._copies = 1
+        self._prune()
 
     def _prune(self) -> None:
         """Delete all but the last three checkpoints, and the journals that belong to none of them."""
@@ -137,11 +137,11 @@ class Checkpoints:
 
     def intact(self) -> list[Generation]:
         """Return the checkpoints that can be read and whose journal is complete, oldest first."""
-        found = []
+        found, journals = [], self._files("jsonl")
         for path in self._files("safetensors"):
             try:
                 arrays, facts = load_arrays(path)
-                journal = max(each for each in self._files("jsonl") if each.stem <= path.stem)
+                journal = max(each for each in journals if each.stem <= path.stem)
                 text = journal.read_bytes()[: facts["journal"]["bytes"]]
             except (InputError, ValueError, OSError):  # corrupt, without a journal, or deleted meanwhile
                 continue

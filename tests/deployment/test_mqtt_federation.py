@@ -84,6 +84,6 @@ def test_whoever_does_not_come_back_with_the_broker_is_missed(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_fifty_kills_of_devices_server_and_broker_lose_and_double_nothing(tmp_path, seed):
-    made = world(tmp_path, rounds=60, devices=5)
+    made = world(tmp_path, rounds=60)
     survive_kills(made, seed, 50)
     check(made)

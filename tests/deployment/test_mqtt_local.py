@@ -73,7 +73,7 @@ def check(out, rounds, data=None):
 def test_random_kills_of_devices_server_and_broker_lose_and_double_nothing(tmp_path):
     """PERFEDS2_FEDERATION_KILLS says how often; each kind dies once before any dies again."""
     out, kills, chance = tmp_path / "run", int(os.environ.get("PERFEDS2_FEDERATION_KILLS", "4")), random.Random(0)
-    rounds, told, drill = 20 + 15 * kills, {}, SimpleNamespace(folder=out)
+    rounds, told, drill = 20 + 10 * kills, {}, SimpleNamespace(folder=out)
     settings = ("--devices", 2, "--quorum", 1, "--max-staleness", 9, "--rounds", rounds, "--slow", "0=.4,1=.4")
 
     def passes(number):
