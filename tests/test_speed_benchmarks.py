@@ -45,7 +45,7 @@ from perfeds2.learning.replay import Learner, replay
 pytestmark = pytest.mark.slow
 
 SMALL = MLP((12, 8, 10))
-TINY = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 4, "horizon_s": 0.5, "algorithms": ["FedAvgS2"]}
+TINY = {"task": "digits", "ues": 4, "quorum": 2, "batch": 4, "horizon_s": 0.5, "algorithms": ["FedAvgS2"]}
 
 
 def silent(_: str) -> None:
@@ -95,8 +95,8 @@ def replays_draws(data: Shards, seed: int):
 
 def test_the_bare_loops_do_the_same_work_as_replay():
     """Fed the samples that replay draws, they end with replay's weights."""
-    (task,) = random_tasks(SMALL, 600, [6], 0)
-    line = bench_timeline(SMALL, 6, 30, 0)
+    (task,) = random_tasks(SMALL, 600, [20], 0)
+    line = bench_timeline(SMALL, 20, 30, 0)
     assert line.staleness.max() > 0  # stale models are used
     assert isinstance(task.data, Shards)
     draw, first = replays_draws(task.data, 3), initial_weights(task, 3)
@@ -119,7 +119,7 @@ def order(name: str) -> tuple[str, bool]:
 
 
 def test_replay_is_measured_against_both_bare_loops_and_for_every_hessian():
-    results = list(replay_group(2, 0, silent, rounds=10, samples=600, populations=(6, 12), model=SMALL))
+    results = list(replay_group(2, 0, silent, rounds=10, samples=600, populations=(20, 12), model=SMALL))
     assert_measured(results, {f"replay/{name}" for name in ("plain", "numpy", "jax", "exact", "fo", "hf", "n=12")})
 
 
@@ -171,9 +171,11 @@ class Drawing:
         return np.ones(shape, dtype).view(self.kind)
 
 
-def test_methods():
+def test_methods(monkeypatch):
+    for name in ("CA2FL", "Ditto"):  # measured as SCAFFOLD is
+        monkeypatch.delitem(LEARNERS, name)
     results = list(methods_group(2, 0, silent, rounds=5, samples=600, models=[SMALL]))
-    names = ("merge", "memory", "CA2FL", "SCAFFOLD", "Ditto")
+    names = ("merge", "memory", "SCAFFOLD")
     assert_measured(results, {f"methods/{name}-12-8-10" for name in names})
 
 
