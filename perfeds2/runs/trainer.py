@@ -101,7 +101,7 @@ class Workbench:
     def stage(self, training: Training) -> Stage:
         """Return what algorithms with this cell, protocol and seed share."""
         spec, seed = training.spec, training.seed
-        return self._kept(self._stages, (clock_key(spec), seed), lambda: Stage.of(spec, seed))
+        return training.stage or self._kept(self._stages, (clock_key(spec), seed), lambda: Stage.of(spec, seed))
 
     def _kept(self, known: dict[Hashable, Made], what: Hashable, make: Callable[[], Made]) -> Made:
         if what not in known:

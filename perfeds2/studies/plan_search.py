@@ -438,7 +438,8 @@ def begin(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choice, P
     rung = Rung(spec.run.seeds[:1], 1.2 * best_s)
     for axis in ("bits", "local_steps", "rest_rounds", *CELL_AXES):
         tried = [best.with_(**{axis: value}) for value in space.axes[axis]]
-        trials.train(tried, rung)
+        if tried != [best] or request.horizon_s is None:  # otherwise nothing depends on it
+            trials.train(tried, rung)
         for each in tried:
             for trial in trials.known(each, rung.seeds, rung.horizon_s):
                 if trial.reached_s is not None and trial.reached_s < best_s:

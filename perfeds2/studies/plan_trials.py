@@ -20,7 +20,6 @@ import numpy as np
 
 from perfeds2.learning.replay import Learner
 from perfeds2.learning.train import EvaluationPoint
-from perfeds2.network.cell import Cell
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.progress import Reporter
 from perfeds2.runs.store import Row, Store
@@ -59,7 +58,7 @@ class Trials:
     reporter: Reporter = field(default_factory=Reporter)
     evaluations: int = EVALUATIONS
     played: dict[tuple[Choice, int, float], Played] = field(default_factory=dict)
-    timelines: dict[tuple[Choice, int], tuple[float, Learner, Timeline]] = field(default_factory=dict)  # longest
+    timelines: dict[tuple[Choice, int], tuple[float, Stage, Learner, Timeline]] = field(default_factory=dict)  # longest
     outcomes: dict[tuple[str, int, float], SeedOutcome] = field(default_factory=dict)  # by digest, seed and horizon
     expected_s: float = 0.0  # simulated seconds that are still to be trained, roughly; for the progress
 
@@ -70,9 +69,11 @@ class Trials:
             known = self.timelines.get((choice, seed))
             try:
                 if known is None or known[0] < horizon_s:
-                    _, algorithm, timeline = _simulate(self.space.spec_of(choice, [seed], horizon_s, self.evaluations))
-                    known = self.timelines[choice, seed] = horizon_s, algorithm.learner, timeline
-                self.played[key] = _until(self.space.spec, *known[1:], choice, horizon_s)
+                    stage, algorithm, timeline = _simulate(
+                        self.space.spec_of(choice, [seed], horizon_s, self.evaluations)
+                    )
+                    known = self.timelines[choice, seed] = horizon_s, stage, algorithm.learner, timeline
+                self.played[key] = _until(self.space.spec, *known[2:], choice, horizon_s)
             except ValueError as error:  # such as resting too long for this A
                 self.played[key] = Played(obstacle=str(error))
         return self.played[key]
@@ -92,25 +93,29 @@ class Trials:
 
     def run(self, wanted: Sequence[tuple[Choice, int, float]]) -> list[list[Row]]:
         """Return the evaluations of a training for each choice, seed and horizon."""
-        trainings = [
-            Training(self.space.spec_of(choice, [seed], horizon_s, self.evaluations), f"{choice}, {horizon_s:.4g} s")
-            for choice, seed, horizon_s in wanted
-        ]
+        trainings = [self._training(*each) for each in wanted]
         work_s = sum(horizon_s for *_, horizon_s in wanted)
         self.expected_s = max(self.expected_s - work_s, work_s)  # a guess that was too small: as much again
         self.reporter.next_part(work_s / max(work_s + self.expected_s, 1e-9))
         results = run_all(trainings, self.store, Workers(), self.reporter, strict=True)
         return [results[one].rows for one in trainings]
 
+    def _training(self, choice: Choice, seed: int, horizon_s: float) -> Training:
+        """Return a training, with the timeline if it was simulated exactly that far."""
+        simulated_s, stage, learner, _ = self.timelines[choice, seed]
+        spec = self.space.spec_of(choice, [seed], horizon_s, self.evaluations)
+        is_known = simulated_s == horizon_s and learner.feedback is None
+        return Training(spec, f"{choice}, {horizon_s:.4g} s", stage if is_known else None)
+
     def first_round(self, choice: Choice, seed: int) -> tuple[float, float]:
         """Return the seconds and joules that the first round takes; infinite if it never closes."""
         spec = self.space.spec_of(choice, [seed], 1.0, 1)
         spec = spec.with_(run=spec.run.with_(horizon_s=None, rounds=1))
         try:
-            cell, algorithm, timeline = _simulate(spec)
+            stage, algorithm, timeline = _simulate(spec)
         except ValueError:
             return math.inf, math.inf
-        return timeline.end_s, costs_at(spec, cell, algorithm, timeline, [EvaluationPoint(1, timeline.end_s)])[0][
+        return timeline.end_s, costs_at(spec, stage.cell, algorithm, timeline, [EvaluationPoint(1, timeline.end_s)])[0][
             "joules"
         ]
 
@@ -120,12 +125,12 @@ class Trials:
         return [self.outcomes[key] for key in keys if key in self.outcomes]
 
 
-def _simulate(spec: Spec) -> tuple[Cell, Algorithm, Timeline]:
-    """Return the cell, algorithm and timeline of a spec with one seed. Raise ValueError if they are impossible."""
+def _simulate(spec: Spec) -> tuple[Stage, Algorithm, Timeline]:
+    """Return the stage, algorithm and timeline of a spec with one seed. Raise ValueError if they are impossible."""
     stage = Stage.of(spec, spec.run.seeds[0])
     (algorithm,) = make_algorithms(spec, stage)
     (timeline,) = make_timelines(spec, stage, [algorithm], guess=True)
-    return stage.cell, algorithm, timeline
+    return stage, algorithm, timeline
 
 
 def _until(spec: Spec, learner: Learner, timeline: Timeline, choice: Choice, horizon_s: float) -> Played:

@@ -33,6 +33,9 @@ from perfeds2.report.plan import (
 from perfeds2.report.tables import Span
 from perfeds2.runs import pool, trainer
 from perfeds2.runs.folder import alone
+from perfeds2.runs.store import Store
+from perfeds2.runs.training import Training
+from perfeds2.spec import build
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
 from perfeds2.studies import plan as module
 from perfeds2.studies.plan_data import Plan, short_s
@@ -254,6 +257,17 @@ def test_the_beginning_of_a_longer_clock_is_the_shorter_one():
     one, other = short.play(space.asked, 0, 1.0), cut.play(space.asked, 0, 1.0)
     assert one.digest == other.digest != ""
     assert len(cut.timelines) == 1
+
+
+def test_a_choice_trained_as_far_as_it_was_simulated_is_not_simulated_again(monkeypatch: pytest.MonkeyPatch):
+    space = make_space(spec_from(ues=6, batch=10, algorithms=["PerFedS2"]), {})
+    trials, simulated, simulate = Trials(space, 0.9, evaluations=4), list[float](), build.simulate
+    trials.play(space.asked, 0, 1.0)
+    monkeypatch.setattr(build, "simulate", lambda **load: (simulated.append(load["horizon_s"]), simulate(**load))[1])
+    (rows,), _ = (trials.run([(space.asked, 0, horizon_s)]) for horizon_s in (1.0, 0.5))
+    assert simulated == [0.5]
+    one = Training(space.spec_of(space.asked, [0], 1.0, 4))
+    assert pool.run_all([one], Store(None))[one].rows == rows
 
 
 @pytest.mark.slow

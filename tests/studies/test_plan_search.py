@@ -231,6 +231,13 @@ def test_if_the_spec_does_not_reach_the_target_a_quarter_of_the_ues_without_a_bo
     assert {choice for choice, _, _ in trials.wanted} == {space.asked, gentle}
 
 
+def test_with_a_given_horizon_the_first_training_is_repeated_only_to_compare_it():
+    for bits, trained in (([32], 1), ([8, 32], 3)):
+        trials = MadeUp(space := space_of(search={"bits": bits}))
+        begin(space, trials, PlanRequest(horizon_s=4.0))
+        assert len(set(trials.wanted)) == trained
+
+
 def test_if_the_spec_is_checked_it_gets_three_times_as_long_as_it_takes():
     space = space_of(search={"bits": [8, 32]})
     for check, horizon_s in ((False, 5.2), (True, 15.0)):
@@ -344,7 +351,7 @@ def test_what_the_clock_shows_agrees_with_counting_the_merges_up_to_the_horizon(
     space = space_of(ues=6, quorum=2)
     trials = Trials(space, 0.9)
     until_s = {horizon_s: trials.play(space.asked, 0, horizon_s) for horizon_s in (2.0, 0.5)}
-    simulated_s, _, timeline = trials.timelines[space.asked, 0]
+    simulated_s, *_, timeline = trials.timelines[space.asked, 0]
     assert simulated_s == 2  # the shorter one is its beginning
     for horizon_s, played in until_s.items():
         closed = [round_ for round_, time_s in enumerate(timeline.time_s) if time_s <= horizon_s]
