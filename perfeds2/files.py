@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a full disk
@@ -84,6 +87,15 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def read_table(path: Path, **options: Any) -> "pd.DataFrame":
+    """Read a CSV file to the last digit."""
+    import pandas as pd
+
+    if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):  # later versions do so by default
+        options["float_precision"] = "round_trip"
+    return pd.read_csv(path, **options)
 
 
 def clear_unfinished(folder: Path) -> None:

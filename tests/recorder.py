@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from perfeds2.files import read_table
 from perfeds2.runs.progress import Board
 
 
@@ -32,7 +33,7 @@ class Recorder:
 
 def same_as_written(recorder: Recorder, folder: Path) -> None:
     """What was shown is metrics.csv, to the last digit, and nothing twice."""
-    written = pd.read_csv(folder / "metrics.csv").sort_values(["algorithm", "seed", "time_s"], ignore_index=True)
+    written = read_table(folder / "metrics.csv").sort_values(["algorithm", "seed", "time_s"], ignore_index=True)
     shown = recorder.table()
     assert not shown.duplicated(["algorithm", "seed", "n"]).any()
     pd.testing.assert_frame_equal(pd.DataFrame(shown[list(written)]), written, check_dtype=False, check_exact=True)

@@ -14,7 +14,7 @@ import pandas as pd
 from perfeds2.deployment.record import LAP_COLUMNS, LAPS
 from perfeds2.deployment.setup import Setup, read_timeline
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
+from perfeds2.files import read_table, write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet import MOST_SPREAD
@@ -62,7 +62,7 @@ class Calibration:
 def read_laps(folder: Path) -> pd.DataFrame:
     path = folder / LAPS
     try:
-        laps = pd.read_csv(path, usecols=list(LAP_COLUMNS)).astype(LAP_COLUMNS)
+        laps = read_table(path, usecols=list(LAP_COLUMNS)).astype(LAP_COLUMNS)
     except FileNotFoundError:
         raise InputError(f"{folder} has no {LAPS}; give the folder of a finished federation.") from None
     except ValueError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfeds2.errors import InputError
+from perfeds2.files import read_table
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import flattened, read_toml
 from perfeds2.studies.figure import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, merged, tuned_file
@@ -158,7 +159,7 @@ def load_curves(folder: Path | str) -> "pd.DataFrame":
     paths = [path for name in FIGURES if (path := Path(folder) / f"{name}.csv").exists()]
     if not paths:
         raise InputError(f"{folder} holds no reproduced figures; run perfeds2 reproduce all --out {folder} first.")
-    return pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+    return pd.concat([read_table(path) for path in paths], ignore_index=True)
 
 
 def command_of(folder: Path) -> str:

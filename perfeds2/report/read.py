@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from perfeds2.chart import LineStyle
-from perfeds2.files import Json, read_json
+from perfeds2.files import Json, read_json, read_table
 from perfeds2.learning.metrics import ACCURACY as ACCURACY_SCORE
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.style import ACCURACY, algorithm_styles
@@ -186,7 +186,7 @@ def read_csv(path: Path, *texts: str) -> pd.DataFrame | None:
     """Read a table, with text columns taken literally (a name may be "NA"). Return None if it is missing or empty."""
     if not path.is_file():
         return None
-    table = pd.read_csv(path, converters=dict.fromkeys(("algorithm", *texts), str))
+    table = read_table(path, converters=dict.fromkeys(("algorithm", *texts), str))
     return table if len(table) else None
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from perfeds2 import __version__
 from perfeds2.chart import Chart, LineStyle
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
+from perfeds2.files import read_table, write_text
 from perfeds2.learning.metrics import ACCURACY as ACCURACY_SCORE
 from perfeds2.paper.figures import FIGURES, TARGET, command_of
 from perfeds2.report.curves import curve_chart, over_seeds
@@ -56,7 +56,7 @@ def load_panels(figure: Figure, csv: Path, cost: Cost = SECONDS) -> list[DrawnPa
     """Read the panels that have numbers in a figure's CSV: loss and accuracy, or only accuracy if a row lacks space."""
     metrics = (LOSS, ACCURACY) if 2 * len(figure.panels) <= MOST_AXES else (ACCURACY,)
     try:
-        table = pd.read_csv(csv, converters={"panel": str, "line": str})
+        table = read_table(csv, converters={"panel": str, "line": str})
         drawn = []
         for place, panel in enumerate(figure.panels):
             rows = pd.DataFrame(table[table["panel"] == panel.title])

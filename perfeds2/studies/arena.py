@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfeds2 import __version__
-from perfeds2.files import read_json, write_json
+from perfeds2.files import read_json, read_table, write_json
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.pool import Failure, check_work, run_all
 from perfeds2.runs.statistics import (
@@ -64,9 +64,7 @@ class Arena:
     @cached_property
     def table(self) -> "pd.DataFrame":
         """A table with one row per task, cell, method and seed."""
-        import pandas as pd
-
-        return pd.read_csv(self.path / "arena.csv")
+        return read_table(self.path / "arena.csv")
 
     @cached_property
     def summary(self) -> Row:

@@ -12,7 +12,7 @@ import numpy as np
 import tomli_w
 
 from perfeds2.errors import InputError
-from perfeds2.files import clear_unfinished, write_text
+from perfeds2.files import clear_unfinished, read_table, write_text
 from perfeds2.runs.folder import alone
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.store import TRAININGS, Store
@@ -147,7 +147,7 @@ def _write_curves(figure: Figure, rows: Sequence[Mapping[str, object]], out: Pat
 
     path, table = out / f"{figure.name}.csv", pd.DataFrame(rows)
     if path.exists():
-        known = pd.read_csv(path)
+        known = read_table(path)
         table = pd.concat([table, known[~known.panel.isin(table.panel)]], ignore_index=True)
     order = {(panel.title, line.label): place for place, (panel, line) in enumerate(figure.lines)}
     places = [order.get(key, len(order)) for key in zip(table.panel, table.line, strict=True)]

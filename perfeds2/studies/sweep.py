@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfeds2.errors import InputError
+from perfeds2.files import read_table
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.pool import Failure, Results, check_work, run_all
 from perfeds2.runs.statistics import pareto
@@ -209,8 +210,6 @@ def load_sweep(folder: Path | str) -> "pd.DataFrame":
 
 
 def _read_table(folder: Path, name: str) -> "pd.DataFrame":
-    import pandas as pd
-
     if not (folder / name).exists():
         raise InputError(f"{folder} holds no {name}; run or resume a sweep there: perfeds2 sweep --resume {folder}")
-    return pd.read_csv(folder / name)
+    return read_table(folder / name)

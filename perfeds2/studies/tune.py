@@ -16,7 +16,7 @@ import numpy as np
 import tomli_w
 
 from perfeds2.errors import InputError
-from perfeds2.files import write_text
+from perfeds2.files import read_table, write_text
 from perfeds2.runs.pool import Workers, check_work, run_all
 from perfeds2.runs.progress import Reporter
 from perfeds2.runs.statistics import Statistic, mean_over_time, statistic
@@ -68,9 +68,7 @@ class Tuning:
     @cached_property
     def table(self) -> "pd.DataFrame":
         """A table with one row per algorithm, rung, candidate and seed."""
-        import pandas as pd
-
-        return pd.read_csv(self.path / "tune.csv")
+        return read_table(self.path / "tune.csv")
 
 
 def tune(

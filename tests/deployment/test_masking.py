@@ -39,7 +39,7 @@ class Table:
     def __init__(self, keys, dies=None, planned=False):
         authority = keys.clients.certificate.read_text()
         drawn = np.random.default_rng(0)
-        self.updates = [drawn.normal(size=(2, 3)).astype(np.float32) / 9 for _ in range(A)]
+        self.updates = [drawn.normal(size=(4, 9)).astype(np.float32) / 9 for _ in range(A)]
         self.masks = [
             MaskedUpdate(Keyring(Identity(keys, ue, authority), "a-run"), 100 + ue, {"a": update}, CLIP, A)
             for ue, update in enumerate(self.updates)
@@ -77,7 +77,7 @@ class Table:
 
     def sum_of(self, ues):
         """The sum that a server would get without masks, in fixed point."""
-        words = to_words(np.array([self.updates[ue].ravel() for ue in ues]), CLIP, A)
+        words = np.array([to_words(self.updates[ue].ravel(), CLIP, A) for ue in ues])
         return from_words(np.add.reduce(words, axis=0, dtype=np.uint32), CLIP, A).astype(np.float32)
 
     def check(self, ues):
@@ -167,6 +167,7 @@ def test_too_many_forged_shares_end_the_round_without_a_sum(keys):
 
 @pytest.mark.parametrize("step", ["mask", "seeds"])
 def test_an_upload_of_another_round_and_a_forged_seed_spoil_the_sum_noticeably(keys, step):
+    """With 36 random words the sum is always too long; with the six of a smaller model it would not be in 2 % of all rounds."""
     table, other = Table(keys, {4: "mask"}), Table(keys)
     old = other.answer(2, "mask", Asked(other.members()))
     spoilt = {"mask": {"words": old["words"]}, "seeds": {"seeds": np.zeros((1, 32), np.uint8)}}[step]

@@ -13,6 +13,7 @@ from in_numpy import train_in_numpy
 
 from perfeds2 import compare, errors
 from perfeds2.errors import InputError
+from perfeds2.files import read_table
 from perfeds2.runs import trackers as module
 from perfeds2.runs.progress import Board, Live, Tail, open_live
 from perfeds2.runs.trackers import TOLD, TRACKERS, Tracked, read_told, trackers
@@ -110,7 +111,7 @@ def test_an_own_tracker_is_told_what_metrics_csv_says_also_when_the_run_was_inte
     points = pd.DataFrame([line for line in lines_in(tmp_path / "run") if "round" in line])
     points["seed"] = points["name"].str.rpartition(" ")[2].astype(int)
     points = points.sort_values(["seed", "time_s"], ignore_index=True)
-    written = pd.read_csv(tmp_path / "run" / "metrics.csv").sort_values(["seed", "time_s"], ignore_index=True)
+    written = read_table(tmp_path / "run" / "metrics.csv").sort_values(["seed", "time_s"], ignore_index=True)
     same = ["seed", "round", "time_s", "train_loss", "test_accuracy_personal", "joules", "merged_bits"]
     pd.testing.assert_frame_equal(
         pd.DataFrame(points[same]), pd.DataFrame(written[same]), check_dtype=False, check_exact=True

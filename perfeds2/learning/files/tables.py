@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from perfeds2.errors import did_you_mean
+from perfeds2.files import read_table
 from perfeds2.learning.files.formats import DataBroken, naming, read_npz, times
 
 TARGETS = ("label", "target", "y")  # usual names of the target column
@@ -132,7 +133,7 @@ def _read_frame(path: Path) -> Any:
     how |= {"keep_default_na": False, "na_values": ["", "nan", "NaN", "NAN"]}  # the text NA is not a missing value
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", **how)
+        frame = read_table(path, sep=separator, encoding="utf-8-sig", **how)
     last = frame.last_valid_index()  # blank lines may follow
     if last is None:
         raise DataBroken("has no lines after the column names.")
