@@ -167,7 +167,7 @@ def test_too_many_forged_shares_end_the_round_without_a_sum(keys):
 
 @pytest.mark.parametrize("step", ["mask", "seeds"])
 def test_an_upload_of_another_round_and_a_forged_seed_spoil_the_sum_noticeably(keys, step):
-    """With 36 random words the sum is always too long; with the six of a smaller model it would not be in 2 % of all rounds."""
+    """A sum of 36 random words is always too long; one of six would be short enough in up to 8 % of rounds."""
     table, other = Table(keys, {4: "mask"}), Table(keys)
     old = other.answer(2, "mask", Asked(other.members()))
     spoilt = {"mask": {"words": old["words"]}, "seeds": {"seeds": np.zeros((1, 32), np.uint8)}}[step]
