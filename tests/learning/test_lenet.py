@@ -180,6 +180,7 @@ def test_every_way_to_convolve_is_a_convolution(monkeypatch, convolve):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(jnp.abs(theirs).max()))
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
 def test_the_kernels_are_ones_a_gpu_takes():
     """As far as can be seen without one: they are lowered to its language, side by side and differentiated twice."""
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 75, 6), (2, 3, 32, 32, 40), (2, 75, 6))]
@@ -200,5 +201,7 @@ def test_data_of_bytes_are_convolved_by_kernels_where_those_run(monkeypatch, bac
     of_data, other = (lenet._convolution(of_data=of_data) for of_data in (True, False))
     assert getattr(of_data, "func", of_data).__name__ == first
     assert other is (by_patches if backend == "cpu" else by_rows)
-    monkeypatch.setitem(sys.modules, "perfeds2.learning.models.first_convolution", None)  # as if JAX had no such compiler
+    monkeypatch.setitem(
+        sys.modules, "perfeds2.learning.models.first_convolution", None
+    )  # as if JAX had no such compiler
     assert lenet._convolution(of_data=True) is other

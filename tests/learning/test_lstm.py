@@ -152,8 +152,9 @@ def carries(jaxpr):
             if is_program(part):
                 found += carries(getattr(part, "jaxpr", part))
         if equation.primitive.name == "scan":
-            first, count = equation.params["num_consts"], equation.params["num_carry"]
-            found.append([variable.aval.shape for variable in equation.invars[first : first + count]])
+            given, made = equation.outvars, getattr(equation.params["jaxpr"], "jaxpr", equation.params["jaxpr"]).outvars
+            shapes = [(each.aval.shape, of_a_step.aval.shape) for each, of_a_step in zip(given, made, strict=True)]
+            found.append([shape for shape, of_a_step in shapes if shape == of_a_step])  # the others are stacked
     return found
 
 

@@ -272,7 +272,7 @@ def test_a_forged_header_costs_no_memory(tmp_path):
     with zipfile.ZipFile(tmp_path / "forged.npz", "w") as archive:
         for name in ("x.npy", "y.npy"):
             archive.writestr(name, header.getvalue())
-    with pytest.raises(DataBroken, match="cannot be read: (Unable to allocate|EOF: )"):
+    with pytest.raises(DataBroken, match=r"cannot be read: (Unable to allocate|EOF: )"):
         table_of(tmp_path / "forged.npz")
 
 
