@@ -62,13 +62,14 @@ def children() -> list[int]:
 
 
 @pytest.mark.slow
-def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path):
+def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path, monkeypatch):
     """With a policy from a file, and a process that dies at work. Those who follow see everything once."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)
     own = {
         "task": "digits",
         "labels_per_ue": 10,
-        "bandwidth": f"{tmp_path / 'own.py'}:half_each",
+        "bandwidth": "own.py:half_each",
         "algorithms": ("FedAvgS2", "FedAvg-SYN"),
     }
     spec, recorder = spec_of(**own, seeds=(0, 1)), Recorder()

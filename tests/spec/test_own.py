@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from command_line import train_here
 from in_numpy import train_in_numpy
 
 from perfeds2 import Cell, FedAvg, Learner, PerFed, Protocol, compare, equal_share, plan, sweep
@@ -300,8 +301,10 @@ def test_a_task_for_another_number_of_ues_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("file")
-def test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_this_one(tmp_path, monkeypatch):
+def test_a_sweep_takes_own_things_of_a_file_and_what_is_in_no_file(tmp_path, monkeypatch):
+    """``test_jobs.py`` takes those of a file to other processes."""
     train_in_numpy(monkeypatch.setattr)
+    train_here(monkeypatch)
     base = {**SMALL, "task": "synthetic", "algorithms": ["PerFedS2"]}
     grid = {"bandwidth": ["equal_share", "mine.py:policy"]}
     swept = sweep(base, grid, out=tmp_path / "swept", workers=1)
@@ -314,10 +317,8 @@ def test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_t
         sweep(base, grid, out=tmp_path / "swept")
     here = sweep(base, {"bandwidth": [lambda uplink: policy_of_this_file(uplink)]}, out=tmp_path / "here")
     assert not here.failures
-    assert here.table.bandwidth.unique().tolist() == [
-        "python:"
-        + "test_a_sweep_takes_own_things_in_other_processes_and_what_is_in_no_file_in_this_one.<locals>.<lambda>"
-    ]
+    name = test_a_sweep_takes_own_things_of_a_file_and_what_is_in_no_file.__name__
+    assert here.table.bandwidth.unique().tolist() == [f"python:{name}.<locals>.<lambda>"]
     with pytest.raises(InputError, match="was defined interactively and cannot be saved"):
         sweep(base, {"bandwidth": [lambda uplink: policy_of_this_file(uplink)]}, out=tmp_path / "here")
 
