@@ -47,19 +47,19 @@ class Normed(nn.Module):
 
 
 class Letters(nn.Module):
-    """An LSTM from zero, and a GRU both ways from a state that is trained."""
+    """An LSTM from zero, and a GRU from a state that is trained."""
 
     def __init__(self):
         super().__init__()
         self.letters = nn.Embedding(20, 4)
         self.recurrent = nn.LSTM(4, 4, batch_first=True)
-        self.both_ways = nn.GRU(4, 3, batch_first=True, bidirectional=True)
-        self.start = nn.Parameter(torch.randn(2, 1, 3))
-        self.out = nn.Linear(6, 4)
+        self.started = nn.GRU(4, 3, batch_first=True)
+        self.start = nn.Parameter(torch.randn(1, 1, 3))
+        self.out = nn.Linear(3, 4)
 
     def forward(self, x):
         said = self.recurrent(self.letters(x.long()))[0]
-        return self.out(self.both_ways(said, self.start.expand(-1, x.shape[0], -1).contiguous())[0][:, -1])
+        return self.out(self.started(said, self.start.expand(-1, x.shape[0], -1).contiguous())[0][:, -1])
 
 
 class Transformer(nn.Module):
@@ -75,7 +75,7 @@ class Transformer(nn.Module):
         return self.out(self.encoder(self.letters(x.long()) + self.place, mask=self.mask, is_causal=True).mean(1))
 
 
-# ---- every operation
+# ---- every operation; most on parameters, whose shapes PyTorch knows: exporting an unknown number of samples takes longer
 
 
 class Curves(nn.Module):
@@ -83,10 +83,11 @@ class Curves(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.scale, self.slope, self.shift = nn.Parameter(torch.ones(2)), nn.PReLU(2), nn.Parameter(torch.zeros(2))
+        kinks = [[0.0, 1.0], [0.5, -1.0], [-0.5, 0.0]]
+        self.x, self.slope = nn.Parameter(torch.tensor([*kinks, [0.3, -2.1], [1.7, 0.8]])), nn.PReLU(2)
 
-    def forward(self, x):
-        x = x * self.scale + self.shift
+    def forward(self):
+        x = self.x
         y = x.abs() + 0.5
         curves = [
             *(x.abs(), x.cos(), x.erf(), x.exp(), x.floor() * x, y.log(), y.log1p(), F.logsigmoid(x), F.mish(x), -x),
@@ -126,10 +127,10 @@ class Curves(nn.Module):
 class OverAxes(nn.Module):
     def __init__(self):
         super().__init__()
-        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 24))
+        self.x, self.scale = nn.Parameter(torch.randn(3, 24)), nn.Parameter(torch.linspace(0.5, 1.5, 24))
 
-    def forward(self, x):
-        x = (x * self.scale).unflatten(1, (2, -1, 4))
+    def forward(self):
+        x = (self.x * self.scale).unflatten(1, (2, -1, 4))
         some = [
             *(x.sum(1), x.sum((1, 2)), x.mean((2, 3), keepdim=True), x.amax(1), x.amin((1, 3)), x.max(1).values),
             *(x.max(2, keepdim=True)[0], x.var(1), x.var((1, 2), correction=0), x.std(2)),
@@ -142,18 +143,17 @@ class OverAxes(nn.Module):
             *(F.rms_norm(x, (4,)), x * self.scale.dot(self.scale)),
             torch.addmm(self.scale[:3], x[:, 0, 0], self.scale.view(8, 3)[:4]),
         ]
-        return torch.cat([each.flatten(1) for each in some], dim=1)
+        return torch.cat([each.flatten() for each in some])
 
 
 class Shapes(nn.Module):
     def __init__(self):
         super().__init__()
-        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 24))
+        self.x = nn.Parameter(torch.randn(3, 2, 3, 4))
         self.register_buffer("order", torch.tensor([2, 0, 1]))
 
-    def forward(self, x):
-        n = x.shape[0]
-        x = (x * self.scale).view(n, 2, 3, 4)
+    def forward(self):
+        x = self.x
         y = x.clone()
         corner = torch.ones(4, 4).tril() + torch.ones(4, 4).triu(1) * torch.arange(4)
         some = [
@@ -162,8 +162,24 @@ class Shapes(nn.Module):
             *(x.index_select(2, self.order), x.flip(1, 3), x.gather(3, torch.zeros_like(x, dtype=torch.int64))),
             *(torch.stack([x, y], 1), torch.cat([x, y], -1), F.pad(x, (1, 2, 0, 1)), F.pad(x, (1, 1), value=3.0)),
             *(F.pad(x, (-1, 1)), F.pad(x, (1, 1, 1, 1), mode="reflect"), x @ corner, x.unsqueeze(1).squeeze(1)),
-            *(x[:, :, :1].expand(-1, -1, 3, -1), x[:, :1].expand_as(x), x.repeat(1, 2, 1, 1), x.reshape(n, -1, 2)),
             *(x.view_as(y), x.reshape_as(y), x.contiguous().detach() + x, x + torch.zeros(4) + torch.full((4,), 2.0)),
+        ]
+        return torch.cat([each.flatten() for each in some])
+
+
+class Samples(nn.Module):
+    """What depends on the number of samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 24))
+
+    def forward(self, x):
+        n = x.shape[0]
+        x = (x * self.scale).view(n, 2, 3, 4)
+        some = [
+            *(x.unflatten(3, (2, -1)), x[:, :, :1].expand(-1, -1, 3, -1), x[:, :1].expand_as(x)),
+            *(x.repeat(1, 2, 1, 1), x.reshape(n, -1, 2)),
             x + torch.ones_like(x) + torch.full_like(x, 2) + x.new_zeros(4),
             x + torch.zeros(n, 1, 1, 1) + torch.scalar_tensor(2.0) + math.pi,
         ]
@@ -171,21 +187,23 @@ class Shapes(nn.Module):
 
 
 class Numbers(nn.Module):
-    """All of them in one network: to export and to compile three takes longer."""
+    """All of them in one network: to export and to compile four takes longer."""
 
     def __init__(self):
         super().__init__()
-        self.curves, self.over_axes, self.shapes = Curves(), OverAxes(), Shapes()
+        self.curves, self.over_axes, self.shapes, self.samples = Curves(), OverAxes(), Shapes(), Samples()
 
     def forward(self, x):
-        return torch.cat([self.curves(x[:, :2]), self.over_axes(x), self.shapes(x)], dim=1)
+        known = torch.cat([self.curves().flatten(), self.over_axes(), self.shapes()])
+        return torch.cat([x[:, :1] * known, self.samples(x)], dim=1)
 
 
 class Images(nn.Module):
-    """What is done to images, of 2 × 8 × 8."""
+    """What is done to images, of 2 × 8 × 8. ``LeNet`` and ``Normed`` do it to any number of them."""
 
     def __init__(self):
         super().__init__()
+        self.x = nn.Parameter(torch.randn(2, 2, 8, 8))
         self.first = nn.Conv2d(2, 4, 3, padding="same")
         self.many = nn.ModuleList(
             [
@@ -202,10 +220,11 @@ class Images(nn.Module):
         self.many[4].running_var = torch.linspace(0.5, 2, 4)
 
     def forward(self, x):
-        x = x.view(-1, 2, 8, 8)
-        seen = [layer(self.first(x)) for layer in self.many]
-        seen += [layer(x.flatten(2)) for layer in self.lines] + [self.solid(x.view(-1, 2, 4, 4, 4))]
-        return torch.cat([each.flatten(1) for each in seen], dim=1)
+        images = self.x
+        first, lines = self.first(images), images.flatten(2)
+        seen = [layer(first) for layer in self.many] + [layer(lines) for layer in self.lines]
+        seen.append(self.solid(images.view(-1, 2, 4, 4, 4)))
+        return x[:, :1] * torch.cat([each.flatten() for each in seen])
 
 
 class Sequences(nn.Module):
@@ -213,24 +232,26 @@ class Sequences(nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.register_buffer("text", torch.tensor([[3, 1], [0, 19], [7, 7]]))
         self.letters, self.large = nn.Embedding(20, 4, padding_idx=1), nn.Embedding(300, 4)
         self.tied = nn.Linear(4, 20, bias=False)
         self.tied.weight = self.letters.weight
-        self.unbiased, self.plain = nn.LSTM(4, 3, bias=False, batch_first=True), nn.RNN(4, 3, batch_first=True)
+        self.both_ways = nn.LSTM(4, 3, bias=False, batch_first=True, bidirectional=True)
+        self.plain = nn.RNN(4, 3, batch_first=True)
         self.started = nn.LSTM(4, 3, num_layers=2, batch_first=True)
         self.start = nn.Parameter(torch.randn(2, 2, 1, 3))
 
     def forward(self, x):
-        x = x.long()
-        y = self.letters(x) + self.large(x)
-        start = self.start.expand(-1, -1, x.shape[0], -1)
+        text = self.text
+        y = self.letters(text) + self.large(text)
+        start = self.start.expand(-1, -1, 3, -1)
         out, (hidden, cell) = self.started(y, (start[0].contiguous(), start[1].contiguous()))
         q = torch.stack([y, y.flip(1)], 1)
-        from_zero, (_, end) = self.unbiased(y)
+        from_zero, (_, end) = self.both_ways(y)
         seen = [out, hidden[0], cell[0], from_zero, end.transpose(0, 1), self.plain(y)[0]]
         seen += [
             F.scaled_dot_product_attention(q, q, q, is_causal=True),
-            F.scaled_dot_product_attention(q, q, q, attn_mask=x[:, None, None] == 0),
+            F.scaled_dot_product_attention(q, q, q, attn_mask=text[:, None, None] == 0),
             F.scaled_dot_product_attention(q, q[:, :1], q[:, :1], scale=0.3, enable_gqa=True),
         ]
-        return torch.cat([*(each.flatten(1) for each in seen), self.tied(y).mean(1)], dim=1)
+        return x[:, :1].float() * torch.cat([each.flatten() for each in (*seen, self.tied(y).mean(1))])
