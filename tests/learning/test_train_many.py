@@ -50,6 +50,29 @@ def assert_same(ours, theirs, tolerance=1e-5):
         np.testing.assert_allclose(ours.state.params[name], weights, rtol=tolerance, atol=tolerance)
 
 
+def test_one_compiled_loop_serves_all_chunks(monkeypatch):
+    """The loss is called only while a loop is traced, so counting its calls counts compilations.
+
+    It is the first test, so that the others need not compile that loop.
+    """
+    jax.clear_caches()
+    calls = []
+
+    def counted(*arguments):
+        calls.append(1)
+        return loss_of(*arguments)
+
+    monkeypatch.setattr("perfeds2.learning.models.model.loss_of", counted)
+    monkeypatch.setattr("perfeds2.learning.factored.loss_of", counted)
+    trials = [trial(Protocol(2, 2), seed, rounds=20 + seed) for seed in range(3)]
+    steps = train_together(trials)
+    next(steps)
+    traced = len(calls)
+    assert traced > 0
+    assert len(list(steps)) == len(trials[0].points) - 1
+    assert len(calls) == traced
+
+
 def test_each_seed_gets_what_it_gets_alone():
     trials = [trial(Protocol(2, 2), seed) for seed in range(3)]
     end = list(train_together(trials))[-1]
@@ -167,25 +190,6 @@ def test_a_diverged_trial_stops_and_leaves_the_others_alone():
     expected = alone(trials[1], stop_when_diverged=True).values
     for mine, other in zip(values, expected, strict=True):
         assert mine == pytest.approx(other, rel=1e-4, nan_ok=True)
-
-
-def test_one_compiled_loop_serves_all_chunks(monkeypatch):
-    """The loss is called only while a loop is traced, so counting its calls counts compilations."""
-    calls = []
-
-    def counted(*arguments):
-        calls.append(1)
-        return loss_of(*arguments)
-
-    monkeypatch.setattr("perfeds2.learning.models.model.loss_of", counted)
-    monkeypatch.setattr("perfeds2.learning.factored.loss_of", counted)
-    trials = [trial(Protocol(2, 2), seed, Learner(FedAvg(), batch=7), rounds=20 + seed) for seed in range(3)]
-    steps = train_together(trials)
-    next(steps)
-    traced = len(calls)
-    assert traced > 0
-    assert len(list(steps)) == len(trials[0].points) - 1
-    assert len(calls) == traced
 
 
 def test_memory_known_of_a_device_limits_the_groups(monkeypatch):

@@ -90,14 +90,14 @@ def test_one_edge_round_per_cloud_round_with_everybody_is_flat_averaging():
 
 
 @pytest.mark.slow
-def test_two_cells_are_two_trainings_until_the_first_cloud_round():
-    line, learner = many_cells([1.0, 1.5], Protocol(1, 2), 3, edge_rounds=4), Learner(PerFed(0.1), batch=8)
+def test_cells_are_trainings_of_their_own_until_the_first_cloud_round():
+    line, learner = many_cells([1.0, 1.5, 1.2], ONE, 2, edge_rounds=4), Learner(FedAvg(), batch=8)
     before = line.prefix(int(cloud_of(line).rows[0]) - 1)
     script = Script.of(before)
     state = advance(Prepared.of(task(), script, learner, 0), start(task(), script, learner, 0), 0, before.rounds)
     assert state.edges is not None
     assert same(state.params, start(task(), script, learner, 0).params)
-    for edge in range(2):
+    for edge in range(3):
         rows = np.flatnonzero(cloud_of(before).cell == edge)
         versions = np.searchsorted(rows, before.versions[rows])
         alone = plain(before.ues[rows], np.arange(rows.size)[:, None] - versions)
