@@ -122,9 +122,8 @@ def test_shorter_uploads_give_more_rounds_and_still_learn():
         stage = Stage.of(spec, 0)
         return next(make_timelines(spec, stage, make_algorithms(spec, stage))).rounds
 
-    full, short = (
-        compare(**settings, **form).summary["algorithms"][0] for form in ({"bits": 32}, {"bits": 8, "top_k": 0.1})
-    )
+    forms: tuple[dict[str, Any], ...] = ({"bits": 32}, {"bits": 8, "top_k": 0.1})
+    full, short = (compare(**settings, **form).summary["algorithms"][0] for form in forms)
     assert rounds(bits=32) == full["rounds"]["mean"]
     assert rounds(bits=8) > 2 * full["rounds"]["mean"]
     assert rounds(top_k=0.1) > 3 * full["rounds"]["mean"]

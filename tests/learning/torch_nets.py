@@ -147,6 +147,8 @@ class OverAxes(nn.Module):
 
 
 class Shapes(nn.Module):
+    order: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.x = nn.Parameter(torch.randn(3, 2, 3, 4))
@@ -229,6 +231,8 @@ class Images(nn.Module):
 
 class Sequences(nn.Module):
     """What is done to sequences, besides ``Letters`` and ``Transformer``: recurrences, attention, tied weights."""
+
+    text: torch.Tensor
 
     def __init__(self):
         super().__init__()
