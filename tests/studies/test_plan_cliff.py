@@ -28,7 +28,7 @@ def test_a_choice_that_loses_the_target_again_is_refused():
     spec = spec_from(**CELL_16, algorithms=["PerFedS2"], seeds=[2])
     space = make_space(spec, {"max_staleness": [10], "local_steps": [2], "quorum": [3]})
     target = PlanTarget(0.9, "accuracy", 3.0, 9.0, "")
-    searched = PlanSearch(space, Trials(space, 0.9), PlanRequest(), target, 1 / 3)
+    searched = PlanSearch(space, Trials(space, 0.9, evaluations=30), PlanRequest(), target, 1 / 3)
     cliff = Choice(3, 10, "first", "equal_share", "wait", 2, 4)
     searched.watch([cliff], searched.seeds)
     (trial,) = searched.watched(cliff)

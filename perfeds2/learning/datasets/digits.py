@@ -1,6 +1,7 @@
 """scikit-learn's 1,797 handwritten digits of 8×8 pixels, which come with its wheel and need no download."""
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -18,11 +19,13 @@ def digits_data(ues: int, split: Split, seed: int) -> Shards:
     return Shards.of((x / 16).astype(np.float32), y, split(Samples.of(y), ues, seed))
 
 
+@cache
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
     """Return what ``load_digits`` returns without importing scikit-learn, which takes a second per process."""
     sklearn = importlib.util.find_spec("sklearn")
     assert sklearn is not None
     table = np.loadtxt(Path(str(sklearn.origin)).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    table.flags.writeable = False  # every caller gets the same numbers
     return table[:, :-1], table[:, -1].astype(int)
 
 
