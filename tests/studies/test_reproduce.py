@@ -24,7 +24,12 @@ from perfeds2.studies.execution import Execution
 from perfeds2.studies.figure import Figure, Panel, merged
 from perfeds2.studies.reproduce import open_set, plan_curves, read_tuned, reproduce
 
-SMALL = {"cell": {"ues": 6}, "protocol": {"quorum": 2}, "learning": {"batch": 8}, "run": {"horizon_s": 1.0, "eval_every_s": 0.1}}
+SMALL = {
+    "cell": {"ues": 6},
+    "protocol": {"quorum": 2},
+    "learning": {"batch": 8},
+    "run": {"horizon_s": 1.0, "eval_every_s": 0.1},
+}
 
 
 def small(title, task, lines, **more):
