@@ -49,8 +49,8 @@ def evaluate(
 
     Example:
         >>> import jax
-        >>> from perfeds2 import evaluate, synthetic
-        >>> task = synthetic(4, labels_per_ue=2, seed=0)
+        >>> from perfeds2 import digits, evaluate
+        >>> task = digits(4, labels_per_ue=2, seed=0)
         >>> evaluate(task, task.model.init(jax.random.key(0)), alpha=0.03)["test_accuracy"].shape
         (4,)
     """

@@ -72,8 +72,8 @@ def mean_loss(model: Model, params: Params, x: Array, y: Array, mask: Array | No
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
-        >>> from perfeds2 import mean_loss, synthetic
-        >>> task = synthetic(4, labels_per_ue=2, seed=0)
+        >>> from perfeds2 import digits, mean_loss
+        >>> task = digits(4, labels_per_ue=2, seed=0)
         >>> x, y, mask = task.data.train_part(jnp.asarray(0), 8)
         >>> mean_loss(task.model, task.model.init(jax.random.key(0)), x, y, mask).shape
         ()
