@@ -78,7 +78,7 @@ class Read(HTMLParser):
         self.texts.append(data)
 
     def updatepos(self, _: int, j: int) -> int:
-        """Count no lines: nobody asks for them."""
+        """Count no lines, which takes long and is not needed."""
         return j
 
     @cached_property

@@ -75,7 +75,7 @@ class Forked:
     def __init__(self, pid: int, status: int | None = None) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._status = status  # a pipe from whoever waits for it; None: it is this process's own child
+        self._status = status  # a pipe from the process that waits for it; None: it is this process's own child
 
     def poll(self) -> int | None:
         if self.returncode is not None:
@@ -201,7 +201,7 @@ def be(request: dict[str, Any], log: int, connection: socket.socket) -> None:
 
 
 def rename(words: Sequence[str]) -> None:
-    """Write another command line over this process's own, for whoever looks for it in /proc."""
+    """Write another command line over this process's own, for those who look for it in /proc."""
     start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
     line = "\0".join(words).encode()[: end - start - 1]
     ctypes.memmove(start, line.ljust(end - start, b"\0"), end - start)
