@@ -233,9 +233,10 @@ class Curve:
         task, algorithm = str(table["task"].iloc[0]), str(table["algorithm"].iloc[0])
         is_personal = not algorithm.startswith(NOT_PERSONAL)
         as_it_is = "test_accuracy_personal" if is_personal else "test_accuracy"
+        every: list[Any] = table.filter(regex="seed|time_s|test_acc|train_loss").to_dict("records")  # all take longer
         seeds: dict[Any, list[dict[str, Any]]] = {}
-        for row in table.select_dtypes("number").to_dict("records"):  # texts would take most of the time
-            seeds.setdefault(row["seed"], []).append(row)  # type: ignore[arg-type]  # its keys are texts
+        for row in every:
+            seeds.setdefault(row["seed"], []).append(row)
         return cls(
             accuracy={seed: mean_over_time(rows) for seed, rows in seeds.items()},
             accuracy_as_it_is={seed: mean_over_time(rows, as_it_is) for seed, rows in seeds.items()},
@@ -243,7 +244,7 @@ class Curve:
             loss={seed: _mean_loss(rows) for seed, rows in seeds.items()},
             time_s=censored_median([time_to_target(rows, TARGET[task]) for rows in seeds.values()]),
             is_personal=is_personal,
-            learned=_learned(table, MOST_FREQUENT[task]),
+            learned=_learned(every, MOST_FREQUENT[task]),
         )
 
 
@@ -252,11 +253,13 @@ def _mean_loss(rows: Sequence[Mapping[str, Any]]) -> float | None:
     return mean_over_time(rows, name) if all(math.isfinite(row[name]) for row in rows) else None
 
 
-def _learned(curve: "pd.DataFrame", most_frequent: float) -> bool:
+def _learned(rows: Sequence[Mapping[str, Any]], most_frequent: float) -> bool:
     """Return whether the mean over seeds ever clearly exceeds its start and the share of the most frequent label."""
-    columns = curve[["time_s", "test_accuracy_personal"]].fillna({"test_accuracy_personal": 0.0})
-    mean = columns.groupby("time_s").test_accuracy_personal.mean()
-    return bool(mean.max() >= max(mean.iloc[0], most_frequent) + LEAST_LEARNED)
+    accuracy: dict[float, list[float]] = {}
+    for row in rows:
+        accuracy.setdefault(row["time_s"], []).append(max(0.0, row["test_accuracy_personal"]))  # NaN is 0
+    mean = [fmean(accuracy[time_s]) for time_s in sorted(accuracy)]
+    return max(mean) >= max(mean[0], most_frequent) + LEAST_LEARNED
 
 
 def _measure(comparison: BetterThan, curves: Mapping[CurveName, Curve]) -> Finding:

@@ -312,6 +312,9 @@ def test_a_curve_has_learned_when_it_gets_clear_of_its_start_and_the_most_freque
     assert not rising(0.3, 0.319).learned
     assert rising(0.3, 0.321).learned
     assert not rising(0.3, math.nan).learned
+    table = curve([0.1] * 5)
+    table.loc[table.time_s > 0, "test_accuracy_personal"] = [math.nan, *[0.3] * (sum(table.time_s > 0) - 1)]
+    assert Curve.of(table).learned  # a seed that diverged is one that learned nothing, not the end of the curve
 
 
 def test_a_comparison_is_about_nothing_if_neither_curve_learned():
