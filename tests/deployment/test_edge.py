@@ -198,7 +198,7 @@ def test_two_edges_and_a_cloud_train_as_written_down(tmp_path):
 @pytest.mark.parametrize("first", range(EVERY))
 @pytest.mark.parametrize("cloud", [Protocol(2), Protocol(1), Protocol(1, 1, "wait")], ids=["all", "any", "wait"])
 def test_kills_of_edge_and_cloud_at_any_step_lose_and_double_nothing(tmp_path, cloud, first):
-    world = World(tmp_path, cloud, rounds=6 // cloud.quorum)
+    world = World(tmp_path, cloud, rounds=4 // cloud.quorum)
 
     def kill(now):
         if now % EVERY == first:
