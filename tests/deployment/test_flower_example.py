@@ -46,6 +46,7 @@ def test_it_trains_in_flowers_simulation_and_replays_to_the_same_weights(tmp_pat
     paths = os.pathsep.join([str(EXAMPLE), *sys.path])
     environment = os.environ | {"PYTHONPATH": paths, "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     environment |= {"FLWR_HOME": str(tmp_path / "home"), "JAX_PLATFORMS": "cpu"}
+    environment["RAY_prestart_worker_first_driver"] = "0"  # no client would use that worker
     command = [sys.executable, "-c", SIMULATE, SETTINGS, str(tmp_path / "out")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,37 +1,21 @@
-"""Does a standby take over from a server that was killed or stopped, and can the old one do no harm when it wakes?"""
+"""Does a standby wait for its turn, and can an old server do no harm when it wakes? ``test_killed_processes.py`` kills real ones."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("paho")
 
-import command_line
 from in_process import InProcess, made_up
 from raw_mqtt import wait_for
 from test_federation_by_hand import SETUP
 
 from perfeds2.deployment import lease as leases
 from perfeds2.deployment.audit import verify_log
-from perfeds2.deployment.credentials import LOOPBACK, make_credentials
 from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, leased, owner
-from perfeds2.deployment.mqtt.broker import running_broker
 from perfeds2.deployment.serve import serve
 from perfeds2.errors import InputError
-
-QUICK = """
-from perfeds2.cli import main
-from perfeds2.deployment import lease
-lease.RENEW_S, lease.EXPIRE_S = 0.5, 5.0
-main()
-"""
 
 
 def another_host(monkeypatch):
@@ -105,62 +89,3 @@ def test_a_server_that_was_stopped_writes_nothing_once_another_has_taken_over(tm
     SETUP.write(out)
     assert "6 rounds, each merged once" in verify_log(out)
     assert not {job.ticket for job in first.sent} & {job.ticket for job in second.sent}
-
-
-@pytest.mark.slow
-def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost_or_doubled(
-    nursery, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    credentials, out = make_credentials(tmp_path / "credentials", 3, LOOPBACK), tmp_path / "run"
-    running = []
-
-    def start(*words, popen=nursery.popen):
-        with (tmp_path / f"{len(running)}.log").open("wb") as log:
-            command = [sys.executable, "-c", QUICK, "federate", *words]
-            running.append(popen(command, stdout=log, stderr=log, start_new_session=True))
-        return running[-1]
-
-    def status():
-        text = (out / "status.json").read_text() if (out / "status.json").exists() else ""
-        return json.loads(text or '{"round": 0, "process": 0}')
-
-    def goes_on_without(process):
-        now, began_s = status()["round"], time.monotonic()
-        wait_for(lambda: status()["process"] != process and status()["round"] > now + 2)
-        print(f"closed three more rounds after {time.monotonic() - began_s:.1f} s")
-
-    with running_broker(credentials, (LOOPBACK[0], 0), tmp_path / "broker") as broker:
-        where = f"{broker.host}:{broker.port}"
-        server = ("server", "--broker", where, "--state", "state")
-        try:
-            first = start(*server)
-            wait_for(lambda: owner(tmp_path / "state") not in ("", FREE))
-            second = start(*server, "--standby")
-            start("device", "--number", "0-2", "--together", "--server", where)
-            settings = ("--devices", "3", "--quorum", "2", "--rounds", "9999", "--slow", "0=0.3,1=0.3,2=0.3")
-            assert command_line.perfeds2("federate", "submit", "run", "--state", "state", *settings)[0] == 0
-            wait_for(lambda: status()["round"] > 3)
-            serving = status()["process"]
-            first.kill()
-            goes_on_without(serving)
-            third, serving = start(*server, "--standby", popen=subprocess.Popen), status()["process"]
-            wait_for(lambda: b"Standing by" in (tmp_path / "3.log").read_bytes())
-            assert "jaxlib" not in Path(f"/proc/{third.pid}/maps").read_text()  # one that waits takes little memory
-            for process in (second.pid, serving):
-                os.kill(process, signal.SIGSTOP)
-            goes_on_without(serving)
-            for process in (second.pid, serving):
-                os.kill(process, signal.SIGCONT)
-            assert second.wait(60) == 2
-            assert b"another server has taken over" in (tmp_path / "1.log").read_bytes()
-            goes_on_without(serving)
-            assert third.poll() is None
-            assert command_line.perfeds2("federate", "stop", "run", "--state", "state")[0] == 0
-            wait_for(lambda: " stopped " in (out / "events.log").read_text())
-        finally:
-            for process in running:
-                process.kill()
-                process.wait()
-    assert "each merged once" in verify_log(out)
-    assert (out / "events.log").read_text().count(" resumed: ") == 2
