@@ -108,7 +108,7 @@ def test_what_methods_keep_survives_every_kill(commands: Commands, tmp_path):
     assert unbroken.status == 0, unbroken.err
     (cwd := tmp_path / "killed").mkdir()
     interrupted, command, resume = set[str](), start, "compare --resume out --quiet"
-    for _ in range(8):
+    for _ in range(12):
         killed = commands(*command.split(), cwd=cwd, setting=setting, before=("os.rename", 4))
         assert killed.killed, killed.err
         methods = {one.key: one.algorithm for one in trainings_of(read_run(cwd / "out"))}
