@@ -1,10 +1,9 @@
 """Does every setting mean the same through every door: flag, --set, TOML, grid, Python?"""
 
-import subprocess
-import sys
 import tomllib
 
 import pytest
+from command_line import told
 
 from perfeds2.commands.common import nested_values
 from perfeds2.errors import InputError
@@ -127,9 +126,9 @@ def test_a_setting_means_the_same_through_every_door(each):
 
 
 def test_the_help_says_which_tasks_have_defaults_of_their_own():
-    told = {each.keyword: each.help() for each in settings()}
-    assert told["labels_per_ue"].endswith("(default: 3; digits: 2, cifar100: 5)")
-    assert told["batch"].endswith("(default: 40)")
+    helps = {each.keyword: each.help() for each in settings()}
+    assert helps["labels_per_ue"].endswith("(default: 3; digits: 2, cifar100: 5)")
+    assert helps["batch"].endswith("(default: 40)")
 
 
 @pytest.mark.parametrize(
@@ -148,8 +147,8 @@ def test_every_setting_explains_itself():
         assert each.description.endswith("."), each
         assert each.panel == SECTIONS[each.section].model_config.get("title")
         assert each.default or Spec().model_dump()[each.section][each.key] is None
-    shown = subprocess.run([sys.executable, "-m", "perfeds2", "compare", "--help-all"], capture_output=True, text=True)
-    text = " ".join(shown.stdout.replace("│", " ").split())
+    _, shown, _ = told("compare", "--help-all")
+    text = " ".join(shown.replace("│", " ").split())
     for each in settings():
         assert each.flag in text
     for name in ("proportional_fair", "between:THETA", "printed_fixed", "shakespeare", "FedProx-ASY"):  # looked up

@@ -227,8 +227,9 @@ def test_the_clock_sees_each_ones_work():
 
 
 @pytest.mark.slow
-def test_what_an_algorithm_gets_of_its_own_is_what_it_would_get_alone():
+def test_what_an_algorithm_gets_of_its_own_is_what_it_would_get_alone(monkeypatch):
     """And nothing changes for the other."""
+    train_in_numpy(monkeypatch.setattr)  # it sees each one's β
     small: dict[str, Any] = {
         "ues": 3,
         "batch": 4,
@@ -243,6 +244,7 @@ def test_what_an_algorithm_gets_of_its_own_is_what_it_would_get_alone():
         alone = compare(**only, beta=beta).metrics
         mine = both[both.algorithm == name].reset_index(drop=True)
         assert mine.to_csv() == alone.to_csv()
+        assert mine.to_csv() != compare(**only, beta=0.3).metrics.to_csv()
 
 
 @pytest.mark.slow
