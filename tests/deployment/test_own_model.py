@@ -87,12 +87,13 @@ def test_a_module_without_what_is_needed_is_refused(tmp_path):
 def test_own_samples_are_the_same_whatever_the_devices_number():
     data = own_samples(np.arange(20.0).reshape(10, 2), np.arange(10), test_share=0.3)
     import jax
-    import jax.numpy as jnp
 
-    key = jax.random.key(1)
-    first, other = (data.batches(key, jnp.int32(ue), (4,)) for ue in (0, 17))
+    @jax.jit
+    def looked_at(ue):
+        return data.batches(jax.random.key(1), ue, (4,)), data.train_part(ue, 128), data.test_part(ue, 128)
+
+    (first, train, test), (other, *_) = (looked_at(np.int32(ue)) for ue in (0, 17))
     assert np.array_equal(first[0], other[0])
-    train, test = data.train_part(jnp.int32(5), 128), data.test_part(jnp.int32(5), 128)
     assert int(train[2].sum()) == 7
     assert int(test[2].sum()) == 3
     assert not set(np.asarray(train[1])[np.asarray(train[2])]) & set(np.asarray(test[1])[np.asarray(test[2])])

@@ -64,10 +64,13 @@ def test_numbers_are_learned_in_units_of_their_own_and_measured_as_they_were():
     y = 1000 + 50 * x[:, 0]
     task = Task.of_arrays("mine", x, y, ues=3, seed=0, split=Quantity(0.5), metric="rmse")
     assert isinstance(task.model, Judged)
-    params = jax.tree.map(jnp.zeros_like, task.model.init(jax.random.key(0)))  # says the mean to everybody
-    sample, target = jnp.asarray(x, jnp.float32), jnp.asarray((y - y.mean()) / y.std(), jnp.float32)[:, None]
-    np.testing.assert_allclose(mean_loss(task.model, params, sample, target), 1, rtol=1e-5)
-    np.testing.assert_allclose(measure(task.model, params, sample, target, jnp.ones(60, bool)), -y.std(), rtol=1e-4)
+    shapes = jax.eval_shape(task.model.init, jax.random.key(0))
+    params = {name: np.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}  # says the mean to everybody
+    given = params, x.astype(np.float32), ((y - y.mean()) / y.std()).astype(np.float32)[:, None]
+    both = jax.jit(lambda *given: (mean_loss(task.model, *given), measure(task.model, *given, jnp.ones(60, bool))))
+    loss, metric = both(*given)
+    np.testing.assert_allclose(loss, 1, rtol=1e-5)
+    np.testing.assert_allclose(metric, -y.std(), rtol=1e-4)
     ys = np.asarray(task.data.y)  # type: ignore[attr-defined]
     assert (abs(ys.mean()), ys.std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
 
