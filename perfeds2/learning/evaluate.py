@@ -55,8 +55,8 @@ def evaluate(
         (4,)
     """
     view = View.of(task.model, task.data.lengths(), own, steps)
-    table = _evaluate(view, params, task.data, jnp.asarray(alpha, jnp.float32), memory if own is not None else None)
-    return dict(zip(METRICS, table.T, strict=True))
+    columns = _evaluate(view, params, task.data, jnp.asarray(alpha, jnp.float32), memory if own is not None else None)
+    return dict(zip(METRICS, columns, strict=True))
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def evaluate_ues(view: View, params: Params, data: Data, alpha: Number, memory: 
     return jax.lax.map(look, jnp.arange(min(data.ues, MOST_UES)), batch_size=view.ues_at_once)
 
 
-_evaluate = partial(jax.jit, static_argnums=0)(evaluate_ues)
+_evaluate = partial(jax.jit, static_argnums=0)(lambda *given: tuple(evaluate_ues(*given).T))
 
 
 def evaluate_ue(
