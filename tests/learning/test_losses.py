@@ -67,7 +67,8 @@ def test_numbers_are_learned_in_units_of_their_own_and_measured_as_they_were():
     shapes = jax.eval_shape(task.model.init, jax.random.key(0))
     params = {name: np.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}  # says the mean to everybody
     given = params, x.astype(np.float32), ((y - y.mean()) / y.std()).astype(np.float32)[:, None]
-    both = jax.jit(lambda *given: (mean_loss(task.model, *given), measure(task.model, *given, jnp.ones(60, bool))))
+    everyone = jnp.ones(60, bool)
+    both = jax.jit(lambda w, x, y: (mean_loss(task.model, w, x, y), measure(task.model, w, x, y, everyone)))
     loss, metric = both(*given)
     np.testing.assert_allclose(loss, 1, rtol=1e-5)
     np.testing.assert_allclose(metric, -y.std(), rtol=1e-4)
