@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar, get_type_hints
 
@@ -22,6 +22,8 @@ SEEDS = ("run", "seeds")
 SPLITTING = ("labels_per_ue", "split")  # alternatives; only one may be given
 EACH = "methods"  # section with the settings of single methods or algorithms: [methods.PerFed-ASY]
 LEARNING = {key: get_type_hints(LearningSpec, include_extras=True)[key] for key in LearningSpec.model_fields}
+# What validates a type; making it takes as long as the rest of a spec.
+_reader = cache(partial(pydantic.TypeAdapter, config={"arbitrary_types_allowed": True}))
 
 
 def place_of(name: str, what: str = "a setting") -> tuple[str, str]:
@@ -306,12 +308,6 @@ def _read_setting(types: Mapping[str, Value], name: str, key: str, value: Value)
         return _reader(types[key]).validate_python(value)
     except pydantic.ValidationError as error:
         raise InputError(_complaint(error.errors(), f"{name}.{key}")) from None
-
-
-@cache
-def _reader(annotation: Value) -> pydantic.TypeAdapter:
-    """Return what validates a type; making it takes as long as the rest of a spec."""
-    return pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True})
 
 
 def _own_files(spec: Spec) -> dict[str, str]:
