@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 import jax
 import pytest
-from jaxtyping import config
 
 from perfeds2.runs import pool
 
@@ -26,19 +25,7 @@ with warnings.catch_warnings():
 @cache
 def commands() -> Any:
     """All commands with their flags. They are made once: a tenth of a second, which a process of its own pays anyway."""
-    with unchecked():
-        return get_command(cli.app)
-
-
-@contextlib.contextmanager
-def unchecked() -> Iterator[None]:
-    """Without beartype: typer hands over its own kind of context. May be nested."""
-    before = config.jaxtyping_disable
-    config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        config.update("jaxtyping_disable", before)
+    return get_command(cli.app)
 
 
 def perfeds2(*arguments: object) -> tuple[int, str]:
@@ -54,7 +41,7 @@ def told(*arguments: object) -> tuple[int, str, str]:
     sys.argv = ["perfeds2", *map(str, arguments)]
     try:
         app = patch.object(cli, "app", commands())
-        with app, unchecked(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with app, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             cli.main()
     except SystemExit as stop:
         return int(stop.code or 0), out.getvalue(), err.getvalue()

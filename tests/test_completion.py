@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from click.shell_completion import ShellComplete
-from command_line import commands, told, unchecked
+from command_line import commands, told
 
 from perfeds2.commands.completion import names
 from perfeds2.learning import datasets
@@ -22,9 +22,8 @@ KINDS = [each.kind for each in settings() if each.kind is not None]
 def offered(*words):
     """What is offered for the last of these words."""
     *before, last = words
-    with unchecked():
-        completion = ShellComplete(commands(), {}, "perfeds2", "_PERFEDS2_COMPLETE")
-        return [each.value for each in completion.get_completions(before, last)]
+    completion = ShellComplete(commands(), {}, "perfeds2", "_PERFEDS2_COMPLETE")
+    return [each.value for each in completion.get_completions(before, last)]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.what)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click import Group, UsageError
 from command_line import commands as commands_of_ours
-from command_line import perfeds2, train_here, unchecked
+from command_line import perfeds2, train_here
 from in_numpy import train_in_numpy
 
 from perfeds2.api import compare
@@ -189,24 +189,23 @@ def write_files(path, folder):
 
 def parse(words):
     """As the command line does, up to where work would begin. Raises what a user would be told."""
-    with unchecked():
-        command, context = commands_of_ours(), None
-        if words[0] in {flag for parameter in command.params for flag in parameter.opts}:
-            return  # of perfeds2 itself: --version, or --install-completion, which must not happen here
-        while words and isinstance(command, Group):
-            context = command.make_context("perfeds2", words, parent=context)
-            left = [*context._protected_args, *context.args]
-            if not left:
-                return  # a group that does something without a command: fleet
-            _, command, words = command.resolve_command(context, left)
-        if command is None or isinstance(command, Group) or not words:
-            return  # by its name only
-        given = command.make_context(command.name, words, parent=context).params
-        if isinstance(command, SettingsCommand) and "spec" in given:
-            if command.name == "arena":
-                del given["cells"]  # names several single cells
-            file, assignments, flags = take_settings(given)
-            check(resolve(nested_values(file, flags, assignments, {})), trains=False)
+    command, context = commands_of_ours(), None
+    if words[0] in {flag for parameter in command.params for flag in parameter.opts}:
+        return  # of perfeds2 itself: --version, or --install-completion, which must not happen here
+    while words and isinstance(command, Group):
+        context = command.make_context("perfeds2", words, parent=context)
+        left = [*context._protected_args, *context.args]
+        if not left:
+            return  # a group that does something without a command: fleet
+        _, command, words = command.resolve_command(context, left)
+    if command is None or isinstance(command, Group) or not words:
+        return  # by its name only
+    given = command.make_context(command.name, words, parent=context).params
+    if isinstance(command, SettingsCommand) and "spec" in given:
+        if command.name == "arena":
+            del given["cells"]  # names several single cells
+        file, assignments, flags = take_settings(given)
+        check(resolve(nested_values(file, flags, assignments, {})), trains=False)
 
 
 @pytest.mark.parametrize("words", ["compare --quorun 3", "run --set learning.betta=1", "federate lokal", "errata two"])

@@ -5,7 +5,7 @@ import shlex
 
 import click
 import pytest
-from command_line import commands, told, unchecked
+from command_line import commands, told
 
 from perfeds2.commands.common import BASIC, nested_values
 from perfeds2.spec.fields import settings
@@ -91,5 +91,4 @@ def test_every_example_of_a_group_can_be_typed():
     assert len(examples) == sum(any(group.values()) for group in BASIC.values()) >= 6
     for words in examples:
         flags = {known[flag]: value for flag, value in zip(words[::2], words[1::2], strict=True)}
-        with unchecked():
-            resolve(nested_values(None, flags, (), {}))
+        resolve(nested_values(None, flags, (), {}))

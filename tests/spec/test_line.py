@@ -3,7 +3,7 @@
 import shlex
 
 import pytest
-from command_line import commands, unchecked
+from command_line import commands
 
 from perfeds2.commands.common import nested_values, take_settings
 from perfeds2.commands.run import DEFAULTS
@@ -27,11 +27,10 @@ def test_what_is_typed_is_what_was_meant(settings):
     line = command_line("run", spec, DEFAULTS)
     program, name, *words = shlex.split(line)
     assert (program, name) == ("perfeds2", "run")
-    with unchecked():
-        command = commands()
-        context = command.make_context("perfeds2", [name, *words])
-        _, command, words = command.resolve_command(context, [name, *words])  # pyright: ignore[reportAttributeAccessIssue] (a group)
-        given = command.make_context(name, words, parent=context).params
+    command = commands()
+    context = command.make_context("perfeds2", [name, *words])
+    _, command, words = command.resolve_command(context, [name, *words])  # pyright: ignore[reportAttributeAccessIssue] (a group)
+    given = command.make_context(name, words, parent=context).params
     file, assignments, flags = take_settings(given)
     assert resolve(nested_values(file, flags, assignments, DEFAULTS)) == spec
 

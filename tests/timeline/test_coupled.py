@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from cases import each
 from cells_twin import Moving
 from random_runs import STALE, uneven_share
 from test_edges_and_cloud import LOAD, assert_agrees, twin_of
@@ -29,9 +28,9 @@ CONTROLLED = replace(UMI, power_control=(-85.0, 0.8))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moves", [False, True], ids=["static", "moving"])
-@each("seed", (0, 2, 3, 4, 5, 6, 7, 10))
+@pytest.mark.parametrize("seed", range(12))
 def test_coupled_cells_agree_with_processes(seed, moves):
-    """16 random settings: 2 to 4 cells, reuse 1 and 3, with and without fading, protocols at both levels."""
+    """24 random settings: 2 to 4 cells, reuse 1 and 3, with and without fading, protocols at both levels."""
     random = np.random.default_rng([seed, 34])
     count, ues, radius_m = 2 + seed % 3, int(random.integers(2, 4)), 20.0 if moves else 200.0
     drawn = Cell.draw(count * ues, seed, cpu_hz=(2e7, 2e9), rician_k=[0.0, math.inf][seed // 2 % 2])
@@ -113,7 +112,7 @@ def test_cells_on_different_bands_do_not_hear_each_other():
 
 
 @pytest.mark.slow
-@each("radio", [None, UMI, CONTROLLED])
+@pytest.mark.parametrize("radio", [None, UMI, CONTROLLED])
 def test_ues_that_always_send_interfere_fully(radio):
     """Jobs without computing, each UE merged at once: all of them send all the time, as ``full`` assumes."""
     drawn = Cell.draw(12, 5, radio=radio, rician_k=math.inf)
@@ -134,7 +133,7 @@ def test_ues_that_always_send_interfere_fully(radio):
 
 
 @pytest.mark.slow
-@each("reuse", [1, 3])
+@pytest.mark.parametrize("reuse", [1, 3])
 def test_coupled_and_full_count_the_same_cells(reuse):
     radio = None if reuse == 1 else CONTROLLED
     drawn, grid = Cell.draw(91, 2, radio=radio, rician_k=math.inf), Sites.grid(91, 200.0)
