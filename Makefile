@@ -7,9 +7,9 @@ EXTRAS := .venv/.installed-extras
 AXE := build/axe/package/axe.min.js
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 # A file's tests share what is expensive: one process does them. The longest begin (tests/conftest.py).
-# One process more than cores, because a fifth of the tests' time is waiting; quick tests hardly wait.
+# Two processes more than cores, because a fifth of the tests' time is waiting; quick tests hardly wait.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-WORKERS = $(shell expr $(CORES) + 1)
+WORKERS = $(shell expr $(CORES) + 2)
 PYTEST = $(BIN)/pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 WITH_AXE = $(if $(wildcard $(AXE)),PERFEDS2_AXE=$(CURDIR)/$(AXE))
 # Exit status 1 means that all tests ran and some failed.
