@@ -26,7 +26,7 @@ test: $(DEV)  ## the whole test suite; without make extras, the tests that need 
 	$(WITH_AXE) $(PYTEST) $(if $(RETRY),$(AGAIN))
 
 test-quick: WORKERS = $(CORES)
-test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; a minute and a half on 2 cores, 25 s more with nothing compiled
+test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; a minute on 2 cores, 25 s more with nothing compiled
 	$(PYTEST) -m "not slow"
 
 test-slow: $(DEV)  ## hostile input by the thousand, twenty kills of each command; minutes
