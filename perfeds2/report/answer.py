@@ -32,12 +32,15 @@ def first_at_target(run: RunResults) -> list[str]:
         return [each.name for each in ranked if each.lateness(cost.to_target) == one.lateness(cost.to_target)]
 
     first, tied = ranked[0], as_late_as(ranked[0])
-    how = "first" if cost is SECONDS else f"with fewest {cost.head.lower()}"
-    said = [f"{_few(tied)} reached {target} {how}, {_spent(first, cost)}."]
-    if first.seeds > 1:
-        spent = first.finite(cost.to_target)
-        ends = " to ".join(_amount(end, cost) for end in sorted({min(spent), max(spent)}))
-        said.append(f"That is the median; {first.reached} of {first.seeds} seeds reached it, after {ends}.")
+    if math.isinf(first.median(cost.to_target)):
+        said = [f"No algorithm reached {target} in most seeds.", f"Most often: {_few(tied)}, {_spent(first, cost)}."]
+    else:
+        how = "first" if cost is SECONDS else f"with fewest {cost.head.lower()}"
+        said = [f"{_few(tied)} reached {target} {how}, {_spent(first, cost)}."]
+        if first.seeds > 1:
+            spent = first.finite(cost.to_target)
+            ends = " to ".join(_amount(end, cost) for end in sorted({min(spent), max(spent)}))
+            said.append(f"That is the median; {first.reached} of {first.seeds} seeds reached it, after {ends}.")
     if len(ranked) > len(tied):
         later = ranked[len(tied)]
         said.append(f"Next came {_few(as_late_as(later))}, {_spent(later, cost)}.")

@@ -1,5 +1,6 @@
 """Show an arena in the terminal, as an HTML page and in LaTeX."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
@@ -109,15 +110,19 @@ def words(arena: ArenaFolder, bout: BoutFound) -> list[str]:
 
 
 def soonest(bout: BoutFound) -> list[AlgorithmResult]:
-    """Return the methods that reached the target first, including ties."""
-    ranked = [each for each in bout.ranked if each.reached]
+    """Return the methods that reached the target first in most seeds, including ties."""
+    ranked = [each for each in bout.ranked if math.isfinite(each.median())]
     return [each for each in ranked if each.lateness() == ranked[0].lateness()]
 
 
 def _rank(bout: BoutFound, name: str) -> str:
-    """Return a method's rank, and which methods it is significantly better or worse than."""
+    """Return a method's rank, and which methods it is significantly better or worse than.
+
+    A method that misses the target in most seeds has no rank by time.
+    """
     mine = next(each for each in bout.run.algorithms if each.name == name)
     by_time = 1 + sum(each.lateness() < mine.lateness() for each in bout.run.algorithms)
+    to_target = f"no. {by_time} to the target and " if math.isfinite(mine.median()) else ""
     by_end = 1 + sum(each.mean(ACCURACY) > mine.mean(ACCURACY) for each in bout.run.algorithms)
     said = []
     for measure, better, worse in ((TIME, "sooner", "later"), (ACCURACY, "better at the end", "worse at the end")):
@@ -128,7 +133,7 @@ def _rank(bout: BoutFound, name: str) -> str:
         }
         said += [f"{word} than {listed(names)}" for word, names in others.items() if names]
     tested = f" It is significantly {'; '.join(said)}." if said else ""
-    return f"Of {len(bout.run.algorithms)}, {name} is no. {by_time} to the target and no. {by_end} at the end.{tested}"
+    return f"Of {len(bout.run.algorithms)}, {name} is {to_target}no. {by_end} at the end.{tested}"
 
 
 def _careful(bout: BoutFound) -> list[str]:

@@ -6,14 +6,14 @@ from perfeds2.report.answer import answer
 from perfeds2.report.read import AlgorithmResult, RunResults, load_run
 from perfeds2.report.results import energy_line
 from perfeds2.report.tables import listed, seconds
+from perfeds2.runs.statistics import censored_median
 
 
 def an_algorithm(
     name: str, accuracy: tuple[float, float, float] | None, times: tuple[float | None, ...]
 ) -> AlgorithmResult:
     mean, low, high = accuracy or (None, None, None)
-    known = sorted(time for time in times if time is not None)
-    median = known[len(known) // 2] if known else None
+    median = censored_median(times)
     estimates = {
         "test_accuracy_personal": {"mean": mean, "low": low, "high": high, "values": ()},
         "time_to_target_s": {"values": times, "median": median},
@@ -54,6 +54,13 @@ def test_a_lucky_seed_does_not_win():
     lucky = an_algorithm("lucky", (0.7, 0.6, 0.8), (1.0, None, None))
     steady = an_algorithm("steady", (0.9, 0.88, 0.92), (50.0, 51.0, 52.0))
     assert answer(a_run(lucky, steady))[0].startswith("steady reached")
+
+
+def test_fewer_than_half_of_the_seeds_give_no_median():
+    lucky = [an_algorithm(name, (0.7, 0.6, 0.8), (4.0, None, None)) for name in "ab"]
+    headline, paragraphs = answer(a_run(*lucky, an_algorithm("c", (0.5, 0.4, 0.6), (None,) * 3)))
+    assert headline == "No algorithm reached 80 % personalised accuracy in most seeds."
+    assert paragraphs[0] == "Most often: a and b, in 1 of 3 seeds. Never reached by c."
 
 
 def test_overlapping_intervals_are_admitted():

@@ -65,8 +65,21 @@ def test_who_got_there_in_few_seeds_has_no_median(shown):
     run = arena.bouts[0].run
     bout = replace(arena.bouts[0], run=replace(run, algorithms=tuple(a for a in run.algorithms if a.name == "FedBuff")))
     alone = words(arena, bout)
-    assert alone[0].startswith("FedBuff reached 77 % personalised accuracy first, in 2 of 5 seeds.")
+    assert alone[:2] == ["No algorithm reached 77 % personalised accuracy in most seeds.", alone[1]]
+    assert alone[1].startswith("Most often: FedBuff, in 2 of 5 seeds.")
     assert not any("Of 1, " in said for said in alone)  # a method alone has no rank
+
+
+def test_who_missed_the_target_in_most_seeds_has_no_rank_by_time(shown):
+    arena = load_arena(shown)
+    run = arena.bouts[0].run
+    slow = tuple(a for a in run.algorithms if a.name in ("FedBuff", "Ditto"))
+    bout = replace(arena.bouts[0], run=replace(run, algorithms=slow))
+    said = words(replace(arena, mine=("FedBuff", "Ditto")), bout)
+    assert said[0] == "No algorithm reached 77 % personalised accuracy in most seeds."
+    ranks = [each for each in said if each.startswith("Of 2, ")]
+    assert [each.split(".")[0] for each in ranks] == ["Of 2, FedBuff is no", "Of 2, Ditto is no"]
+    assert not any("to the target" in each for each in ranks)
 
 
 def test_the_table_has_who_was_first_on_top_and_the_best_in_bold(shown):
