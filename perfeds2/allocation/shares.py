@@ -32,20 +32,39 @@ def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int
 
 
 def expected_sending_s(cell: Cell, payload_bits: float) -> PerUe:
-    """Return how long each UE sends on an equal part B/n of the band, expected over one round's Rayleigh fading."""
-    # Nodes and weights for a Rayleigh variable of scale 1: Gauss-Legendre up to 9 (all but e^−40). Deep fades make
-    # 1/rate large, but the density h·e^(−h²/2) compensates, so plain Gauss quadrature is accurate to 2e-6.
-    fading, weight = np.polynomial.legendre.leggauss(48)
-    fading, weight = 4.5 * (fading + 1), 4.5 * weight
-    weight = weight * fading * np.exp(-fading * fading / 2)
-    sending_s = np.zeros(cell.ues)
-    for at, mass in zip(fading, weight, strict=True):
-        strength = cell.fading_scale * at if cell.radio is None else at * at / 2
-        part_hz = cell.bandwidth_hz / cell.ues
-        sending_s += mass * payload_bits / rate_bps(part_hz, cell.mean_signal_hz * strength, cell.cap_bits_per_s_hz)
+    """Return how long each UE is expected to send on an equal part B/n of the band.
+
+    With Table I's radio it is the mean of bits / rate over the fading. A real radio's signal is proportional to h², so
+    deep fades make that mean infinite; there it is bits / mean rate, what an upload takes that sees many fades.
+    """
+    part_hz = cell.bandwidth_hz / cell.ues
+    sending_s, mean_bps = np.zeros(cell.ues), np.zeros(cell.ues)
+    for amplitude, mass in zip(*_fading_law(cell.rician_k), strict=True):
+        strength = cell.fading_scale * amplitude if cell.radio is None else amplitude * amplitude / 2
+        bps = rate_bps(part_hz, cell.mean_signal_hz * strength, cell.cap_bits_per_s_hz)
+        sending_s += mass * payload_bits / bps
+        mean_bps += mass * bps
+    if cell.radio is not None:
+        sending_s = payload_bits / mean_bps
     if cell.fleet is not None:
         sending_s = np.where(cell.fleet.shares_band, sending_s, payload_bits / cell.fleet.own_bps)
     return sending_s
+
+
+def _fading_law(rician_k: float) -> tuple[Float[np.ndarray, " h"], Float[np.ndarray, " h"]]:
+    """Return fading amplitudes with mean square 2 and their probabilities: Gauss-Legendre nodes, accurate to 2e-6."""
+    if rician_k == np.inf:
+        return np.array([np.sqrt(2)]), np.ones(1)
+    steady, sharpness = np.sqrt(2 * rician_k / (1 + rician_k)), 1 + rician_k  # 1 / variance of the scattered part
+    low, high = max(steady - 9 / np.sqrt(sharpness), 0.0), steady + 9 / np.sqrt(sharpness)  # all but e^−40
+    amplitude, mass = np.polynomial.legendre.leggauss(48)
+    amplitude, mass = low + (high - low) / 2 * (amplitude + 1), (high - low) / 2 * mass
+    mass = mass * amplitude * np.exp(-sharpness * (amplitude - steady) ** 2 / 2)
+    if rician_k > 0:
+        from scipy.special import i0e  # slow to import
+
+        mass *= sharpness * i0e(sharpness * amplitude * steady)
+    return amplitude, mass
 
 
 def share_bounds(quorum: int, max_staleness: int | None) -> tuple[float, float]:

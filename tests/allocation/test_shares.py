@@ -6,9 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from perfeds2.allocation.shares import check_shares, distance_shares, equal_shares, nearest_feasible, share_bounds
+from perfeds2.allocation.shares import (
+    check_shares,
+    distance_shares,
+    equal_shares,
+    expected_sending_s,
+    nearest_feasible,
+    share_bounds,
+)
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
+from perfeds2.network.radios import RADIOS
 
 
 def test_equal_shares_sum_to_one():
@@ -37,6 +45,15 @@ def test_shares_are_inverse_to_the_mean_cycle_time_over_the_fading():
         for ue in (0, 1)
     ]
     assert distance_shares(cell, 1e6, 40.0)[0] == pytest.approx(cycle[1] / (cycle[0] + cycle[1]), rel=1e-5)
+
+
+@pytest.mark.parametrize("radio", list(RADIOS))
+@pytest.mark.parametrize("rician_k", [0.0, 6.0, 1e6, np.inf])
+def test_expected_sending_seconds_are_those_of_the_cells_draws(radio, rician_k):
+    cell = Cell.draw(4, 1, radio=RADIOS[radio], rician_k=rician_k, bandwidth_hz=14e6)
+    bps = np.array([rate_bps(14e6 / 4, cell.signal_hz(k), cell.cap_bits_per_s_hz) for k in range(4_000)])
+    drawn_s = (1e6 / bps).mean(axis=0) if radio == "paper" else 1e6 / bps.mean(axis=0)
+    np.testing.assert_allclose(expected_sending_s(cell, 1e6), drawn_s, rtol=0.02)
 
 
 def test_erratum_5_a_share_the_printed_bound_allows_is_merged_far_less_than_once_in_s_rounds():
