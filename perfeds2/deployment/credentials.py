@@ -30,6 +30,7 @@ from perfeds2.deployment.authority import (
     read_lists,
     write,
 )
+from perfeds2.deployment.tls import tls_context
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import alone
 
@@ -187,24 +188,13 @@ class Credentials:
         Raises:
             InputError: A file is missing or unusable.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-        self.load(context, party, certified)
-        return context
-
-    def load(self, context: ssl.SSLContext, party: Party, certified: bool = True) -> None:
-        """Load the files as they are now into a context, for its next connection."""
-        trust = (self.brokers.certificate, self.brokers.revocations)
-        files = (*trust, *self.own_files(party)) if certified else trust
+        trust, own = (self.brokers.certificate, self.brokers.revocations), self.own_files(party)
+        files = (*trust, *own) if certified else trust
         for path in files:
             if not path.exists():
                 raise InputError(f"{path} does not exist; copy it from where perfeds2 federate credentials was run.")
         try:
-            for path in trust:
-                context.load_verify_locations(path)
-            if certified:
-                context.load_cert_chain(*self.own_files(party))
+            return tls_context(ssl.PROTOCOL_TLS_CLIENT, trust, own if certified else None)
         except OSError as error:
             raise InputError(f"{', '.join(map(str, files))} are not usable certificates and keys: {error}.") from None
 

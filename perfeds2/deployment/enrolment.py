@@ -43,6 +43,7 @@ from perfeds2.deployment.authority import (
 )
 from perfeds2.deployment.credentials import ENROLMENT, Credentials, federated_name, make_folder, name_of
 from perfeds2.deployment.processes import serving
+from perfeds2.deployment.tls import tls_context
 from perfeds2.errors import InputError
 
 TOKEN = re.compile(r"(0|[1-9]\d{0,5})\.([\w-]{43})\.([0-9a-f]{64})\.(\d{1,9})", re.ASCII)
@@ -166,7 +167,9 @@ def enrolling(credentials: Credentials, address: Address) -> Iterator[int]:
         def process_request_thread(self, request: socket.socket, client_address: Address) -> None:
             try:
                 request.settimeout(PATIENCE_S)
-                context = server_context(credentials)
+                trust = (credentials.clients.certificate, credentials.clients.revocations)
+                own = credentials.own_files(ENROLMENT)
+                context = tls_context(ssl.PROTOCOL_TLS_SERVER, trust, own, strangers=True)
                 with context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secure:
                     limit = threading.Timer(PATIENCE_S, _hang_up, (secure,))
                     limit.start()
@@ -182,18 +185,6 @@ def enrolling(credentials: Credentials, address: Address) -> Iterator[int]:
     server = _EnrolmentServer(address, _Enrolment)
     with serving(server):
         yield server.server_address[1]
-
-
-def server_context(credentials: Credentials) -> ssl.SSLContext:
-    """Return a TLS context, from the files as they are now, that verifies a client's certificate if it has one."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_OPTIONAL
-    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    context.load_cert_chain(*credentials.own_files(ENROLMENT))
-    for path in (credentials.clients.certificate, credentials.clients.revocations):
-        context.load_verify_locations(path)
-    return context
 
 
 def _hang_up(connection: socket.socket) -> None:

@@ -23,6 +23,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from perfeds2.deployment.mqtt.quota import Quota
+from perfeds2.deployment.tls import tls_context
 
 GREETS_WITHIN_S = 10.0  # from the connection to an accepted CONNECT
 CLOSES_WITHIN_S = 0.5  # for a client to read why it was disconnected
@@ -208,7 +209,8 @@ class EmbeddedBroker:
         self.packet_bytes = int(settings["max_packet_size"])
         self.most_unsent = int(settings["max_queued_bytes"])
         self.most_connections = int(settings["max_connections"])
-        self.context = make_context(settings)
+        trust, own = (settings["cafile"], settings["crlfile"]), (settings["certfile"], settings["keyfile"])
+        self.context = tls_context(ssl.PROTOCOL_TLS_SERVER, trust, own)
         self.connections: set[ClientConnection] = set()
         self.named: dict[str, ClientConnection] = {}  # clients that sent CONNECT
         self.quotas: defaultdict[str, Quota] = defaultdict(Quota)  # by name, so that reconnecting does not help
@@ -422,20 +424,6 @@ class ClientConnection(asyncio.Protocol):
             del self.broker.named[self.name]
         if self.will is not None:
             self.broker.publish(self.name, self.will)
-
-
-def make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
-    """Return a TLS context that accepts only certificates of the clients' authority that are not revoked."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    context.options |= ssl.OP_NO_TICKET  # no resumption: every connection shows a certificate
-    context.num_tickets = 0
-    context.load_cert_chain(settings["certfile"], settings["keyfile"])
-    for name in ("cafile", "crlfile"):
-        context.load_verify_locations(settings[name])
-    return context
 
 
 def is_server(name: str) -> bool:

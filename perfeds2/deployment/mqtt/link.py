@@ -18,6 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
 from perfeds2.deployment.credentials import Credentials, name_of
+from perfeds2.deployment.tls import NewestContext
 from perfeds2.errors import InputError
 
 KEEPALIVE_S = 20  # the broker misses a silent machine after 1.5 times this; a dead process at once
@@ -119,11 +120,11 @@ class Link:
         self._site, self._number, self._name = site, number, name_of(number)
         self._said, self._failure, self._short, self._since_s = "", "", 0, 0.0
         self.is_up = False
-        self._tls = site.credentials.tls(number)
+        self._context()  # report a missing file now
         self._trust_topic = f"{site.federation}/trust"  # retained: the broker's authorities and revocations
         self._trusted = site.credentials.brokers.trust()
         client = self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=self._name, clean_session=True)
-        client.tls_set_context(self._tls)
+        client.tls_set_context(NewestContext(self._context))
         client.max_inflight_messages_set(INFLIGHT)
         client.reconnect_delay_set(*RETRY_S)
         client.on_pre_connect = self._before
@@ -201,9 +202,8 @@ class Link:
                 return
             self._listener.message(message.topic, bytes(message.payload), message.retain)
 
-    def reload(self) -> None:
-        """Use the present certificates from the next connection on."""
-        self._site.credentials.load(self._tls, self._number)
+    def _context(self) -> ssl.SSLContext:
+        return self._site.credentials.tls(self._number)
 
     def _take_trust(self, text: bytes) -> None:
         """Store a newer revocation list, and connect again, because this broker may be on it."""
@@ -215,7 +215,6 @@ class Link:
         trusted = credentials.brokers.trust()
         if trusted != self._trusted:
             self._trusted = trusted
-            self.reload()
             if isinstance(connection := self._client.socket(), socket.socket):
                 connection.shutdown(socket.SHUT_RDWR)
 

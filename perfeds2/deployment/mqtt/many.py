@@ -52,8 +52,7 @@ def _renew(devices: Sequence[DeviceClient], site: Site) -> None:
     """Renew certificates that need it, and say which expire soon."""
     for device in devices:
         try:
-            if renew(site.credentials, device.number):
-                device.link.reload()
+            renew(site.credentials, device.number)
         except InputError as error:
             print(f"device-{device.number}: {error}", flush=True)
     for warning in site.credentials.warnings():
