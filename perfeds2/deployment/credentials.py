@@ -100,9 +100,26 @@ class Credentials:
             self.issue(party, hosts)
 
     def revoke(self, party: Party) -> None:
-        """Revoke a party's certificates. A device's number stays taken until ``rotate`` or a token lets it in again."""
+        """Revoke a party's certificates, and delete its tokens.
+
+        A device's number stays taken until ``rotate`` or a new token lets it in again.
+        """
         with self.locked():
-            self.authority_of(party).revoke(self.serials(party))
+            if not self.drop_tokens(party) or self.file(party, "crt").exists():
+                self.authority_of(party).revoke(self.serials(party))
+
+    @property
+    def tokens(self) -> Path:
+        """The folder of tokens that were not used: files with a device's name, called by the hash of a secret."""
+        return self.folder / "tokens"
+
+    def drop_tokens(self, party: Party) -> bool:
+        """Delete a device's tokens, and return whether it had any."""
+        stored = list(self.tokens.glob("*")) if isinstance(party, int) else []
+        found = [path for path in stored if path.read_text(encoding="utf-8").split()[:1] == [name_of(party)]]
+        for path in found:
+            path.unlink(missing_ok=True)
+        return bool(found)
 
     def roll(self, finish: bool = False) -> None:
         """Replace both authorities: first add new ones, later (``finish``) trust only those."""
@@ -120,14 +137,22 @@ class Credentials:
     def certify(
         self, party: Party, public: ec.EllipticCurvePublicKey, hosts: Sequence[str] = (), days: float = VALID_DAYS
     ) -> bytes:
-        """Sign, store and return a certificate. Earlier ones stay in the file while they are valid, to be revoked."""
-        path = self.file(party, "crt")
-        earlier = read_certificates(path) if path.exists() else []
+        """Sign, store and return a certificate."""
+        return self.keep(party, self.sign(party, public, hosts, days))
+
+    def sign(
+        self, party: Party, public: ec.EllipticCurvePublicKey, hosts: Sequence[str] = (), days: float = VALID_DAYS
+    ) -> x509.Certificate:
         authority = self.authority_of(party)
         is_server = authority is self.brokers
         usage = ExtendedKeyUsageOID.SERVER_AUTH if is_server else ExtendedKeyUsageOID.CLIENT_AUTH
         name = name_of(party) if is_server else federated_name(self.federation, name_of(party))
-        certificate = authority.sign(name, public, usage, hosts, days)
+        return authority.sign(name, public, usage, hosts, days)
+
+    def keep(self, party: Party, certificate: x509.Certificate) -> bytes:
+        """Store and return a certificate. Earlier ones stay in the file while they are valid, to be revoked."""
+        path = self.file(party, "crt")
+        earlier = read_certificates(path) if path.exists() else []
         valid = [each for each in earlier if days_until(each.not_valid_after_utc) > 0]
         texts = [each.public_bytes(Encoding.PEM) for each in (certificate, *valid)]
         write(path, b"".join(texts))

@@ -14,13 +14,13 @@ import hashlib
 import http.client
 import re
 import secrets
-import socket
 import ssl
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from cryptography import x509
@@ -41,8 +41,8 @@ from perfeds2.deployment.authority import (
     write,
     write_private,
 )
+from perfeds2.deployment.bounded import PATIENCE_S, Address, BoundedServer, serving
 from perfeds2.deployment.credentials import ENROLMENT, Credentials, federated_name, make_folder, name_of
-from perfeds2.deployment.processes import serving
 from perfeds2.deployment.tls import tls_context
 from perfeds2.errors import InputError
 
@@ -50,10 +50,7 @@ TOKEN = re.compile(r"(0|[1-9]\d{0,5})\.([\w-]{43})\.([0-9a-f]{64})\.(\d{1,9})", 
 ENROLLED_DAYS = 90
 RENEW_DAYS = 45  # a certificate with fewer days left is renewed
 MOST_BYTES = 4096  # of a request
-MOST_CLIENTS = 64  # at once
-PATIENCE_S = 20.0  # for a whole request
-
-Address = tuple[str, int]  # host and port
+ANSWER_S = 0.02  # from one answer to the next
 
 
 def make_tokens(credentials: Credentials, devices: Iterable[int], days: float) -> list[str]:
@@ -61,7 +58,7 @@ def make_tokens(credentials: Credentials, devices: Iterable[int], days: float) -
     pin = fingerprint(read_certificates(credentials.brokers.certificate)[0])
     least = number_of(read_lists(credentials.brokers.revocations)[0])
     made, ends = [], int(time.time() + days * 86_400)
-    (credentials.folder / "tokens").mkdir(mode=0o700, exist_ok=True)
+    credentials.tokens.mkdir(mode=0o700, exist_ok=True)
     for device in devices:
         secret = secrets.token_urlsafe(32)
         write(_stored(credentials, secret), f"{name_of(device)} {ends}".encode(), 0o600)
@@ -70,10 +67,14 @@ def make_tokens(credentials: Credentials, devices: Iterable[int], days: float) -
 
 
 def _stored(credentials: Credentials, secret: str) -> Path:
-    return credentials.folder / "tokens" / hashlib.sha256(secret.encode()).hexdigest()
+    return credentials.tokens / hashlib.sha256(secret.encode()).hexdigest()
 
 
 # ---- on the server
+
+
+class RefusedError(InputError):
+    """A request that is not granted. The client gets this message, and none of any other error."""
 
 
 def enrol_device(credentials: Credentials, body: bytes) -> bytes:
@@ -84,24 +85,27 @@ def enrol_device(credentials: Credentials, body: bytes) -> bytes:
         request = x509.load_pem_x509_csr(pem)
         public, valid, name = request.public_key(), request.is_signature_valid, common_name(request.subject)
     except Exception:  # untrusted bytes may raise anything
-        raise InputError("the request cannot be read") from None
+        raise RefusedError("the request cannot be read") from None
     if not (valid and isinstance(public, ec.EllipticCurvePublicKey) and isinstance(public.curve, ec.SECP256R1)):
-        raise InputError("the request is not signed with a key of the curve P-256")
+        raise RefusedError("the request is not signed with a key of the curve P-256")
     if token is None or name != name_of(int(token[1])):
-        raise InputError("the request names another device than the token")
+        raise RefusedError("the request names another device than the token")
     device, stored = int(token[1]), _stored(credentials, token[2])
-    try:
-        named, ends = stored.read_text().split()
-        stored.unlink()  # of two requests, one gets past this
-    except FileNotFoundError:
-        raise InputError("the token is unknown or was used; ask for a new one") from None
-    if named != name or time.time() > int(ends):
-        raise InputError("the token has expired or is for another device; ask for a new one")
-    if credentials.file(device, "crt").exists():
-        credentials.revoke(device)
-        credentials.file(device, "crt").unlink()
     with credentials.locked():
-        return credentials.certify(device, public, days=ENROLLED_DAYS)
+        try:
+            named, ends = stored.read_text().split()
+        except FileNotFoundError:
+            raise RefusedError("the token is unknown or was used; ask for a new one") from None
+        if named != name or time.time() > int(ends):
+            stored.unlink(missing_ok=True)
+            raise RefusedError("the token has expired or is for another device; ask for a new one")
+        signed = credentials.sign(device, public, days=ENROLLED_DAYS)
+        stored.unlink()  # only now: if signing fails, the token still works
+        credentials.drop_tokens(device)
+        if credentials.file(device, "crt").exists():
+            credentials.clients.revoke(credentials.serials(device))
+            credentials.file(device, "crt").unlink()
+        return credentials.keep(device, signed)
 
 
 def renew_device(credentials: Credentials, shown: bytes | None) -> bytes:
@@ -110,11 +114,11 @@ def renew_device(credentials: Credentials, shown: bytes | None) -> bytes:
     name = "" if old is None else common_name(old.subject)
     found = re.fullmatch(re.escape(federated_name(credentials.federation, "device-")) + r"(\d+)", name)
     if old is None or found is None or not isinstance(public := old.public_key(), ec.EllipticCurvePublicKey):
-        raise InputError("only a device with a valid certificate can renew it")
+        raise RefusedError("only a device with a valid certificate can renew it")
     device = int(found[1])
     with credentials.locked():
         if old.serial_number not in credentials.serials(device):
-            raise InputError("the certificate was replaced")
+            raise RefusedError("the certificate was replaced")
         newest = read_certificates(credentials.file(device, "crt"))[0]
         rolled = newest.issuer != read_certificates(credentials.clients.certificate)[0].subject
         if newest.public_key() == public and days_until(newest.not_valid_after_utc) > RENEW_DAYS and not rolled:
@@ -125,7 +129,14 @@ def renew_device(credentials: Credentials, shown: bytes | None) -> bytes:
 @contextmanager
 def enrolling(credentials: Credentials, address: Address) -> Iterator[int]:
     """Enrol devices and renew certificates within the context, and yield the port."""
-    lock, places = threading.Lock(), threading.BoundedSemaphore(MOST_CLIENTS)
+    lock = threading.Lock()
+
+    def context() -> ssl.SSLContext:
+        trust, own = (
+            (credentials.clients.certificate, credentials.clients.revocations),
+            credentials.own_files(ENROLMENT),
+        )
+        return tls_context(ssl.PROTOCOL_TLS_SERVER, trust, own, strangers=True)
 
     class _Enrolment(BaseHTTPRequestHandler):
         server_version, sys_version = "perfeds2", ""
@@ -141,13 +152,17 @@ def enrolling(credentials: Credentials, address: Address) -> Iterator[int]:
             body = self.rfile.read(int(length))
             try:
                 with lock:
+                    time.sleep(ANSWER_S)
                     if self.path == "/enrol":
                         text = enrol_device(credentials, body)
                     else:
                         text = renew_device(credentials, self.connection.getpeercert(binary_form=True))
                 self.answer(text)
-            except InputError as error:
+            except RefusedError as error:
                 self.send_error(403, str(error))
+            except (InputError, OSError, ValueError):  # such as a missing file, whose path stays on this machine
+                traceback.print_exc()
+                self.send_error(500, "the server cannot sign now; ask its operator")
 
         def answer(self, text: bytes | None) -> None:
             if text is None:
@@ -157,39 +172,8 @@ def enrolling(credentials: Credentials, address: Address) -> Iterator[int]:
             self.end_headers()
             self.wfile.write(text)
 
-    class _EnrolmentServer(ThreadingHTTPServer):
-        def process_request(self, request: socket.socket, client_address: Address) -> None:
-            if places.acquire(blocking=False):
-                super().process_request(request, client_address)
-            else:
-                self.shutdown_request(request)
-
-        def process_request_thread(self, request: socket.socket, client_address: Address) -> None:
-            try:
-                request.settimeout(PATIENCE_S)
-                trust = (credentials.clients.certificate, credentials.clients.revocations)
-                own = credentials.own_files(ENROLMENT)
-                context = tls_context(ssl.PROTOCOL_TLS_SERVER, trust, own, strangers=True)
-                with context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secure:
-                    limit = threading.Timer(PATIENCE_S, _hang_up, (secure,))
-                    limit.start()
-                    try:
-                        self.finish_request(secure, client_address)
-                    finally:
-                        limit.cancel()
-            except OSError:
-                pass  # a stranger, or a connection that broke
-            finally:
-                places.release()
-
-    server = _EnrolmentServer(address, _Enrolment)
-    with serving(server):
-        yield server.server_address[1]
-
-
-def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+    with serving(BoundedServer(address, _Enrolment, context)) as port:
+        yield port
 
 
 # ---- on a device

@@ -9,13 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from http.server import ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry, Histogram, MetricsHandler, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from perfeds2 import __version__
-from perfeds2.deployment.processes import serving
+from perfeds2.deployment.bounded import BoundedServer, serving
 from perfeds2.deployment.record import Record
 from perfeds2.deployment.status import PAUSED, STATES, UNUSABLE, Status
 from perfeds2.errors import InputError
@@ -26,7 +25,6 @@ SHORT_S = 30.0  # so is one with fewer devices than the quorum for this long
 STALENESS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
 MOST_SHOWN = 10  # devices with the largest shares of the merges
 LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
-PATIENCE_S = 10.0  # for a client that connects and sends no request
 
 
 DaysLeft = Callable[[], Mapping[str, float]]  # days until files expire, by name
@@ -167,7 +165,7 @@ def exposed(metrics: Metrics, port: int) -> Iterator[str | None]:
         return
 
     class Handler(MetricsHandler):
-        registry, server_version, sys_version, timeout = metrics.registry, "perfeds2", "", PATIENCE_S
+        registry, server_version, sys_version = metrics.registry, "perfeds2", ""
 
         def do_GET(self) -> None:  # noqa: N802 (http.server calls it so)
             status, words = 404, "not found; see /metrics and /healthz"
@@ -184,7 +182,7 @@ def exposed(metrics: Metrics, port: int) -> Iterator[str | None]:
             self.wfile.write(f"{words}\n".encode())
 
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        server = BoundedServer(("127.0.0.1", port), Handler)
     except OSError as error:
         raise InputError(f"--metrics-port {port} cannot be opened ({error.strerror}); choose another.") from None
     with serving(server):

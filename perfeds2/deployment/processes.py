@@ -15,7 +15,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from http.server import HTTPServer
 from pathlib import Path
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -89,19 +88,6 @@ def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def serving(server: HTTPServer) -> Iterator[None]:
-    """Answer requests in a thread, within the context."""
-    with server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @contextlib.contextmanager

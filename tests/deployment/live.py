@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from perfeds2.deployment.credentials import make_credentials
@@ -19,7 +20,7 @@ WITHIN_S = 60.0
 class Live:
     """Credentials, a broker, a server and devices."""
 
-    def __init__(self, folder, stack, kind="embedded", **given):
+    def __init__(self, folder, stack, kind: Any = "embedded", **given):
         self.setup = Setup.from_texts({"devices": 3, "quorum": 2, "rounds": 10_000, "max-staleness": 9} | given)
         self.credentials = make_credentials(folder / "credentials", self.setup.ues)
         self.broker = stack.enter_context(running_broker(self.credentials, ("127.0.0.1", 0), folder / "broker", kind))
@@ -36,14 +37,22 @@ class Live:
         state: Any = {"log": self.log.append, "secure": bool(self.setup.spec.privacy.secure_aggregation)}
         first = dict(self.setup.first_params())
         self.federation = Federation(
-            algorithm.protocol, algorithm.learner, first, self.transport, self.setup.ues, 10_000, self.setup.own, **state
+            algorithm.protocol,
+            algorithm.learner,
+            first,
+            self.transport,
+            self.setup.ues,
+            10_000,
+            self.setup.own,
+            **state,
         )
 
     @contextlib.contextmanager
-    def device(self, number):
-        self.devices[number] = DeviceClient(
-            number, Link(self.site, number), self.worker.work, credentials=self.credentials
-        )
+    def device(self, number, credentials=None):
+        """Run a device, on a machine with its own credentials or on the server's."""
+        own = credentials or self.credentials
+        link = Link(replace(self.site, credentials=own), number)
+        self.devices[number] = DeviceClient(number, link, self.worker.work, credentials=own)
         self.devices[number].start()
         try:
             yield

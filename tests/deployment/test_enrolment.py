@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from perfeds2.deployment import enrolment
+from perfeds2.deployment import bounded, enrolment
 from perfeds2.deployment.authority import days_until, name_with, new_key, own_key, read_certificates
 from perfeds2.deployment.credentials import BROKER, ENROLMENT, Credentials, make_credentials
 from perfeds2.deployment.enrolment import _ask, enrol, enrolling, make_tokens, renew
@@ -181,30 +181,45 @@ def test_garbage_and_too_much_are_refused(made, address, token):
     assert send(made, address, token.encode() + b"\n" + good)  # the token is still there
 
 
-@pytest.mark.slow
-def test_strangers_that_say_nothing_are_ended_and_others_served(made, device, token, monkeypatch):
-    monkeypatch.setattr(enrolment, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(enrolment, "MOST_CLIENTS", 2)
-    with enrolling(made, ("127.0.0.1", 0)) as port:
-        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
-        for each in silent:
-            each.settimeout(60)
-            assert each.recv(1) == b""
-        monkeypatch.setattr(enrolment, "PATIENCE_S", 60.0)
-        ends_s = time.monotonic() + 60
-        while True:  # their places are free a moment later
-            try:
-                assert enrol(device, ("127.0.0.1", port), token) == number(token)
-                break
-            except InputError:
-                assert time.monotonic() < ends_s
-        for each in silent:
-            each.close()
+def test_eighty_strangers_that_say_nothing_keep_no_one_out(made, tmp_path):
+    tokens = make_tokens(made, [next(numbers) for _ in range(5)], days=1)
+    with enrolling(made, ("127.0.0.1", 0)) as port, contextlib.ExitStack() as stack:
+        for _ in range(80):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        for token in tokens:
+            assert enrol(Credentials(tmp_path / str(number(token))), ("127.0.0.1", port), token) == number(token)
+
+
+def test_a_stranger_that_says_nothing_is_ended_after_three_seconds(made, monkeypatch):
+    assert bounded.HANDSHAKE_S == 3.0
+    monkeypatch.setattr(bounded, "HANDSHAKE_S", 0.3)
+    with enrolling(made, ("127.0.0.1", 0)) as port, socket.create_connection(("127.0.0.1", port)) as silent:
+        silent.settimeout(10)
+        assert silent.recv(1) == b""
+
+
+def test_certified_devices_do_not_compete_with_strangers(made, token, tmp_path, monkeypatch):
+    monkeypatch.setattr(bounded, "MOST_CLIENTS", 2)
+    device = Credentials(tmp_path / "device")
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    with enrolling(made, ("127.0.0.1", 0)) as port, contextlib.ExitStack() as stack:
+        n = enrol(device, ("127.0.0.1", port), token)
+
+        def connect(context):
+            plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+            return stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
+
+        waiting = connect(device.tls(n))
+        strangers = [connect(stranger) for _ in range(4)]
+        assert strangers[0].recv(1) == b""  # the oldest
+        waiting.sendall(b"GET /trust HTTP/1.0\r\n\r\n")
+        assert b"200" in waiting.recv(100)
 
 
 @pytest.mark.slow
 def test_a_request_that_comes_byte_by_byte_is_ended(made, monkeypatch):
-    monkeypatch.setattr(enrolment, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(bounded, "PATIENCE_S", 1.0)
     stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
     with (
@@ -235,6 +250,34 @@ def test_a_new_token_readmits_a_device_and_revokes_its_old_certificate(made, add
     assert n in made.devices()
     with pytest.raises(InputError, match=r"failed|refused"):
         renew(device, n)
+
+
+def test_revoking_a_device_deletes_its_tokens(made, address, device, token, tmp_path):
+    n = number(token)
+    older, unused = make_tokens(made, [n], days=1) + make_tokens(made, [next(numbers)], days=1)
+    enrol(device, address, token)
+    with pytest.raises(InputError, match="unknown or was used"):
+        enrol(Credentials(tmp_path / "older"), address, older)  # a newer one was used
+    older = make_tokens(made, [n], days=1)[0]
+    made.revoke(n)
+    made.revoke(number(unused))  # it has no certificate yet
+    for each in (older, unused):
+        with pytest.raises(InputError, match="unknown or was used"):
+            enrol(Credentials(tmp_path / "older"), address, each)
+    assert made.devices(revoked=True).count(n) == 1
+
+
+def test_a_server_that_cannot_sign_burns_no_token_and_names_no_path(address, device, token, made, capfd):
+    key = made.clients.key.read_bytes()
+    made.clients.key.unlink()
+    try:
+        with pytest.raises(InputError, match="cannot sign now; ask its operator") as said:
+            enrol(device, address, token)
+    finally:
+        made.clients.key.write_bytes(key)
+    assert str(made.folder) not in str(said.value)
+    assert "clients.key is missing" in capfd.readouterr().err  # the operator is told
+    assert enrol(device, address, token) == number(token)
 
 
 # ---- renewal

@@ -8,7 +8,8 @@ pytest.importorskip("paho")
 
 from live import Live
 
-from perfeds2.deployment.credentials import BROKER
+from perfeds2.deployment.credentials import BROKER, Credentials
+from perfeds2.deployment.enrolment import enrol, enrolling, make_tokens
 
 pytestmark = pytest.mark.usefixtures("forking")
 
@@ -17,6 +18,12 @@ pytestmark = pytest.mark.usefixtures("forking")
 def live(tmp_path):
     with contextlib.ExitStack() as stack:
         yield Live(tmp_path, stack)
+
+
+@pytest.fixture
+def port(live):
+    with enrolling(live.credentials, ("127.0.0.1", 0)) as port:
+        yield port
 
 
 def check(live):
@@ -48,3 +55,17 @@ def test_a_run_goes_on_through_a_rollover(live):
         live.play()
     live.play_until(lambda: live.federation.crew.usable == 3)
     check(live)
+
+
+def test_a_revoked_device_comes_back_with_a_new_token_and_without_a_restart(live, port, tmp_path):
+    own, where = Credentials(tmp_path / "own"), ("127.0.0.1", port)
+    live.devices[0].close()
+    enrol(own, where, make_tokens(live.credentials, [0], days=1)[0])
+    with live.device(0, own):
+        live.play_until(lambda: live.federation.crew.usable == 3)
+        live.credentials.revoke(0)
+        live.play_until(lambda: live.federation.crew.usable == 2)
+        live.play()
+        enrol(own, where, make_tokens(live.credentials, [0], days=1)[0])
+        live.play_until(lambda: live.federation.crew.usable == 3)
+        check(live)
