@@ -85,9 +85,7 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
             has_energy = None if present is None else _may_work(conditions, clock.spent_j, None)
             if too_few(clock.server.versions, clock.server.round, protocol, has_energy):
                 return None
-        closing = close_round(clock.server, air.arrival_s, protocol, planned)
-        if closing.time_s < clock.time_s:  # the round was waiting only for UEs that have left
-            closing = replace(closing, time_s=clock.time_s)
+        closing = close_round(clock.server, air.arrival_s, protocol, planned, clock.time_s)
         change_s = math.inf if presence is None else presence.changes_s(clock.time_s)
         border_s = min(cell.changes_s(clock.time_s), change_s)
         if closing.time_s <= border_s and closing.time_s < math.inf:

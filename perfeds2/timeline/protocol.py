@@ -149,27 +149,31 @@ def invite(server: Server, planned: Planned, here: Here | None = None) -> tuple[
     return Server(server.round, versions, server.merged_in, server.opened_s), handed
 
 
-def close_round(server: Server, arrival_s: PerUe, protocol: Protocol, planned: Planned | None = None) -> Closing:
-    """Return when the open round closes and on which UEs, given each UE's arrival time (infinite if not yet known)."""
-    versions = server.versions
+def close_round(
+    server: Server, arrival_s: PerUe, protocol: Protocol, planned: Planned | None = None, now_s: float = 0.0
+) -> Closing:
+    """Return when the open round closes and on which UEs, given each UE's arrival time (infinite if not yet known).
+
+    The round closes neither before it opened nor before ``now_s``: UEs that it waited for may have left.
+    """
+    versions, earliest_s = server.versions, max(server.opened_s, now_s)
     fresh = versions >= oldest_version(server.round, protocol)
     all_fresh = fresh.all()
     eligible_s = arrival_s if all_fresh else np.where(fresh, arrival_s, np.inf)
     if planned is not None:
         if planned.ndim == 2:  # the first complete group closes the round
             planned = planned[eligible_s[planned].max(axis=1).argmin()]
-        close_s = eligible_s[planned].max()
+        close_s = max(eligible_s[planned].max(), earliest_s)
         merged = np.sort(planned)
     elif protocol.drafts:
-        return _draft(server, eligible_s, protocol)
+        return _draft(server, eligible_s, protocol, earliest_s)
     else:
-        close_s = _smallest(protocol.quorum, eligible_s)
+        close_s = max(_smallest(protocol.quorum, eligible_s), earliest_s)
         if protocol.waits:
             close_s = max(close_s, _everyone_in_time(server, eligible_s, protocol))
         merged = _pick(eligible_s, versions, close_s, protocol)
     if close_s == np.inf:
         return Closing(np.inf, NO_UES, NO_UES)
-    close_s = max(close_s, server.opened_s)
     merged = merged[eligible_s[merged].argsort(kind="stable")]
     refused = NO_UES if all_fresh else np.flatnonzero(~fresh & (versions != IDLE) & (arrival_s <= close_s))
     return Closing(float(close_s), merged, refused)
@@ -282,13 +286,13 @@ def obstacle(
     return f"UE {stuck[0]} gets no bandwidth; the bandwidth policy must serve the UEs the round waits for."
 
 
-def _draft(server: Server, arrival_s: PerUe, protocol: Protocol) -> Closing:
+def _draft(server: Server, arrival_s: PerUe, protocol: Protocol, earliest_s: float) -> Closing:
     """Close on the first A UEs not merged in the previous round; with fewer of them, wait for all updates."""
     again = (server.merged_in >= 0) & (server.merged_in == server.round - 1)
     at_work = server.versions != IDLE
     merged = np.lexsort((arrival_s, again, ~at_work))[: protocol.quorum]
     others = np.count_nonzero(at_work & ~again)
-    close_s = max(arrival_s[merged if others >= protocol.quorum else at_work].max(initial=0.0), server.opened_s)
+    close_s = max(arrival_s[merged if others >= protocol.quorum else at_work].max(initial=0.0), earliest_s)
     if close_s == np.inf:
         return Closing(np.inf, NO_UES, NO_UES)
     undrafted = again & (arrival_s <= close_s)

@@ -274,6 +274,15 @@ def test_waiting_looks_ahead_more_than_one_round():
     assert (closing.time_s, closing.merged.tolist()) == (13.0, [1])
 
 
+def test_a_round_merges_the_stalest_update_that_is_there_when_it_opens():
+    # Both updates arrived while the model was on its way, the staler one last. So it is if UEs left at 1 s.
+    protocol, arrival_s = Protocol(1, 5, "wait"), np.array([0.5, 0.9, NEVER])
+    for opened_s, now_s in ((1.0, 0.0), (0.0, 1.0)):
+        server = Server(4, np.array([1, 0, 2]), np.array([0, -1, 1]), opened_s)
+        closing = close_round(server, arrival_s, protocol, now_s=now_s)
+        assert (closing.time_s, closing.merged.tolist()) == (1.0, [1])
+
+
 def test_longest_out_is_handed_first():
     protocol = Protocol(1, 0, "wait")  # one at work
     server = Server(3, np.array([IDLE, 3, IDLE, IDLE]), np.array([2, 1, -1, 0]), 0.0)

@@ -442,17 +442,12 @@ def who_closes(phones: list[Phone], k: int, rules: RoundRules, plan: list[list[i
 
 
 def close_in_time(phones: list[Phone], here: list[Phone], k: int, quorum: int, bound: int) -> list[Phone] | None:
-    """Go through the arrivals one instant after the other; at the first that allows it, merge the most urgent.
+    """Merge the most urgent of the updates that are here, if closing now is allowed.
 
     Closing is allowed when all the other jobs, arrived or not, could still be merged in time: put them into the coming
     rounds, ``quorum`` a round, earliest deadline first, and see whether anybody misses its own.
     """
-    for instant in sorted({phone.arrived_s for phone in here}):
-        arrived = [phone for phone in here if phone.arrived_s <= instant]
-        if len(arrived) < quorum:
-            continue
-        urgent = sorted(arrived, key=lambda p: (p.version, p.arrived_s, p.number))[:quorum]
-        deadlines = sorted(p.version + bound for p in phones if p.version != OUT and p not in urgent)
-        if all(k + 1 + place // quorum <= deadline for place, deadline in enumerate(deadlines)):
-            return urgent
-    return None
+    urgent = sorted(here, key=lambda p: (p.version, p.arrived_s, p.number))[:quorum]
+    deadlines = sorted(p.version + bound for p in phones if p.version != OUT and p not in urgent)
+    in_time = all(k + 1 + place // quorum <= deadline for place, deadline in enumerate(deadlines))
+    return urgent if in_time else None

@@ -195,10 +195,9 @@ def _play_round(loops, rules, servers, server, followed, signal, plan, search, r
     elif not share_band(loops, rules, followed, signal, band_hz, search, scratch):
         return ASK, lost_rows
     _arrivals(loops[0], rules, followed, signal, time_s, scratch)
-    close_s = _close(rules, followed, plan, round_, scratch)
+    close_s = _close(rules, followed, plan, round_, max(time_s, servers.opened_s[server]), scratch)
     if close_s == np.inf:
         return ASK, lost_rows
-    close_s = max(close_s, time_s, servers.opened_s[server])
     if rules.others and not _none_else_arrives(
         loops[0], rules, followed, round_, time_s, close_s, band_hz, servers.rival, scratch
     ):
@@ -221,7 +220,7 @@ def _play_cloud(rules, servers, edges, edge_rounds, record, played, scratch):
         sent = servers.left[edge] == 0
         scratch.arrival[edge] = servers.time_s[edge] + edges.job_s[edge] if sent else np.inf
     round_ = servers.round[cloud]
-    close_s = max(_close(rules, edges, edges.ues, round_, scratch), servers.opened_s[cloud])
+    close_s = _close(rules, edges, edges.ues, round_, servers.opened_s[cloud], scratch)
     for edge in range(cloud):
         ready += servers.left[edge] == 0 and servers.time_s[edge] <= close_s
     known = edge_rounds * (round_ * rules.quorum + ready)
@@ -284,20 +283,20 @@ def _arrivals(log1p, rules, followed, signal, time_s, scratch):
 
 
 @compiled
-def _close(rules, followed, plan, round_, scratch):
+def _close(rules, followed, plan, round_, earliest_s, scratch):
     """Return when the round closes; write the merged UEs in order of arrival, ties by number."""
     versions, arrival, eligible, merged = followed.versions, scratch.arrival, scratch.eligible, scratch.merged
     oldest = 0 if rules.bound < 0 else max(round_ - rules.bound, 0)
     for i in range(versions.size):
         scratch.spare[i] = eligible[i] = arrival[i] if versions[i] >= oldest else np.inf
-    close_s = -np.inf
+    close_s = earliest_s
     if rules.planned:
         for slot in range(rules.quorum):
             merged[slot] = plan[slot]  # in ascending order
             close_s = max(close_s, eligible[merged[slot]])
         sort(merged, rules.quorum, eligible, scratch.order)
     else:
-        close_s = smallest(scratch.spare, versions.size, rules.quorum)
+        close_s = max(smallest(scratch.spare, versions.size, rules.quorum), earliest_s)
         waits = rules.stale == WAIT and rules.bound >= 0
         if waits:
             close_s = max(close_s, _everyone_in_time(rules, versions, eligible, scratch.spare, round_))
