@@ -41,7 +41,8 @@ def told(*arguments: object) -> tuple[int, str, str]:
     sys.argv = ["perfeds2", *map(str, arguments)]
     try:
         app = patch.object(cli, "app", commands())
-        with app, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        name = patch.object(sys.modules["__main__"], "__package__", None)  # the program is called argv[0], not pytest
+        with app, name, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             cli.main()
     except SystemExit as stop:
         return int(stop.code or 0), out.getvalue(), err.getvalue()

@@ -1,12 +1,12 @@
 """Does Tab know what may follow, without waiting for JAX?"""
 
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
-from click.shell_completion import ShellComplete
-from command_line import commands, told
+from command_line import told
 
 from perfeds2.commands.completion import names
 from perfeds2.learning import datasets
@@ -20,10 +20,14 @@ KINDS = [each.kind for each in settings() if each.kind is not None]
 
 
 def offered(*words):
-    """What is offered for the last of these words."""
-    *before, last = words
-    completion = ShellComplete(commands(), {}, "perfeds2", "_PERFEDS2_COMPLETE")
-    return [each.value for each in completion.get_completions(before, last)]
+    """What is offered for the last of these words, asked as bash asks."""
+    asked = {"_PERFEDS2_COMPLETE": "complete_bash", "COMP_WORDS": shlex.join(["perfeds2", *words])}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (asked | {"COMP_CWORD": str(len(words))}).items():
+            patch.setenv(name, value)
+        status, out, err = told()
+    assert (status, err) == (0, "")
+    return out.split()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.what)

@@ -255,21 +255,14 @@ ADDITIONS = {
 }
 HELPERS = """
 import gc, json, sys, textwrap, traceback
-from functools import cache
 
 gc.disable()  # imports and tracing make hardly any garbage
 from in_numpy import train_in_numpy
 train_in_numpy(setattr)
 
-@cache
-def commands():
-    import typer
-    from perfeds2.cli import app
-    return typer.main.get_command(app)
-
 def command_line(*words):
-    from click.testing import CliRunner
-    return CliRunner().invoke(commands(), list(words)).output
+    from command_line import told
+    return "".join(told(*words)[1:])
 
 def algorithm(**settings):
     from perfeds2.spec.build import Stage, make_algorithms

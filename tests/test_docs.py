@@ -6,10 +6,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from click import Group, UsageError
+import typer
 from command_line import commands as commands_of_ours
 from command_line import perfeds2, train_here
 from in_numpy import train_in_numpy
+from typer.core import TyperGroup
 
 from perfeds2.api import compare
 from perfeds2.commands.common import SettingsCommand, nested_values, take_settings
@@ -43,6 +44,7 @@ def file_of(block):
     return named and named[1]
 
 
+UsageError = typer.BadParameter.__mro__[1]  # click's, or the one of a typer that brings its own click
 STUDY = ROOT / "docs/how-to/study.md"  # tests/test_study.py runs it
 TORCH = ROOT / "docs/how-to/torch.md"
 
@@ -192,13 +194,13 @@ def parse(words):
     command, context = commands_of_ours(), None
     if words[0] in {flag for parameter in command.params for flag in parameter.opts}:
         return  # of perfeds2 itself: --version, or --install-completion, which must not happen here
-    while words and isinstance(command, Group):
+    while words and isinstance(command, TyperGroup):
         context = command.make_context("perfeds2", words, parent=context)
         left = [*context._protected_args, *context.args]
         if not left:
             return  # a group that does something without a command: fleet
         _, command, words = command.resolve_command(context, left)
-    if command is None or isinstance(command, Group) or not words:
+    if command is None or isinstance(command, TyperGroup) or not words:
         return  # by its name only
     given = command.make_context(command.name, words, parent=context).params
     if isinstance(command, SettingsCommand) and "spec" in given:

@@ -2,8 +2,8 @@
 
 import re
 import shlex
+from typing import Any
 
-import click
 import pytest
 from command_line import commands, told
 
@@ -14,7 +14,7 @@ from perfeds2.spec.resolve import resolve
 WITH_SETTINGS = ("compare", "run", "simulate", "sweep", "arena", "plan", "tune", "play", "federate local")
 
 
-def every(words: tuple[str, ...] = (), group: click.Command | None = None):
+def every(words: tuple[str, ...] = (), group: Any = None):
     """Yield each command with the words that call it."""
     command = group or commands()
     yield words, command

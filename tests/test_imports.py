@@ -1,6 +1,9 @@
 """Do imports point one way, and is nothing looked up by a name in a text? Read from the code, late imports too."""
 
 import ast
+import re
+import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -26,6 +29,11 @@ LEVELS = [  # what stands later may import what stands earlier, and what is besi
     *[["paper"], ["report"], ["api"], ["play"], ["deployment"], ["commands"], ["cli"], ["__main__"]],
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+ROOT = PACKAGE.parent
+IMPORTED_AS = {"paho_mqtt": "paho", "pyyaml": "yaml", "scikit_learn": "sklearn", "pytest_xdist": "xdist"}
+PARTS = {"jaxlib": "jax", "llvmlite": "numba", "pydantic_core": "pydantic"}  # neither works without the other
+MODULE = r"[a-z_]\w*(\.[a-z_]\w*)+"
+FOR_ONCE = {"sionna", "onnxruntime"}  # to make a file of the tests again, and to try what is exported
 BY_NAME = {"public.py", "spec/names.py"}  # the package's lazy names, and users' own FILE.py:NAME
 
 
@@ -130,6 +138,50 @@ def test_what_a_folder_never_imports(folder, besides, forbidden):
         if any(f"{imported}.".startswith(f"{name}.") for name in forbidden)
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "without"), [("perfeds2", {"dev", "docs"}), ("tests", set()), ("docs/site", {"dev"}), (".ci", {"*"})]
+)
+def test_whatever_is_imported_is_a_declared_dependency(folder, without):
+    """What another dependency brings today may be gone tomorrow, so an import is declared, or in an extra."""
+    declared, brought = declared_modules(without), names_of(ROOT / "constraints.txt") - declared_modules(set())
+    ours = {path.stem for place in ("tests", "docs/site", "benchmarks") for path in (ROOT / place).rglob("*.py")}
+    known = {*sys.stdlib_module_names, "perfeds2", "benchmarks", "mine", *ours, *declared}
+    known |= FOR_ONCE if folder == "tests" else set()
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        found += [(where, name) for where, name in modules_in_texts(path, nodes) if name.split(".")[0] in brought]
+        found += [(where, name) for where, name in imports(str(path), nodes) if name.split(".")[0] not in known]
+    assert found == []
+
+
+def declared_modules(without: set[str]) -> set[str]:
+    """The modules of the package's dependencies and of its extras but these; ``*`` for no dependency at all."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    if "*" in without:
+        return set()
+    extras = [each for name, extra in project["optional-dependencies"].items() if name not in without for each in extra]
+    return names_in([*project["dependencies"], *extras])
+
+
+def names_of(constraints: Path) -> set[str]:
+    return names_in(constraints.read_text("utf-8").splitlines())
+
+
+def names_in(requirements: list[str]) -> set[str]:
+    named = [re.match(r"[\w-]+", each) for each in requirements]
+    modules = {each[0].lower().replace("-", "_") for each in named if each}
+    return {IMPORTED_AS.get(name, name) for name in modules} | {part for part, of in PARTS.items() if of in modules}
+
+
+def modules_in_texts(path: Path, nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Texts such as "pandas.io.formats", which a test may import, and where they are."""
+    for node in nodes:
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(node, ast.Constant) and isinstance(text, str) and re.fullmatch(MODULE, text):
+            yield f"{path}:{node.lineno}", text
 
 
 def test_nothing_is_looked_up_by_a_name_in_a_text():

@@ -15,8 +15,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import click
-
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "perfeds2"
 FOLDERS = (
@@ -153,14 +151,14 @@ def _contents() -> Iterator[str]:
 # ---- commands
 
 
-def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield every command with its words, groups before their members."""
     from typer.main import get_command
 
     from perfeds2.cli import app
 
-    def walk(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-        inner: Mapping[str, click.Command] = getattr(command, "commands", {})
+    def walk(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+        inner: Mapping[str, Any] = getattr(command, "commands", {})
         if path:
             yield path, command
         for name, each in inner.items():
@@ -170,10 +168,10 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
     return walk((), get_command(app))
 
 
-def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
+def _command(path: tuple[str, ...], command: Any) -> Iterator[str]:
     from perfeds2.spec.fields import settings
 
-    context = click.Context(command, info_name=f"perfeds2 {' '.join(path)}")
+    context = command.context_class(command, info_name=f"perfeds2 {' '.join(path)}")
     level = "#" * len(path)
     yield f"\n{level} perfeds2 {' '.join(path)} {{ #{'-'.join(path)} }}\n"
     yield prose(command.help)

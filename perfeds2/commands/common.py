@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import click
 import typer
 from typer.core import TyperCommand, TyperOption
 from typer.models import OptionInfo
@@ -62,7 +61,7 @@ class SettingsCommand(TyperCommand):
     settings: Sequence[Setting] = settings()
     own_defaults: Mapping[str, Sequence[Value]] = {}
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # click's; newer typers bring their own click
         shown, full = copy(self), ALL in ctx.meta
         known = {each.keyword: each for each in self.settings}
         shown.params = []
@@ -98,7 +97,7 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
 
 def flag(name: str, help_: str, look: str = "", default: Value = None, **more: Value) -> Value:
     """Return a flag as the default of a command's parameter, such as ``flag("--retries", "Attempts …", "N", 2)``."""
-    return typer.Option(default, name, help=help_, metavar=look or None, **more)
+    return typer.Option(default, name, help=help_, metavar=look, **more)
 
 
 HELP_ALL = flag(

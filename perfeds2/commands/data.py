@@ -22,7 +22,7 @@ def _without_command(context: typer.Context) -> None:
 @data_app.command()
 def fetch(
     names: list[str] | None = typer.Argument(
-        None, help="Data sets to download. (default: all)", metavar="[NAME]...", autocompletion=COMPLETE
+        None, help="Data sets to download. (default: all)", metavar="NAME", autocompletion=COMPLETE
     ),
     data_dir: Path | None = flag(
         "--data-dir", "Put them here. (default: $PERFEDS2_DATA, else the user's cache)", "DIR"

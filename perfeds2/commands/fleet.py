@@ -49,7 +49,7 @@ def fleet(
 
 @fleet_app.command("import")
 def import_(
-    files: list[Path] = typer.Argument(help="Device files; several are combined device by device.", metavar="FILE..."),
+    files: list[Path] = typer.Argument(help="Device files; several are combined device by device.", metavar="FILE"),
     from_: str = flag(
         "--from",
         "fedscale, flash or flhetbench.",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def methods(
     name: str | None = typer.Argument(
-        None, help="One method in full. (default: all, a row each)", metavar="[METHOD]", autocompletion=of_kind(METHOD)
+        None, help="One method in full. (default: all, a row each)", metavar="METHOD", autocompletion=of_kind(METHOD)
     ),
 ) -> None:
     """List the methods with their rules, papers and settings.

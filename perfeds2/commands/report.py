@@ -22,7 +22,7 @@ WORDS = {".html": "Report", ".tex": "Table"}  # by file extension
 
 def report(
     folders: list[Path] = typer.Argument(
-        help="Folders that perfeds2 wrote. Several are compared on one page.", metavar="DIR..."
+        help="Folders that perfeds2 wrote. Several are compared on one page.", metavar="DIR"
     ),
     leaderboard: bool = flag("--leaderboard", "Check and merge the submissions in DIR.", default=False),
     paper: bool = flag("--paper", "Also write PDF and PNG figures and LaTeX tables.", default=False),

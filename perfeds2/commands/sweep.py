@@ -13,7 +13,7 @@ DEFAULTS = {"algorithms": ["PerFedS2"]}
 
 def sweep(
     file: Path | None = typer.Argument(
-        None, help="Settings as a TOML file; flags and the grid override it.", metavar="[SPEC]", show_default=False
+        None, help="Settings as a TOML file; flags and the grid override it.", metavar="SPEC", show_default=False
     ),
     grid: list[str] | None = flag(
         "--grid", "A setting and its values: quorum=1,2,5 or seed=0..19. Repeatable.", "NAME=VALUES"

@@ -24,7 +24,7 @@ MOST_OPERATIONS = 65_536
 THEIRS = (
     *("jax.experimental.multihost_utils", "jaxlib.mlir.dialects.builtin", "jaxlib.mlir.dialects.mhlo"),
     *("matplotlib.figure", "matplotlib.style", "pandas.core.methods.to_dict", "pandas.io.formats.csvs"),
-    *("plotly.offline", "pooch", "pyarrow.pandas_compat", "pydantic.type_adapter"),
+    *("plotly.offline", "pooch", "pydantic.type_adapter"),
 )
 UNUSED = ("perfeds2.deployment", "perfeds2.play", "perfeds2.privacy.masks", "perfeds2.timeline.fast.")
 PATIENCE_S = 120.0  # no command here takes this long: one that does hangs
