@@ -4,6 +4,7 @@
 
 const MERGED = 0, LOST = 1;
 const STATES = ["idle", "computing", "sending", "waiting"];
+const PHASES = ["waiting", "computing", "sending", "waiting"]; // of a job: the first for its model
 
 /** Return the colours and patterns of the states, for light or dark mode. */
 function makeTheme() {
@@ -71,13 +72,13 @@ function countUntil(numbers, last, of = (each) => each) {
 
 /** Return a UE's state at a tick, its progress in that state, and the job. */
 function stateAt(cell, ue, tick) {
-  const { start, sending, arrival, end } = cell.jobs, own = cell.byUe[ue];
+  const { start, begun, sending, arrival, end } = cell.jobs, own = cell.byUe[ue];
   const job = own[countUntil(own, tick, (each) => start[each]) - 1];
   if (job === undefined || tick >= end[job]) return { state: "idle", share: 0, job };
-  const borders = [start[job], sending[job], arrival[job], end[job]];
-  const phase = tick < borders[1] ? 0 : tick < borders[2] ? 1 : 2;
+  const borders = [start[job], begun[job], sending[job], arrival[job], end[job]];
+  const phase = countUntil(borders.slice(1, 4), tick);
   const share = (tick - borders[phase]) / Math.max(borders[phase + 1] - borders[phase], 1);
-  return { state: STATES[phase + 1], share, job };
+  return { state: PHASES[phase], share, job };
 }
 
 /** Return how many rounds a base station's server had closed by a tick. */
@@ -202,8 +203,8 @@ function drawActivity(canvas, cell, ues, tick, ticks, windowS, theme) {
 function drawAllAlong(pen, width, height, cell, ues, ticks, windowS, theme) {
   const row = (height - BOTTOM - 2) / ues, x = (t) => LEFT + Math.min(t / ticks, 1) * (width - LEFT - 2), y = (ue) => 2 + ue * row;
   drawRounds(pen, cell, x, height - BOTTOM, theme);
-  const { ue, start, sending, arrival, end } = cell.jobs, thick = Math.max(row - (row > 6 ? 2 : .6), 1);
-  [["computing", start, sending], ["sending", sending, arrival], ["waiting", arrival, end]].forEach(([state, from, to]) => {
+  const { ue, start, begun, sending, arrival, end } = cell.jobs, thick = Math.max(row - (row > 6 ? 2 : .6), 1);
+  [["waiting", start, begun], ["computing", begun, sending], ["sending", sending, arrival], ["waiting", arrival, end]].forEach(([state, from, to]) => {
     pen.fillStyle = theme.fill[state];
     for (let job = 0; job < ue.length; job++) {
       if (to[job] > from[job] && from[job] <= ticks) pen.fillRect(x(from[job]), y(ue[job]) + (row - thick) / 2, Math.max(x(to[job]) - x(from[job]), .5), thick);

@@ -123,6 +123,7 @@ def _jobs(timeline: Timeline, window_s: float) -> Answer:
         "ue": jobs.ue,
         "version": np.append(0, rounds + 1)[jobs.version],
         "start": _ticks(jobs.start_s, window_s),
+        "begun": _ticks(jobs.begun_s, window_s),
         "sending": _ticks(jobs.sending_s, window_s),
         "arrival": _ticks(jobs.arrival_s, window_s),
         "end": _ticks(jobs.end_s, window_s),

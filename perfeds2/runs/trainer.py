@@ -31,6 +31,7 @@ from perfeds2.spec.privacy import losses_at, losses_of, privacy_facts, with_nois
 from perfeds2.spec.tasks import make_task
 from perfeds2.timeline.cloud import edge_versions, end_to_end_staleness
 from perfeds2.timeline.energy import energy_of
+from perfeds2.timeline.protocol import IDLE
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import too_few
 
@@ -268,6 +269,9 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
     bits = upload_bits(spec, learner.objective)
     number, version = edge_versions(timeline)
     staleness = number[:, None] - version  # in rounds of the edge
+    until_s = timeline.end_s if rounds == spec.run.rounds else stalls_until(timeline, spec.run.horizon_s)
+    stalled = 1 - timeline.end_s / until_s if until_s > timeline.end_s else 0.0  # share of the time
+    waiting = timeline.waiting_share
     known: Facts = {
         "algorithm": algorithm.name,
         "seed": seed,
@@ -285,8 +289,8 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         "merges": int(timeline.ues.size),
         "staleness_mean": float(staleness.mean()) if rounds else 0.0,
         "staleness_max": int(staleness.max(initial=0)),
-        "seconds_per_round": float(timeline.end_s / rounds) if rounds else None,
-        "waiting_share": float(timeline.waiting_share),
+        "seconds_per_round": float(until_s / rounds) if rounds else None,
+        "waiting_share": float(waiting + stalled * (1 - waiting)),
         "wasted_share": float(timeline.wasted_share),
         "least_share": float(timeline.shares.min()) if rounds else 0.0,
         "starved": int(timeline.starved.size),
@@ -311,6 +315,16 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         return known
     joules = float(energy_of(timeline, cell, make_energy(spec), bits, np.zeros(0)).total_j)
     return known | {"joules": joules, "joules_per_merge": joules / timeline.ues.size if rounds else None}
+
+
+def stalls_until(timeline: Timeline, horizon_s: float | None) -> float:
+    """Return the horizon if every UE only waits after the last round, otherwise when that round closed."""
+    if horizon_s is None or timeline.log is not None or horizon_s <= timeline.end_s:
+        return timeline.end_s
+    waits_s = [0.0 if each is None else each for each in (timeline.open_model_s, timeline.downlink_s)]
+    begins_s = timeline.start_s[np.maximum(timeline.open_version, 0)] + waits_s[0] + waits_s[1]
+    works = (timeline.open_version != IDLE) & np.isinf(timeline.open_arrival_s) & (begins_s < horizon_s)
+    return timeline.end_s if works.any() else horizon_s
 
 
 def costs_at(

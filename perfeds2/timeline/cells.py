@@ -78,7 +78,7 @@ def simulate_cells(
     of_cloud = Recorder(nothing_yet(transfer_s, cloud.quorum))
     above = Above(cloud, open_server(count, cloud), of_cloud, transfer_s, edge_rounds, most)
     depend = cells.keeps or cells.co_channel is not None
-    edges = Following(cells, conditions, edge_rounds) if depend else _Apart(conditions, above, tell)
+    edges = Following(cells, conditions, edge_rounds) if depend else _Apart(conditions, above, tell, horizon_s or 0.0)
     closed_s = edges.closed_s
     while True:
         edges.play(horizon_s, lambda: close_round(above.server, closed_s + transfer_s, cloud).time_s)
@@ -116,8 +116,9 @@ class _Apart:
 
     followed_bits = ()
 
-    def __init__(self, conditions: Sequence[Conditions], above: Above, tell: Tell | None) -> None:
+    def __init__(self, conditions: Sequence[Conditions], above: Above, tell: Tell | None, least_end_s: float) -> None:
         self._edges, self._above, self._tell = [_start(each, above.edge_rounds) for each in conditions], above, tell
+        self._least_end_s = least_end_s
         self._fast, self.closed_s = all(map(knows, conditions)), np.empty(len(conditions))  # waiting for the cloud
 
     def play(self, horizon_s: float | None, _cloud_s: Callable[[], float]) -> None:
@@ -141,7 +142,7 @@ class _Apart:
             opened_s = merges.time_s[handed[:, number]] + self._above.transfer_s[number]
             if edge.left == 0:  # it waits for the cloud when the timeline ends
                 _open(edge, last_s)
-                opened_s = np.append(opened_s, last_s)
+                opened_s = np.append(opened_s, max(last_s, self._least_end_s))
             timelines.append(edge.timeline())
             waits_s.append(_waits_s(timelines[-1], opened_s, self._above.edge_rounds))
         if not any(each.any() for each in waits_s):

@@ -173,6 +173,7 @@ def _renumbered(edge: "Timeline", ues: Int[np.ndarray, " n_e"], number: Int[np.n
     made = np.append(0, number + 1)  # its version in the joined timeline
     columns = {name: column for name, column in edge.columns.items() if not name.startswith("log_")}
     del columns["compute_s"]
+    columns.pop("downlink_s", None)
     columns["staleness"] = number[:, None] - made[edge.versions]
     columns["ues"] = ues[edge.ues]
     if (np.diff(ues) != 1).any():  # consecutive UEs of the edge are not consecutive any more

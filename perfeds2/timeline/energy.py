@@ -39,18 +39,16 @@ class Energy:
 
 @dataclass(frozen=True)
 class Powers:
-    """Power draw of each UE, and the fixed delay between hand-out and computing."""
+    """Power draw of each UE."""
 
     computing_w: PerUe
     sending_w: PerUe
-    downlink_s: float
 
 
 def energy_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float, times_s: Times) -> Energy:
     """Return the energy of all jobs, by UE and until each time in ``times_s``."""
     bits_w = model.joules_per_bit * payload_bits / _sending_seconds(timeline) if model.joules_per_bit else 0.0
-    downlink_s = cell.downlink_s if timeline.log is None else 0.0  # a log already contains the waits for models
-    powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w, downlink_s)
+    powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w)
     computing_j, sending_j, by_time_j = _of_long_rows(timeline, powers, times_s)
     for jobs in timeline.short_row_jobs():
         own_j = job_joules(jobs, powers)
@@ -62,20 +60,14 @@ def energy_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: 
 
 def job_joules(jobs: Jobs, powers: Powers) -> tuple[Float[np.ndarray, " j"], Float[np.ndarray, " j"]]:
     """Return the computing and the sending energy of each job."""
-    began_s = _began_s(jobs, powers)
-    computing = powers.computing_w[jobs.ue] * (jobs.sending_s - began_s)
+    computing = powers.computing_w[jobs.ue] * (jobs.sending_s - jobs.begun_s)
     return computing, powers.sending_w[jobs.ue] * (jobs.arrival_s - jobs.sending_s)
-
-
-def _began_s(jobs: Jobs, powers: Powers) -> Float[np.ndarray, " j"]:
-    """Return when each job began to compute, which is when its model had arrived."""
-    return np.minimum(jobs.start_s + jobs.model_s + powers.downlink_s, jobs.sending_s)
 
 
 def _until(jobs: Jobs, powers: Powers, times_s: Times) -> Times:
     """Return the energy of these jobs until each time; the total power changes only where a job changes state."""
     computing_w, sending_w = powers.computing_w[jobs.ue], powers.sending_w[jobs.ue]
-    at_s = np.concatenate([_began_s(jobs, powers), jobs.sending_s, jobs.arrival_s])
+    at_s = np.concatenate([jobs.begun_s, jobs.sending_s, jobs.arrival_s])
     change_w = np.concatenate([computing_w, sending_w - computing_w, -sending_w])
     order = np.argsort(at_s, kind="stable")
     at_s, power_w = at_s[order], np.cumsum(change_w[order])
@@ -111,7 +103,8 @@ def _of_long_rows(timeline: Timeline, powers: Powers, times_s: Times) -> tuple[P
     first, past = timeline.lost_ue[long], (timeline.lost_ue + timeline.lost_count)[long]
     begin_s, end_s = timeline.start_s[timeline.lost_version[long]], timeline.start_s[timeline.lost_round[long] + 1]
     jobs, lasted_s = (_covering(n, first, past, each) for each in (np.ones(first.size), end_s - begin_s))
-    computed_s = np.maximum(timeline.compute_s - powers.downlink_s, 0.0)
+    downlink_s = 0.0 if timeline.downlink_s is None else float(timeline.downlink_s)
+    computed_s = np.maximum(timeline.compute_s - downlink_s, 0.0)
     computing_j = jobs * powers.computing_w * computed_s
     sending_j = powers.sending_w * (lasted_s - jobs * timeline.compute_s)
     a_job_j = np.cumsum(

@@ -17,7 +17,7 @@ PAUSED = 3  # only in a log: the UE has left and keeps the job
 
 @dataclass(frozen=True)
 class Jobs:
-    """One row per job or part: computing until ``sending_s``, sending until ``arrival_s``, over at ``end_s``."""
+    """One row per job or part: waiting for the model, computing until ``sending_s``, sending until ``arrival_s``, over at ``end_s``."""
 
     ue: Whole
     version: Whole  # model the job started from
@@ -28,6 +28,11 @@ class Jobs:
     outcome: Whole  # MERGED, LOST (restarted or refused) or OPEN (the timeline ended first)
     round: Whole  # round in which it ended; K for open jobs; -1 for a part that was continued
     model_s: Seconds  # seconds from hand-out until the model arrived and computing began
+
+    @property
+    def begun_s(self) -> Seconds:
+        """When computing began, because the model had arrived."""
+        return np.minimum(self.start_s + self.model_s, self.sending_s)
 
     @classmethod
     def joined(cls, parts: "Sequence[Jobs]") -> "Jobs":

@@ -32,7 +32,7 @@ class Spent:
 
     computing_s: float
     sending_s: float
-    waiting_s: float  # for the round to close, after the update arrived
+    waiting_s: float  # for the model, or for the round to close after the update arrived
     busy_s: float  # computing or sending
     lost_s: float  # the part of busy_s spent on jobs without a merge
 
@@ -58,6 +58,7 @@ class Timeline:
     model_s: Float[np.ndarray, "K A"] | None = None
     lost_model_s: Float[np.ndarray, " l"] | None = None
     open_model_s: Float[np.ndarray, " n"] | None = None
+    downlink_s: Float[np.ndarray, ""] | None = None  # a fixed part of every such wait, inside compute_s
     log: Jobs | None = None  # if UEs leave and return: the parts of their jobs, sorted
     cloud: Cloud | None = None  # with many cells: the edges and the cloud's rounds
 
@@ -152,7 +153,12 @@ class Timeline:
             return replace(self.log, outcome=outcome, round=round_).take(mine)
         jobs = self._uncut_jobs(ues, np.arange(self.lost_ue.size))
         sending_s = np.minimum(jobs.start_s + (jobs.model_s + self.compute_s[jobs.ue]), jobs.end_s)
-        return replace(jobs, sending_s=sending_s, arrival_s=np.clip(jobs.arrival_s, sending_s, jobs.end_s))
+        arrival_s = np.clip(jobs.arrival_s, sending_s, jobs.end_s)
+        return replace(jobs, sending_s=sending_s, arrival_s=arrival_s, model_s=jobs.model_s + self._downlink_s)
+
+    @property
+    def _downlink_s(self) -> float:
+        return 0.0 if self.downlink_s is None else float(self.downlink_s)
 
     def _uncut_jobs(self, ues: range, lost_rows: Int[np.ndarray, " r"]) -> Jobs:
         """Return the merged, lost (in ``lost_rows``) and open jobs of some UEs; missing arrivals are infinite."""
@@ -192,6 +198,7 @@ class Timeline:
         for job in np.lexsort((jobs.start_s, jobs.version)):
             ends: list[tuple[State, float]] = [
                 ("idle", float(jobs.start_s[job])),
+                ("waiting", float(jobs.begun_s[job])),
                 ("computing", float(jobs.sending_s[job])),
                 ("sending", float(jobs.arrival_s[job])),
                 ("waiting", float(jobs.end_s[job])),
@@ -237,15 +244,17 @@ class Timeline:
         first, past = self.lost_ue[long], (self.lost_ue + self.lost_count)[long]
         lasted_s = (self.start_s[self.lost_round + 1] - self.start_s[self.lost_version])[long]
         before_s = np.concatenate([[0.0], self.compute_s.cumsum()])  # computing time of all UEs with smaller numbers
-        computing_s = (before_s[past] - before_s[first]).sum()
-        busy_s = (lasted_s * (past - first)).sum()
-        sums = np.array([computing_s, busy_s - computing_s, 0.0, busy_s, busy_s])
+        model_s = self._downlink_s * (past - first).sum()
+        computing_s = (before_s[past] - before_s[first]).sum() - model_s
+        busy_s = (lasted_s * (past - first)).sum() - model_s
+        sums = np.array([computing_s, busy_s - computing_s, model_s, busy_s, busy_s])
         for jobs in self.short_row_jobs():
-            busy_s = jobs.arrival_s - jobs.start_s
+            begun_s = jobs.begun_s
+            busy_s = jobs.arrival_s - begun_s
             sums += [
-                (jobs.sending_s - jobs.start_s).sum(),
+                (jobs.sending_s - begun_s).sum(),
                 (jobs.arrival_s - jobs.sending_s).sum(),
-                (jobs.end_s - jobs.arrival_s).sum(),
+                (jobs.end_s - jobs.arrival_s).sum() + (begun_s - jobs.start_s).sum(),
                 busy_s.sum(),
                 busy_s[jobs.outcome == LOST].sum(),
             ]
@@ -402,7 +411,8 @@ class Timeline:
 
 PARTS = {"log": Jobs, "cloud": Cloud}
 COLUMNS = {field.name for field in fields(Timeline)} - PARTS.keys()
-OPTIONAL_COLUMNS = {"model_s", "lost_model_s", "open_model_s"}
+WAITS = {"model_s", "lost_model_s", "open_model_s"}
+OPTIONAL_COLUMNS = WAITS | {"downlink_s"}
 MERGE_COLUMNS = {"ues", "staleness", "arrival_s", "time_s", "model_s"}
 
 
@@ -415,9 +425,9 @@ def _check(timeline: Timeline) -> None:
         raise ValueError(
             f"timeline has {ues.shape} merges for {timeline.time_s.shape} round times; expected (K, A) and (K,)."
         )
-    optional = [name for name in columns if name in OPTIONAL_COLUMNS]
-    if optional and len(optional) < len(OPTIONAL_COLUMNS):
-        raise ValueError(f"timeline has {optional[0]} but not all of {', '.join(sorted(OPTIONAL_COLUMNS))}.")
+    waits = [name for name in columns if name in WAITS]
+    if waits and len(waits) < len(WAITS):
+        raise ValueError(f"timeline has {waits[0]} but not all of {', '.join(sorted(WAITS))}.")
     last = max(k - 1, 0)
     allowed = {
         "ues": (0, n - 1),
@@ -430,6 +440,7 @@ def _check(timeline: Timeline) -> None:
     }
     for name, values in columns.items():
         shape = (lost,) if name.startswith("lost_") else ues.shape if name in MERGE_COLUMNS else (n,)
+        shape = () if name == "downlink_s" else shape
         if name != "time_s" and values.shape != shape:
             raise ValueError(f"timeline field {name} has shape {values.shape}; expected {shape}.")
         if name in allowed:

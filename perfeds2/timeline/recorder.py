@@ -19,7 +19,7 @@ class Recorder:
     """Append rounds to where a timeline ended."""
 
     def __init__(self, past: Timeline) -> None:
-        self._compute_s = past.compute_s
+        self._compute_s, self._downlink_s = past.compute_s, past.downlink_s
         self._rounds: list[Sequence[np.ndarray]] = [[past.ues, past.staleness, past.arrival_s, past.time_s]]
         self._lost: list[Sequence[np.ndarray]] = [
             [past.lost_ue, past.lost_version, past.lost_round, past.lost_arrival_s, past.lost_count]
@@ -74,16 +74,18 @@ class Recorder:
         rounds = map(np.concatenate, zip(*self._rounds, strict=True))
         *lost, lost_count = map(np.concatenate, zip(*self._lost, strict=True))
         log = None if open_parts is None else in_order(Jobs.joined([*self.parts, open_parts]))
-        parts = (*rounds, self._compute_s, *lost, versions, arrived_s, lost_count, *models, log)
+        parts = (*rounds, self._compute_s, *lost, versions, arrived_s, lost_count, *models, self._downlink_s, log)
         return Timeline(*parts)  # type: ignore[call-arg]  # in the order of its fields
 
 
-def nothing_yet(compute_s: PerUe, quorum: int, downlink: Downlink | None = None) -> Timeline:
-    """Return a timeline without rounds, in which every UE holds w_0."""
+def nothing_yet(compute_s: PerUe, quorum: int, downlink: Downlink | None = None, downlink_s: float = 0.0) -> Timeline:
+    """Return a timeline without rounds, in which every UE holds w_0. ``downlink_s`` is a part of ``compute_s``."""
     n, none, never = compute_s.size, np.empty(0, np.int64), np.empty(0)
     ues, arrival_s = np.empty((0, quorum), np.int64), np.empty((0, quorum))
     open_ = np.zeros(n, np.int64), np.full(n, np.inf)
     empty = Timeline(ues, ues, arrival_s, never, compute_s, none, none, none, never, *open_, none)
+    if downlink_s:
+        empty = replace(empty, downlink_s=np.array(downlink_s))
     if downlink is None:
         return empty
     return replace(empty, model_s=arrival_s, lost_model_s=never, open_model_s=np.zeros(n))

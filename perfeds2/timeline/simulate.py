@@ -135,8 +135,10 @@ def play(
 
 def before_rounds(conditions: Conditions, clock: Clock) -> Timeline:
     """Return the timeline before the first round of a clock."""
-    downlink = conditions.cell.downlink if clock.jobs is None else None  # otherwise the log has the waits
-    return nothing_yet(conditions.compute_s, conditions.protocol.quorum, downlink)
+    cell, quorum = conditions.cell, conditions.protocol.quorum
+    if clock.jobs is not None:  # the log has the waits
+        return nothing_yet(conditions.compute_s, quorum)
+    return nothing_yet(conditions.compute_s, quorum, cell.downlink, cell.downlink_s)
 
 
 def advance(

@@ -32,7 +32,7 @@ def state_in(cell, ue, tick):
     for job in range(len(jobs["ue"])):
         if jobs["ue"][job] == ue and jobs["start"][job] <= tick < jobs["end"][job]:
             if tick < jobs["sending"][job]:
-                return "computing"
+                return "waiting" if tick < jobs["begun"][job] else "computing"
             return "sending" if tick < jobs["arrival"][job] else "waiting"
     return "idle"
 
@@ -56,6 +56,16 @@ def test_the_jobs_say_of_every_moment_what_the_timeline_says(moved):
             assert state_in(cell, ue, tick) == expected, (cell["name"], ue, tick)
             looked += 1
         assert looked > 20
+
+
+def test_a_job_begins_when_its_model_has_come():
+    for cell in play_cells(read_state({"ues": 4, "quorum": 2, "window_s": 0.2}), {"downlink_s": 0.02}, whole=False)[
+        "cells"
+    ]:
+        assert state_in(cell, 0, TICKS // 20) == "waiting"
+        assert state_in(cell, 0, cell["jobs"]["sending"][0] - 1) == "computing"
+        waits = {b - s for s, b in zip(cell["jobs"]["start"], cell["jobs"]["begun"], strict=True) if b < TICKS}
+        assert waits <= {TICKS // 10 - 1, TICKS // 10, TICKS // 10 + 1}
 
 
 @pytest.mark.slow

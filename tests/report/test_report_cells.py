@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from command_line import told
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Sites, make_cells
@@ -103,3 +104,14 @@ def test_the_map_has_one_scale_and_names_each_ues_cell():
     chart = map_chart(PLACES)
     assert plot(chart)["layout"]["yaxis"]["scaleanchor"] == "x"
     assert chart.series[0].hover == ["UE 0, cell 0", "UE 1, cell 1", "UE 2, cell 0"]
+
+
+def test_waiting_for_the_cloud_is_waiting(tmp_path):
+    """A synchronous edge works 0.03 s of every 2.06 s, and the model that it waits for at the end comes after 20 s."""
+    flags = "--cells 3 --ues 30 --radio umi --bandwidth-hz 14e6 --fading none --backhaul-s 1 --horizon-s 20"
+    names = "--algorithms FedAvgS2,FedAvg-SYN --out"
+    status, said, _ = told("simulate", *flags.split(), *names.split(), tmp_path / "run")
+    assert status == 0
+    assert "UEs waited least with FedAvg-SYN: 98.5 % of the time, against 99.6 % with FedAvgS2." in said
+    rows = json.loads((tmp_path / "run/summary.json").read_text())["algorithms"]
+    assert rows[1]["seconds_per_round"]["mean"] == 20 / 30

@@ -174,7 +174,7 @@ def test_no_ue_who_has_spent_its_budget_is_handed_a_model(run: Run, part: float)
     free = energy_of(run.simulate(12), run.cell, model, run.payload_bits, np.zeros(0)).ue_j
     joules = max(part * float(free.mean()), 1e-12)
     line = Limited(run, joules, model).simulate(12)
-    jobs, powers = line.jobs(), Powers(model.computing_w(run.cell), model.radio_w(run.cell), run.cell.downlink_s)
+    jobs, powers = line.jobs(), Powers(model.computing_w(run.cell), model.radio_w(run.cell))
     spent_j = np.add(*job_joules(jobs, powers))
     for ue in range(line.population):
         own = np.flatnonzero(jobs.ue == ue)

@@ -19,6 +19,7 @@ from perfeds2.network.fleet import Fleet
 from perfeds2.network.handover import Attached, Handover
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
+from perfeds2.runs.trainer import stalls_until
 from perfeds2.timeline import simulate as simulating
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.fast import play as compiled
@@ -88,8 +89,28 @@ def test_two_synchronous_edges_by_hand():
     assert timeline.model_s is not None
     np.testing.assert_allclose(timeline.model_s[:, 0], [0, 0, 0, 0, 2.5, 0, 0.5, 0], atol=1e-9)
     np.testing.assert_array_equal(timeline.staleness[:, 0], [0, 0, 2, 0, 2, 0, 2, 0])  # in rows of all edges
-    waiting = timeline.seconds()
-    assert waiting["computing"] == pytest.approx(2 * 8.5 + 2 * 6.5 + 2 * 2, abs=1e-6)  # waiting for a model included
+    seconds = timeline.seconds()
+    assert seconds["computing"] == pytest.approx(2 * 4 * 1 + 2 * 4 * 2, abs=1e-6)  # four jobs of each UE
+    assert seconds["waiting"] == pytest.approx(2 * (8.5 - 4) + 2 * (8.5 - 8), abs=1e-6)
+    assert [state for state, *_ in timeline.activity(0)] == ["computing", "computing", "waiting"] * 2
+    held = simulate_cells(cells, Protocol(2), Protocol(2), **load, edge_rounds=2, horizon_s=8.9)
+    assert held.rounds == 8
+    assert stalls_until(held, 8.9) == 8.9  # the next model comes at 9 s
+    longer = simulate_cells(cells, Protocol(2), Protocol(2), **load, edge_rounds=2, horizon_s=9.5)
+    assert stalls_until(longer, 9.5) == longer.end_s == pytest.approx(8.5)  # UEs compute again
+
+
+def test_a_fixed_delay_of_the_model_is_waiting():
+    """Two UEs compute for 2 s, after 1 s in which they have no model; sending takes no time."""
+    cell = Cell.draw(2, seed=0, bandwidth_hz=1e15, downlink_s=1.0)
+    cell = replace(cell, cpu_hz=np.full(2, 1e8))
+    load: dict[str, Any] = {"payload_bits": 1e-6, "samples": 2e8 / cell.cycles_per_sample}
+    timeline = simulate(cell, Protocol(2), **load, rounds=3)
+    assert timeline.seconds() == pytest.approx({"computing": 12, "sending": 0, "waiting": 6, "idle": 0}, abs=1e-6)
+    assert timeline.waiting_share == pytest.approx(1 / 3)
+    first = [(state, round(start_s, 6), round(end_s, 6)) for state, start_s, end_s in timeline.activity(0)[:2]]
+    assert first == [("waiting", 0, 1), ("computing", 1, 3)]
+    assert timeline.prefix(2).seconds() == pytest.approx(simulate(cell, Protocol(2), **load, rounds=2).seconds())
 
 
 def test_what_a_base_station_sends_waits_for_the_cloud():

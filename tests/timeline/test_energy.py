@@ -54,7 +54,7 @@ def test_energy_is_conserved(run: Run):
     timeline, model = run.simulate(8), ENERGY["chen"]
     half_s = timeline.end_s / 2
     energy = of(run, timeline, model, [0.0, half_s, timeline.end_s])
-    powers = Powers(model.computing_w(run.cell), model.radio_w(run.cell), 0.0)
+    powers = Powers(model.computing_w(run.cell), model.radio_w(run.cell))
     over_jobs = sum(part.sum() for part in job_joules(timeline.jobs(), powers))
     assert energy.total_j == pytest.approx(over_jobs, rel=1e-12)
     assert energy.by_time_j[-1] == pytest.approx(energy.total_j, rel=1e-9)

@@ -325,7 +325,7 @@ def play_crowd(
     server = Server(0, np.zeros(ues.size, np.int64), np.full(ues.size, -1), 0.0)
     full_bits, never = np.full(ues.size, conditions.payload_bits), np.full(ues.size, np.inf)
     clock = Clock(0.0, server, conditions.compute_s[ues], full_bits, never)
-    record = Recorder(nothing_yet(conditions.compute_s, protocol.quorum))
+    record = Recorder(nothing_yet(conditions.compute_s, protocol.quorum, downlink_s=conditions.cell.downlink_s))
     station = Station(conditions, clock, record, FOREVER if rounds is None else rounds)
     if not play_fast([station], horizon_s, tell, crowd) or station.clock.server.round == 0:
         return None
