@@ -61,7 +61,7 @@ def test_a_table_that_cannot_be_read_offers_nothing(monkeypatch):
         (["simulate", "--bandwidth", "be"], ["between:"]),  # and then a number
         (["compare", "--merge", "FedB"], ["FedBuff"]),
         (["compare", "--set", "protocol.q"], ["protocol.quorum="]),
-        (["data", "fetch", "mnist", "c"], ["cifar100"]),
+        (["data", "fetch", "mnist", "c"], ["cifar10", "cifar100"]),
         (["reproduce", "exp"], list(FIGURES)),
         (["compare", "--spec", "py"], []),  # files are the shell's
         (["compare", "--beta", ""], []),  # a number

@@ -9,7 +9,9 @@ from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 
 data_app = typer.Typer(help="Download real data sets and show where they are.")
-COMPLETE = among("mnist", "cifar100", "shakespeare")  # importing datasets.sources() would import JAX
+COMPLETE = among(
+    "mnist", "fashion-mnist", "femnist", "cifar10", "cifar100", "har", "shakespeare"
+)  # importing datasets.sources() would import JAX
 DATA_DIR = flag("--data-dir", "Look here first, then in $PERFEDS2_DATA and the user's cache.", "DIR")
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Shaped
 
 from perfeds2.learning.data import Data, Shards
 from perfeds2.learning.files.own_file import OwnFile, own_data, usual_loss, usual_split
@@ -22,6 +23,15 @@ from perfeds2.learning.target import Targets, judged
 
 # Per sample. A median device then computes about as long as it sends (docs/explanation/design.md).
 CYCLES_PER_PARAMETER = 100
+
+
+class UeSamples(NamedTuple):
+    """The samples of one UE: inputs, and labels or rows of numbers."""
+
+    train_x: Shaped[np.ndarray, "..."]
+    train_y: Shaped[np.ndarray, "..."]
+    test_x: Shaped[np.ndarray, "..."]
+    test_y: Shaped[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,33 @@ class Task:
         """Return the shape and type of one sample."""
         x, _ = jax.eval_shape(lambda: self.data.batches(jax.random.key(0), jnp.int32(0), (1,)))
         return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+
+    def ue(self, number: int) -> "UeSamples":
+        """Return all samples of one UE, on the CPU.
+
+        Args:
+            number: The UE, from 0.
+
+        Returns:
+            Its training and test samples. A task that makes samples on the fly has as many as an evaluation uses.
+
+        Example:
+            >>> from perfeds2 import digits
+            >>> samples = digits(20, labels_per_ue=2, seed=0).ue(3)
+            >>> samples.train_x.shape[1], len(set(samples.test_y.tolist()))
+            (64, 2)
+        """
+        if not 0 <= number < self.ues:
+            raise ValueError(f"the task has UEs 0 to {self.ues - 1}, got {number}.")
+        unlimited = int(np.asarray(self.data.train_count)[number]) == 0
+        halves = []
+        for part, length in zip((self.data.train_part, self.data.test_part), self.data.lengths(), strict=True):
+            x, y, mask = part(jnp.int32(number), length)
+            while not unlimited and mask.all():  # there may be more
+                length *= 2
+                x, y, mask = part(jnp.int32(number), length)
+            halves += [np.asarray(x)[np.asarray(mask)], np.asarray(y)[np.asarray(mask)]]
+        return UeSamples(*halves)
 
     @classmethod
     def of_arrays(

@@ -70,8 +70,8 @@ class TaskSpec(Section, title="Task"):
     labels_per_ue: Count | None = setting("N", "Labels each UE has.", 3)
     split: Annotated[Named, SPLIT] | None = setting(
         "RULE",
-        "How samples are split, instead of --labels-per-ue.",
-        shown="labels:K; for files: natural, else dirichlet:0.5 (labels) or quantity:0.6 (numbers)",
+        "Split of samples, instead of --labels-per-ue.",
+        shown="labels:K; for files: natural, dirichlet:0.5 or quantity:0.6",
     )
     target: Annotated[tuple[str, ...], List, Field(min_length=1)] | None = setting(
         "COLUMN", "Columns of a CSV file to learn, comma-separated.", shown="label, target or y"
@@ -437,8 +437,12 @@ class Setting:
         if self.kind is not None and (names := list(self.kind.table())):
             listed = names if most is None or len(names) <= most else [*names[:most], f"{len(names) - most} more"]
             text += f" Names: {', '.join(listed)}."
-        of_tasks = {name: getattr(task, "defaults", {}).get(self.section, {}) for name, task in TASK.table().items()}
-        others = ", ".join(f"{name}: {value_text(own[self.key])}" for name, own in of_tasks.items() if self.key in own)
+        tasks_by_value: dict[str, list[str]] = {}
+        for name, task in TASK.table().items():
+            own = getattr(task, "defaults", {}).get(self.section, {})
+            if self.key in own:
+                tasks_by_value.setdefault(value_text(own[self.key]), []).append(name)
+        others = "; ".join(f"{', '.join(tasks)}: {value}" for value, tasks in tasks_by_value.items())
         default = own_default or (f"{self.default}; {others}" if others else self.default)
         return f"{text} (default: {default})" if default else text
 

@@ -72,6 +72,7 @@ class Kind:
     file: str = ""  # the class that opens a path, as MODULE:NAME
     is_path: Callable[[str], bool] | None = None  # whether a text is a path that ``file`` opens
     files: str = ""  # which files those are, in words
+    page: str = ""  # which page says how to make one's own
 
     def table(self) -> Mapping[str, Value]:
         """Return the built-in objects by name. Some tables import JAX."""
@@ -104,7 +105,10 @@ class Kind:
         if ":" in given:
             return self._checked(_referred(given))
         files = f"{self.files} or " if self.files else ""
-        raise ValueError(f"is not known; {did_you_mean(given, table).rstrip('.')} or your own as {files}FILE.py:NAME")
+        page = f" ({self.page})" if self.page else ""
+        raise ValueError(
+            f"is not known; {did_you_mean(given, table).rstrip('.')} or your own as {files}FILE.py:NAME{page}"
+        )
 
     def named(self, flag: str, given: Value) -> Named:
         """Return the object as ``find`` does; an error is a whole sentence that names the flag."""

@@ -358,9 +358,13 @@ def _fill(values: Values, defaults: Mapping[str, Mapping[str, Value]]) -> None:
     for section, own in defaults.items():
         given = values.get(section, {})
         if isinstance(given, Mapping):
-            limited = section == "run" and given.get("rounds") is not None
             said = {k: v for k, v in given.items() if v is not None or k not in own}
-            values[section] = {k: v for k, v in own.items() if not (limited and k == "horizon_s")} | said
+            taken: set[str] = set()
+            if section == "run" and given.get("rounds") is not None:
+                taken.add("horizon_s")
+            if section == "task" and any(given.get(key) is not None for key in SPLITTING):
+                taken.update(SPLITTING)
+            values[section] = {k: v for k, v in own.items() if k not in taken} | said
 
 
 # ---- error messages

@@ -25,6 +25,7 @@ TASK = Kind(
     file="perfeds2.learning.files.own_file:OwnFile",
     is_path=is_data_path,
     files="FILE.csv, FILE.npz, a folder of npz files",
+    page="docs/how-to/data.md converts other data sets",
 )
 MODEL = Kind("model", "perfeds2.learning.models:MODELS")
 SPLIT = Kind("split", "perfeds2.learning.partition:SPLITS")

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_files import har_archive, write_femnist
 
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import TASKS, source_of
+from perfeds2.learning.datasets.cifar import BATCHES
 from perfeds2.learning.datasets.shakespeare import (
     ALPHABET,
     WHOLE,
@@ -29,6 +31,7 @@ from perfeds2.spec.resolve import resolve
 
 pytestmark = pytest.mark.slow
 
+CLASSES = {"cifar100": 100, "shakespeare": 80, "femnist": 62, "har": 6}
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
@@ -46,9 +49,16 @@ def folder(tmp_path, monkeypatch):
         y = np.repeat(np.arange(10, dtype=np.uint8), each)
         x = np.broadcast_to((20 * y)[:, None, None] + number, (y.size, 28, 28)).astype(np.uint8)
         arrays += [x, y]
-    (tmp_path / "mnist").mkdir()
-    for name, array in zip(NAMES, arrays, strict=True):
-        (tmp_path / "mnist" / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
+    for task in ("mnist", "fashion-mnist"):
+        (tmp_path / task).mkdir()
+        for name, array in zip(NAMES, arrays, strict=True):
+            (tmp_path / task / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
+    (tmp_path / "cifar10").mkdir()
+    for name in BATCHES:
+        records = [bytes([label]) + bytes([label] * 3072) for label in range(10) for _ in range(8)]
+        (tmp_path / "cifar10" / name).write_bytes(b"".join(records))
+    (tmp_path / "har.zip").write_bytes(har_archive(persons=3, each=24))
+    write_femnist(tmp_path, writers=8, each=620)
     (tmp_path / "cifar100").mkdir()
     for number, name in enumerate(("train_1", "train_2", "train_3", "train_4", "train_5", "test")):
         y = np.repeat(np.arange(100, dtype=np.uint8), 4)
@@ -103,7 +113,9 @@ def test_ues_are_roles_that_say_enough_drawn_by_the_seed(folder):
 def test_a_missing_data_set_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.delenv(sources.VARIABLE, raising=False)
-    for name in ("mnist", "cifar100", "shakespeare"):
+    for name, recipe in TASKS.items():
+        if recipe.source is None:
+            continue
         with pytest.raises(InputError, match=f"perfeds2 data fetch {name}"):
             TASKS[name](2, 2, 0, tmp_path)
 
@@ -120,7 +132,7 @@ def test_every_recipe_makes_its_task_and_the_model_takes_the_data(folder, name):
         return task.model(task.model.init(key), x), y
 
     logits, y = looked_at(task.data, jax.random.key(0))
-    assert logits.shape == (2, 5, {"cifar100": 100, "shakespeare": 80}.get(name, 10))
+    assert logits.shape == (2, 5, CLASSES.get(name, 10))
     assert y.shape == (2, 5)
     assert np.isfinite(logits).all()
     assert task.data.train_count.shape == (3,)

@@ -7,9 +7,11 @@ import json
 import struct
 import tarfile
 import tempfile
+import threading
 import time
 import zipfile
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,16 @@ from hypothesis import strategies as st
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import source_of
 from perfeds2.learning.datasets import sources as data_sources
-from perfeds2.learning.datasets.cifar100 import CIFAR100, read_cifar100_archive, read_cifar100_parts
+from perfeds2.learning.datasets.cifar import (
+    BATCHES,
+    CIFAR10,
+    CIFAR100,
+    read_cifar10,
+    read_cifar10_archive,
+    read_cifar100_archive,
+    read_cifar100_parts,
+)
+from perfeds2.learning.datasets.fashion_mnist import FASHION_MNIST
 from perfeds2.learning.datasets.mnist import MNIST, read_mnist
 from perfeds2.learning.datasets.shakespeare import SHAKESPEARE, Role, _title_above, read_roles, roles_of_text
 from perfeds2.learning.files import sources
@@ -190,15 +201,25 @@ def test_an_incomplete_data_set_names_the_missing_files(tmp_path):
     write_mnist(tmp_path / "mnist")[1].unlink()
     with pytest.raises(InputError, match=r"mnist is incomplete \(train-labels-idx1-ubyte.gz missing\)"):
         find(MNIST, tmp_path)
-    mnist, cifar, shakespeare = (look_for(source, tmp_path) for source in data_sources().values())
-    assert mnist.missing == ("train-labels-idx1-ubyte.gz",)
-    assert mnist.files == cifar.files == shakespeare.files == cifar.missing == ()
+    found = {name: look_for(source, tmp_path) for name, source in data_sources().items()}
+    assert found["mnist"].missing == ("train-labels-idx1-ubyte.gz",)
+    assert all(each.files == () for each in found.values())
+    assert [name for name, each in found.items() if each.missing] == ["mnist"]
+
+
+def test_files_with_mnists_names_are_fashion_only_in_a_folder_of_that_name(tmp_path):
+    write_mnist(tmp_path / "data")
+    assert not look_for(FASHION_MNIST, tmp_path / "data").files
+    write_mnist(tmp_path / "data" / "fashion-mnist")
+    assert look_for(FASHION_MNIST, tmp_path / "data").folder == tmp_path / "data" / "fashion-mnist"
+    assert look_for(FASHION_MNIST, tmp_path / "data" / "fashion-mnist").files
+    assert look_for(MNIST, tmp_path / "data").folder == tmp_path / "data"
 
 
 def test_a_folder_that_is_none_and_a_data_set_that_is_none_are_errors(tmp_path):
     with pytest.raises(InputError, match=r"--data-dir .*nowhere is not a folder"):
         find(MNIST, tmp_path / "nowhere")
-    with pytest.raises(InputError, match="'mnis' is not a data set; expected one of mnist, cifar100, shakespeare"):
+    with pytest.raises(InputError, match="'mnis' is not a data set; expected one of mnist, fashion-mnist, femnist"):
         source_of("mnis")
 
 
@@ -292,13 +313,49 @@ def test_a_detour_without_https_is_refused():
         sources._stay_with_https(Answer())
 
 
-def test_a_watcher_sees_the_bytes_arrive():
-    seen = []
-    bar = sources._Bar("a.bin", lambda *now: seen.append(now))
-    bar.total = 10
-    for size in (6, 6):
-        bar.update(size)
-    assert seen == [("a.bin", 6, 10), ("a.bin", 10, 10)]
+@pytest.fixture
+def server(monkeypatch):
+    """Serve one file, with ranges, and note the ranges asked for; ``break_after`` cuts the first answer."""
+
+    class Answers(BaseHTTPRequestHandler):
+        content, break_after, ranges, knows_ranges = bytes(range(256)) * 1000, None, [], True
+
+        def do_GET(self):
+            asked = self.headers.get("Range")
+            self.ranges.append(asked)
+            first = int(asked[6:-1]) if asked and self.knows_ranges else 0
+            self.send_response(206 if first else 200)
+            self.send_header("Content-Length", str(len(self.content) - first))
+            self.end_headers()
+            last = len(self.content) if self.break_after is None else self.break_after
+            type(self).break_after = None
+            self.wfile.write(self.content[first:last])
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setattr(sources, "_stay_with_https", lambda *_, **__: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        yield Answers, f"http://127.0.0.1:{http.server_port}/a.bin"
+        http.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("knows_ranges", [True, False])
+def test_an_interrupted_download_continues_where_it_stopped(tmp_path, server, knows_ranges):
+    answers, url = server
+    small, seen = one_file_source(answers.content, (url,)), []
+    answers.break_after, answers.knows_ranges, answers.ranges = 100_000, knows_ranges, []
+    with pytest.raises(InputError, match=r"a.bin could not be downloaded"):
+        fetch(small, tmp_path)
+    assert [path.name for path in (tmp_path / "small").iterdir()] == ["a.bin.part"]
+    fetch(small, tmp_path, lambda *now: seen.append(now))
+    assert (tmp_path / "small" / "a.bin").read_bytes() == answers.content
+    assert answers.ranges == [None, f"bytes={sources.PIECE_BYTES}-"]
+    assert seen[-1] == ("a.bin", 256_000, 256_000)
+    assert [path.name for path in (tmp_path / "small").iterdir()] == ["a.bin"]
 
 
 # ---- reading
@@ -343,10 +400,37 @@ def test_the_python_archive_under_another_name_is_refused(tmp_path):
     (tmp_path / "cifar100").mkdir()
     renamed = tmp_path / "cifar100" / "cifar-100-binary.tar.gz"
     renamed.write_bytes(archive({"cifar-100-python/train": b"x"}))
-    with pytest.raises(DataBroken, match=r"lacks train.bin or test.bin; expected the binary version"):
+    with pytest.raises(DataBroken, match=r"lacks train.bin and test.bin; expected the binary version"):
         read_cifar100_archive(find(CIFAR100, tmp_path).files[0])
     renamed.write_bytes(cifar_archive())
     assert find(CIFAR100, tmp_path).files == (renamed,)
+
+
+def cifar10_files():
+    """The six files of the binary version: a label and the pixels of one image, numbered in its first pixel."""
+    pixels = PIXELS[:1].repeat(6, axis=0)
+    pixels[:, 0] = range(6)
+    return {name: bytes([n]) + pixels[n].tobytes() for n, name in enumerate(BATCHES)}
+
+
+def test_cifar_10_is_read_from_the_archive_or_extracted(tmp_path):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    for name, content in cifar10_files().items():
+        (tmp_path / "cifar-10-batches-bin" / name).write_bytes(content)
+    extracted = read_cifar10(find(CIFAR10, tmp_path).files)
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(
+        archive({f"cifar-10-batches-bin/{name}": content for name, content in reversed(cifar10_files().items())})
+    )
+    packed = read_cifar10(find(CIFAR10, tmp_path).files)
+    for images in (extracted, packed):
+        assert images.x[:, 0].tolist() == images.y.tolist() == [0, 1, 2, 3, 4]
+        assert images.test_x[:, 0].tolist() == images.test_y.tolist() == [5]
+        np.testing.assert_array_equal(images.x[:, 1:], PIXELS[:1, 1:].repeat(5, axis=0))
+
+
+def test_the_archive_of_one_cifar_is_not_read_as_the_other(written):
+    with pytest.raises(DataBroken, match=r"lacks data_batch_1.bin and .*cifar-10-binary.tar.gz"):
+        read_cifar10_archive(written(cifar_archive(), "cifar-10-binary.tar.gz"))
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
@@ -365,7 +449,7 @@ def test_nothing_is_written_where_an_archive_wants_it(tmp_path):
     path = tmp_path / "inner" / "cifar-100-binary.tar.gz"
     path.parent.mkdir()
     path.write_bytes(archive({"../escaped": b"x", "train.bin": cifar_records()}))
-    with pytest.raises(DataBroken, match=r"lacks train.bin or test.bin"):
+    with pytest.raises(DataBroken, match=r"lacks test.bin; expected"):
         read_cifar100_archive(path)
     assert sorted(tmp_path.rglob("*")) == [path.parent, path]
 

@@ -19,7 +19,7 @@ from jaxtyping import config
 from tiny_data import idx
 
 from perfeds2.errors import InputError
-from perfeds2.learning.datasets.cifar100 import read_cifar100_archive, read_cifar100_parts
+from perfeds2.learning.datasets.cifar import read_cifar100_archive, read_cifar100_parts
 from perfeds2.learning.datasets.mnist import read_mnist
 from perfeds2.learning.datasets.shakespeare import WINDOW, read_roles
 from perfeds2.learning.files.formats import DataBroken, read_idx

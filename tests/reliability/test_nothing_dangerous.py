@@ -18,7 +18,7 @@ from tiny_data import write_mnist
 
 import perfeds2
 from perfeds2.learning.datasets import sources
-from perfeds2.learning.datasets.cifar100 import read_cifar100_archive
+from perfeds2.learning.datasets.cifar import read_cifar100_archive
 from perfeds2.learning.files.formats import DataBroken, read_text
 from perfeds2.paper.figures import FIGURES
 

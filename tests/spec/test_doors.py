@@ -127,7 +127,7 @@ def test_a_setting_means_the_same_through_every_door(each):
 
 def test_the_help_says_which_tasks_have_defaults_of_their_own():
     helps = {each.keyword: each.help() for each in settings()}
-    assert helps["labels_per_ue"].endswith("(default: 3; digits: 2, cifar100: 5)")
+    assert helps["labels_per_ue"].endswith("(default: 3; digits, cifar10: 2; cifar100: 5)")
     assert helps["batch"].endswith("(default: 40)")
 
 

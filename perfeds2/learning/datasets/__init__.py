@@ -1,8 +1,11 @@
 """List the built-in tasks. A new task is one file here and one line in ``TASKS``."""
 
 from perfeds2.errors import InputError
-from perfeds2.learning.datasets.cifar100 import cifar100
+from perfeds2.learning.datasets.cifar import cifar10, cifar100
 from perfeds2.learning.datasets.digits import digits
+from perfeds2.learning.datasets.fashion_mnist import fashion_mnist
+from perfeds2.learning.datasets.femnist import femnist
+from perfeds2.learning.datasets.har import har
 from perfeds2.learning.datasets.mnist import mnist
 from perfeds2.learning.datasets.shakespeare import shakespeare
 from perfeds2.learning.datasets.synthetic import synthetic
@@ -13,7 +16,11 @@ TASKS: dict[str, Recipe] = {
     "digits": digits,
     "synthetic": synthetic,
     "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+    "femnist": femnist,
+    "cifar10": cifar10,
     "cifar100": cifar100,
+    "har": har,
     "shakespeare": shakespeare,
 }
 

@@ -8,13 +8,24 @@ from perfeds2.learning.files.formats import naming, read_idx
 from perfeds2.learning.files.sources import Download, Form, Source
 from perfeds2.learning.models.mlp import MLP
 
-MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
-FILES = {  # SHA-256 of each file
-    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-}
+FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+NETWORK = MLP((784, 100, 10), input_scale=255)
+
+
+def files_like_mnist(
+    addresses: Sequence[str], sums: Sequence[str]
+) -> tuple[tuple[tuple[str, ...], ...], tuple[Download, ...]]:
+    """Return the names that MNIST's four files may have, and their downloads with these SHA-256 sums."""
+    downloads = (
+        Download(file, tuple(address + file for address in addresses), sha256)
+        for file, sha256 in zip(FILES, sums, strict=True)
+    )
+    return tuple(map(_names, FILES)), tuple(downloads)
 
 
 def _names(file: str) -> tuple[str, ...]:
@@ -22,10 +33,19 @@ def _names(file: str) -> tuple[str, ...]:
     return tuple(name.removesuffix(end) for name in (file, file.replace("-idx", ".idx")) for end in ("", ".gz"))
 
 
+NAMES, DOWNLOADS = files_like_mnist(
+    ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+)
 MNIST = Source(
     "mnist",
-    (Form("IDX files", tuple(map(_names, FILES))),),
-    tuple(Download(file, tuple(mirror + file for mirror in MIRRORS), sha256) for file, sha256 in FILES.items()),
+    (Form("IDX files", NAMES),),
+    DOWNLOADS,
     "copyright Y. LeCun and C. Cortes; generally given as CC BY-SA 3.0",
 )
 
@@ -40,4 +60,4 @@ def read_mnist(files: Sequence[Path]) -> Images:
     return Images(*halves)
 
 
-mnist = image_recipe(MNIST, MLP((784, 100, 10), input_scale=255), 784, read_mnist, {"run": {"horizon_s": 600.0}})
+mnist = image_recipe(MNIST, NETWORK, 784, read_mnist, {"run": {"horizon_s": 600.0}})

@@ -14,6 +14,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning.files.formats import DataBroken
 
 VARIABLE = "PERFEDS2_DATA"
+PIECE_BYTES = 1 << 16  # of a download, written at once
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Source:
     downloads: tuple[Download, ...]
     terms: str
     check: Callable[[Path], None] = lambda _: None  # raises DataBroken for a download with the wrong content
+    in_own_folder: bool = False  # only look in folders with its name, because other data sets use its files' names
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def folders(data_dir: Path | str | None = None) -> tuple[Path, ...]:
 def look_for(source: Source, data_dir: Path | str | None = None) -> Found:
     """Return the first complete copy of a data set, or what is missing."""
     missing: tuple[str, ...] = ()
-    for folder in (each for base in folders(data_dir) for each in (base / source.name, base)):
+    for folder in (each for base in folders(data_dir) for each in _places(source, base)):
         for form in source.forms:
             files = {names[0]: _first_file(folder, names) for names in form.files}
             found = tuple(path for path in files.values() if path is not None)
@@ -97,6 +99,13 @@ def look_for(source: Source, data_dir: Path | str | None = None) -> Found:
             if found and not missing:
                 missing = tuple(name for name, path in files.items() if path is None)
     return Found(source, missing=missing)
+
+
+def _places(source: Source, base: Path) -> tuple[Path, ...]:
+    """Return where a data set may be in a folder: in a subfolder with its name, or in the folder itself."""
+    if source.in_own_folder and base.name != source.name:
+        return (base / source.name,)
+    return base / source.name, base
 
 
 def find(source: Source, data_dir: Path | str | None = None) -> Found:
@@ -127,8 +136,8 @@ Watch = Callable[[str, int, int], None]  # (file name, bytes so far, total bytes
 def fetch(source: Source, to: Path | str | None = None, watch: Watch | None = None) -> Path:
     """Download a data set's official files.
 
-    Files that already exist with the right checksum are kept. A file gets its name only once it is complete and
-    checked.
+    Files that already exist with the right checksum are kept, and an interrupted download continues where it stopped. A
+    file gets its name only once it is complete and checked.
 
     Args:
         source: The data set.
@@ -149,7 +158,7 @@ def fetch(source: Source, to: Path | str | None = None, watch: Watch | None = No
     folder = base.expanduser() / source.name
     for download in source.downloads:
         known = None if download.sha256 is None else f"sha256:{download.sha256}"
-        get, reasons = _downloader(download.file, watch), []
+        get, reasons = _downloader(folder, download, watch), []
         for url in download.urls:
             try:
                 source.check(Path(pooch.retrieve(url, known, download.file, folder, downloader=get)))
@@ -169,11 +178,30 @@ def fetch(source: Source, to: Path | str | None = None, watch: Watch | None = No
     return folder
 
 
-def _downloader(file: str, watch: Watch | None) -> Callable[..., Any]:
-    import pooch
+def _downloader(folder: Path, download: Download, watch: Watch | None) -> Callable[..., Any]:
+    """Return how pooch gets a file: what an interrupted download has left is completed, not fetched again."""
+    import requests
 
-    bar: Any = False if watch is None else _Bar(file, watch)
-    return pooch.HTTPDownloader(bar, chunk_size=1 << 16, timeout=30, hooks={"response": _stay_with_https})
+    def get(url: str, to: str, _: Any) -> None:
+        part = folder / f"{download.file}.part"
+        done = part.stat().st_size if part.exists() else 0
+        asked = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
+        with requests.get(url, headers=asked, stream=True, timeout=30, hooks={"response": _stay_with_https}) as answer:
+            if answer.status_code == 416:  # the part is as long as the file, or longer
+                part.unlink()
+            answer.raise_for_status()
+            if answer.status_code != 206:
+                done = 0  # the server sends the whole file
+            total = done + int(answer.headers.get("content-length", 0))
+            with part.open("ab" if done else "wb") as file:
+                for chunk in answer.iter_content(PIECE_BYTES):
+                    file.write(chunk)
+                    done += len(chunk)
+                    if watch is not None:
+                        watch(download.file, done, max(total, done))
+        os.replace(part, to)
+
+    return get
 
 
 def _stay_with_https(response: Any, *_: Any, **__: Any) -> None:
@@ -181,20 +209,3 @@ def _stay_with_https(response: Any, *_: Any, **__: Any) -> None:
     following = response.headers.get("location", "")
     if not response.url.startswith("https://") or following.startswith("http://"):
         raise OSError(f"redirected to an address without HTTPS ({following or response.url})")
-
-
-class _Bar:
-    """Pass pooch's progress to a function."""
-
-    def __init__(self, file: str, watch: Watch) -> None:
-        self.file, self.watch, self.total, self.done = file, watch, 0, 0
-
-    def update(self, size: int) -> None:
-        self.done += size
-        self.watch(self.file, min(self.done, self.total) if self.total else self.done, self.total)
-
-    def reset(self) -> None:
-        self.done = 0
-
-    def close(self) -> None:
-        pass
