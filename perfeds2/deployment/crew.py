@@ -181,23 +181,26 @@ class Crew:
             self.states[state][ue] = None
             self._filed[ue] = state
         if state == "idle" and ue not in self._queued:
+            self.queue([ue])
+
+    def queue(self, ues: Iterable[int]) -> None:
+        """Queue idle devices for a job."""
+        for ue in ues:
             self._queued.add(ue)
-            heapq.heappush(self._turns, (device.merged_in, ue))
+            heapq.heappush(self._turns, (self[ue].merged_in, ue))
 
-    def take_longest_idle(self, most: int, latest: int) -> list[int]:
-        """Dequeue up to ``most`` idle devices, those merged longest ago first, and return them in ascending order.
+    def take_longest_idle(self, most: int) -> list[int]:
+        """Dequeue up to ``most`` idle devices, those merged longest ago first.
 
-        Devices merged after round ``latest`` stay in the queue.
-
-        The caller must hand each of them a job.
+        The caller must hand each of them a job or queue it again.
         """
         found = []
-        while self._turns and self._turns[0][0] <= latest and len(found) < most:
+        while self._turns and len(found) < most:
             _, ue = heapq.heappop(self._turns)
             self._queued.discard(ue)
             if self._filed[ue] == "idle":  # otherwise it has left, and queues again when it returns
                 found.append(ue)
-        return sorted(found)
+        return found
 
     def within_share(self, idle: list[int], most: float, quorum: int) -> list[int]:
         """Leave out the idle devices that have more than ``most`` merges, and queue them again.
@@ -207,6 +210,5 @@ class Crew:
         over = sorted((ue for ue in idle if self[ue].merges > most), key=lambda ue: (self[ue].merges, ue))
         others = len(idle) - len(over) + self.count("working", "arrived")
         resting = set(over[max(quorum - others, 0) :])
-        for ue in resting:
-            self.file(self[ue])
+        self.queue(resting)
         return [ue for ue in idle if ue not in resting]

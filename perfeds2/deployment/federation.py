@@ -38,8 +38,8 @@ from perfeds2.timeline.protocol import (
     Protocol,
     Server,
     close_round,
+    end_jobs,
     hand_out,
-    invite,
     rested_since,
 )
 from perfeds2.timeline.record import Timeline
@@ -224,9 +224,9 @@ class Federation:
                 return False
         if self.secure:
             self._closing, closing = None, replace(closing, time_s=self.time_s)
-        theirs, handed = hand_out(ours, closing, self.protocol)
+        theirs, lost = end_jobs(ours, closing, self.protocol)
         self._merge([devices[place] for place in closing.merged], closing.time_s)
-        for place in np.union1d(closing.merged, handed.lost).tolist():
+        for place in np.union1d(closing.merged, lost).tolist():
             device = devices[place]
             device.version, device.reply = IDLE, None  # until the next model is dispatched
             device.wanted = device.job is None
@@ -312,18 +312,14 @@ class Federation:
     # ---- jobs
 
     def _send_to_idle(self) -> None:
-        """Send the newest model to the idle devices.
-
-        If rounds wait for stale devices, at most A·(S+1) may work, and those merged longest ago go first.
-        """
-        latest = rested_since(self.round, self.protocol)
+        """Send the newest model to the idle devices that may have it."""
         if self.schedule is not None:
-            idle = self._invite(self.schedule)
-        elif self.protocol.waits:
-            most = self.protocol.most_at_work or 0
-            idle = self.crew.take_longest_idle(most - self.crew.count("working", "arrived"), latest)
+            idle = self._start_planned(self.schedule)
         else:
-            idle = sorted(ue for ue in self.crew.states["idle"] if self.crew[ue].merged_in <= latest)
+            most = (self.protocol.most_at_work if self.protocol.waits else None) or self.ues
+            candidates = self.crew.take_longest_idle(most)
+            idle = self._hand_out(candidates)
+            self.crew.queue(set(candidates) - set(idle))
         if self.schedule is None:
             idle = self.crew.within_share(idle, self.own.max_share * len(self.record.merges), self.protocol.quorum)
         devices = [self.crew[ue] for ue in idle]
@@ -339,17 +335,28 @@ class Federation:
         for device in devices:
             self.dispatch(device, "train")
 
-    def _invite(self, schedule: Schedule) -> list[int]:
+    def _hand_out(self, candidates: list[int], planned: Planned | None = None) -> list[int]:
+        """Return which of these devices the protocol hands the newest model; the others at work count too."""
+        if not candidates:
+            return []
+        devices = [self.crew[ue] for ue in candidates]
+        if self.protocol.waits:  # at most A·(S+1) may work
+            devices += [self.crew[ue] for state in ("working", "arrived") for ue in self.crew.states[state]]
+        server = self._server(devices)
+        return sorted(
+            devices[place].ue for place in hand_out(server, self.protocol, server.versions == IDLE, planned)[1]
+        )
+
+    def _start_planned(self, schedule: Schedule) -> list[int]:
         """Return the planned devices that need a job. Devices that cannot be used are replaced."""
         if self.planned is None:
             moment = self.crew.moment(self.round, self.time_s, self.protocol.quorum) if asks(schedule) else self.round
             self.planned = schedule(moment)
         self.planned = self.crew.planned(self.planned)
-        devices = [self.crew[ue] for ue in self.planned.tolist()]
-        idle = np.array([device.state == "idle" for device in devices])
-        if self.secure and not (self.summing is None and idle.all()):
+        idle = [ue for ue in self.planned.tolist() if self.crew[ue].state == "idle"]
+        if self.secure and not (self.summing is None and len(idle) == self.planned.size):
             return []  # all members start at once, since they get the list of all of them
-        return [devices[place].ue for place in invite(self._server(devices), np.arange(idle.size), idle)[1]]
+        return self._hand_out(idle, np.arange(len(idle)))
 
     def dispatch(self, device: Device, kind: Kind, asked: Asked | None = None) -> None:
         """Send a device the newest model with a job, or a question about the update that it has computed."""

@@ -19,7 +19,7 @@ from perfeds2.timeline.clock import open_later, start_clock
 from perfeds2.timeline.cloud import joined
 from perfeds2.timeline.fast.play import Tell, knows, play_fast
 from perfeds2.timeline.follow import Following
-from perfeds2.timeline.protocol import IDLE, Protocol, close_round, hand_out, open_server
+from perfeds2.timeline.protocol import IDLE, Protocol, close_round, end_jobs, hand_out, open_server
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import FOREVER, Above, Recorder, Station, nothing_yet
 from perfeds2.timeline.simulate import advance, before_rounds, check_length, conditions_of
@@ -90,8 +90,8 @@ def simulate_cells(
             break
         staleness = server.round - server.versions[merged]
         of_cloud.add_rounds([merged[None], staleness[None], arrival_s[None, merged], np.array([time_s])])
-        above.server, hand = hand_out(server, closing, cloud)
-        edges.open(hand.handed, time_s + transfer_s[hand.handed])
+        above.server, handed = hand_out(end_jobs(server, closing, cloud)[0], cloud)
+        edges.open(handed, time_s + transfer_s[handed])
         if tell is not None:
             tell(int(known), time_s)
     merges = above.timeline()

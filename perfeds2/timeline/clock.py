@@ -21,16 +21,14 @@ from perfeds2.timeline.jobs import LOST, MERGED, PAUSED, Jobs
 from perfeds2.timeline.protocol import (
     IDLE,
     Closing,
-    HandOut,
     Planned,
     Server,
     close_round,
+    end_jobs,
     hand_out,
-    invite,
     leave,
     obstacle,
     open_server,
-    welcome,
 )
 from perfeds2.timeline.state import (
     Air,
@@ -66,7 +64,7 @@ def start_clock(conditions: Conditions) -> Clock:
         jobs=None if cell.is_plain else JobTimes(zeros, zeros, zeros, zeros, np.ones(n)),
     )
     if conditions.protocol.rests:
-        return _invite(conditions, clock)[0]
+        return _plan(conditions, clock)[0]
     return begin_jobs(conditions, clock, np.flatnonzero(clock.server.versions != IDLE))
 
 
@@ -306,11 +304,11 @@ def open_later(conditions: Conditions, clock: Clock, opened_s: float, sent_s: fl
     return begin_jobs(conditions, later, handed)
 
 
-def _invite(conditions: Conditions, clock: Clock) -> tuple[Clock, Ues]:
+def _plan(conditions: Conditions, clock: Clock) -> tuple[Clock, Ues]:
     """Plan the round that opens now and start the jobs of its UEs, for protocols where unplanned UEs rest."""
     planned = _planned(conditions, clock, conditions.cell.signal_at(clock.server.round, clock.time_s))
     assert planned is not None  # simulate requires a schedule
-    server, handed = invite(clock.server, planned, conditions.cell.here(clock.time_s))
+    server, handed = hand_out(clock.server, conditions.protocol, conditions.cell.here(clock.time_s), planned)
     return begin_jobs(conditions, replace(clock, server=server, planned=planned), handed), handed
 
 
@@ -332,7 +330,7 @@ def _change_presence(
     jobs = clock.jobs.begin(returned, clock.time_s, clock.compute_s)
     may_work = _may_work(conditions, clock.spent_j, present)
     assert may_work is not None
-    server, handed = welcome(server, conditions.protocol, may_work, planned)
+    server, handed = hand_out(server, conditions.protocol, may_work, planned)
     return begin_jobs(conditions, replace(clock, server=server, jobs=jobs), handed), parts
 
 
@@ -357,19 +355,19 @@ def _close(
     server, now_s, merged = clock.server, closing.time_s, closing.merged
     work, spent_j = _advance(conditions, clock, now_s, present, air)
     then_present = None if present is None else conditions.cell.here(now_s)
-    next_server, hand = hand_out(server, closing, conditions.protocol, _may_work(conditions, spent_j, then_present))
+    next_server, lost = end_jobs(server, closing, conditions.protocol)
+    next_server, handed = hand_out(next_server, conditions.protocol, _may_work(conditions, spent_j, then_present))
     ended: list[Jobs] = []
     if clock.jobs is not None:
         ended.append(parts_of(clock, merged, air.arrival_s[merged], MERGED, now_s))
-        ended.append(parts_of(clock, hand.lost, np.minimum(air.arrival_s[hand.lost], now_s), LOST, now_s, present))
+        ended.append(parts_of(clock, lost, np.minimum(air.arrival_s[lost], now_s), LOST, now_s, present))
     _clear_idle(conditions, work, next_server)
-    later = begin_jobs(conditions, _clock(clock, now_s, next_server, work, None, spent_j), hand.handed)
+    later = begin_jobs(conditions, _clock(clock, now_s, next_server, work, None, spent_j), handed)
     if conditions.protocol.rests:
-        later, invited = _invite(conditions, later)
-        hand = HandOut(invited, hand.lost)
+        later, handed = _plan(conditions, later)
     if present is not None and then_present is not None and (present & ~then_present & later.busy).any():
         later, left = _change_presence(conditions, later, present, then_present, later.planned)
         ended.append(left)
     staleness = server.round - server.versions[merged]
     bands = (air.uplink, air.bandwidth_hz, air.rate_bps, air.arrival_s)
-    return later, RoundInfo(opened_s, closing, hand, staleness, *bands, server.versions, interrupted, ended)
+    return later, RoundInfo(opened_s, closing, handed, lost, staleness, *bands, server.versions, interrupted, ended)

@@ -18,7 +18,7 @@ from perfeds2.network.cells import Cells, PerCell
 from perfeds2.network.link import PerUe, rate_bps
 from perfeds2.timeline.clock import LEAST_LEFT, MAX_BORDERS, begin_jobs, share_out, start_clock
 from perfeds2.timeline.jobs import LOST, MERGED, OPEN, Jobs
-from perfeds2.timeline.protocol import IDLE, Closing, close_round, hand_out, welcome
+from perfeds2.timeline.protocol import IDLE, Closing, close_round, end_jobs, hand_out
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder
 from perfeds2.timeline.simulate import before_rounds
@@ -168,11 +168,14 @@ class Following:
         """Close the round of an edge; the cloud's model comes later, if it is the cloud's turn."""
         clock, own, merged = self._clocks[edge], self._conditions[edge], closing.merged
         exchanges, free, busy = (clock.server.round + 1) % self._edge_rounds == 0, self._free(edge), clock.busy
-        server, hand = hand_out(clock.server, closing, own.protocol, free & (not exchanges))
-        ended = [self._parts(edge, clock, *each) for each in ((merged, MERGED), (hand.lost, LOST))]
+        server, lost = end_jobs(clock.server, closing, own.protocol)
+        server, handed = hand_out(server, own.protocol, free & (not exchanges))
+        ended = [self._parts(edge, clock, *each) for each in ((merged, MERGED), (lost, LOST))]
         staleness, versions = clock.server.round - clock.server.versions[merged], clock.server.versions
         bands = self._airs[edge][:3]
-        info = RoundInfo(clock.server.opened_s, closing, hand, staleness, *bands, arrival_s, versions, [], ended)
+        info = RoundInfo(
+            clock.server.opened_s, closing, handed, lost, staleness, *bands, arrival_s, versions, [], ended
+        )
         self._records[edge].add(info)
         followed = np.count_nonzero(self._sent_to[edge, merged] != edge)
         self.followed_bits[edge].append(2.0 * own.payload_bits * followed)  # to the cloud, and from there
@@ -181,7 +184,7 @@ class Following:
         clock.arrived_s[idle] = np.inf
         if exchanges:
             server, self.closed_s[edge] = replace(server, opened_s=np.inf), closing.time_s
-        self._clocks[edge] = begin_jobs(own, replace(clock, server=server), hand.handed)
+        self._clocks[edge] = begin_jobs(own, replace(clock, server=server), handed)
         self._signal_hz[edge] = own.cell.signal_at(server.round, closing.time_s)
 
     def _welcome(self, edge: int) -> bool:
@@ -189,7 +192,7 @@ class Following:
         clock, own = self._clocks[edge], self._conditions[edge]
         if clock.server.opened_s == np.inf:
             return False
-        server, handed = welcome(clock.server, own.protocol, self._free(edge))
+        server, handed = hand_out(clock.server, own.protocol, self._free(edge))
         if handed.size:
             self._clocks[edge] = begin_jobs(own, replace(clock, server=server), handed)
         return handed.size > 0

@@ -1,7 +1,8 @@
 """Decide when a round closes, which updates it merges and which UEs get the new model.
 
 This module is the whole protocol. It knows no weights, no radio and no clock: the caller says when updates arrived.
-The virtual clock and a real server both call ``close_round`` and ``hand_out``, so a deployment behaves as simulated.
+The virtual clock and a real server both call ``close_round``, ``end_jobs`` and ``hand_out``, so a deployment behaves as
+simulated.
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from perfeds2.network.link import Numbers, PerUe
 Stale = Literal["restart", "wait", "ignore"]
 Planned = Int[np.ndarray, "*groups A"]  # A UEs that close a round, or groups of A: the first complete one does
 Here = Bool[np.ndarray, " n"]  # which UEs are present
+Lost = Int[np.ndarray, " l"]  # UEs whose job ended without a merge
 IDLE = -1  # version of a UE without a job
 NO_UES = np.empty(0, np.int64)
 NO_UES.flags.writeable = False
@@ -123,30 +125,11 @@ class Closing:
     refused: Int[np.ndarray, " r"]  # arrived in time, but too stale or not drafted
 
 
-@dataclass(frozen=True)
-class HandOut:
-    """The UEs that start a new job when a round closes, and those whose job ended without a merge."""
-
-    handed: Int[np.ndarray, " h"]
-    lost: Int[np.ndarray, " l"]
-
-
 def open_server(ues: int, protocol: Protocol, here: Here | None = None) -> Server:
-    """Open round 0 and hand w_0 to every present UE that may work; with ``rests``, ``invite`` does that later."""
+    """Open round 0 and hand w_0 to every present UE that may work; with ``rests``, to none until a round is planned."""
     protocol.check(ues)
-    versions = np.full(ues, IDLE, np.int64)
-    if not protocol.rests:
-        versions[(np.arange(ues) if here is None else np.flatnonzero(here))[: most_at_work(ues, protocol)]] = 0
-    return Server(0, versions, np.full(ues, -1, np.int64), 0.0)
-
-
-def invite(server: Server, planned: Planned, here: Here | None = None) -> tuple[Server, Int[np.ndarray, " h"]]:
-    """Hand the open round's model to the planned UEs that are present and idle, and return those UEs too."""
-    handed = planned[server.versions[planned] == IDLE]
-    handed = handed if here is None else handed[here[handed]]
-    versions = server.versions.copy()
-    versions[handed] = server.round
-    return Server(server.round, versions, server.merged_in, server.opened_s), handed
+    empty = Server(0, np.full(ues, IDLE, np.int64), np.full(ues, -1, np.int64), 0.0)
+    return hand_out(empty, protocol, here)[0]
 
 
 def close_round(
@@ -184,35 +167,17 @@ def oldest_version(round_: int, protocol: Protocol) -> int:
     return 0 if protocol.max_staleness is None else max(round_ - protocol.max_staleness, 0)
 
 
-def hand_out(server: Server, closing: Closing, protocol: Protocol, here: Here | None = None) -> tuple[Server, HandOut]:
-    """Close the round and hand out w_{k+1}; return the server of the next round and the UEs involved.
-
-    Absent UEs get no model now; ``welcome`` hands them the newest one when they return. A job that an absent UE holds
-    continues until it is merged or lost.
-    """
+def end_jobs(server: Server, closing: Closing, protocol: Protocol) -> tuple[Server, Lost]:
+    """Close the round: end the jobs that are merged, refused or too old; also return the UEs whose job was not merged."""
     new = server.round + 1
-    versions, merged_in = server.versions.copy(), server.merged_in.copy()
+    versions, merged_in, lost = server.versions.copy(), server.merged_in.copy(), closing.refused
     merged_in[closing.merged] = server.round
-    lost, here = closing.refused, _rested(merged_in, new, protocol, here)
-    if protocol.waits:
-        versions[closing.merged] = versions[lost] = IDLE
-        handed = _next_in_turn(versions, merged_in, protocol, here)
-    elif protocol.rests:
-        versions[closing.merged] = versions[lost] = IDLE
-        handed = NO_UES  # invite hands the model to the next planned UEs
-    else:
-        versions[closing.merged] = versions[lost] = new
-        if protocol.stale == "restart" and protocol.max_staleness is not None:
-            too_old = versions < new - protocol.max_staleness  # would be merged too stale (erratum 10)
-            if here is not None:
-                too_old &= versions != IDLE
-            lost = np.concatenate([lost, too_old.nonzero()[0]])
-        handed = np.concatenate([closing.merged, lost])
-        if here is not None:
-            versions[handed] = IDLE
-            handed = np.flatnonzero(here & (versions == IDLE))  # includes UEs that return at this very time
-    versions[handed] = new
-    return Server(new, versions, merged_in, closing.time_s), HandOut(handed, lost)
+    versions[closing.merged] = versions[lost] = IDLE
+    if protocol.stale == "restart" and protocol.max_staleness is not None:
+        too_old = (versions != IDLE) & (versions < new - protocol.max_staleness)  # would be too stale (erratum 10)
+        lost = np.concatenate([lost, too_old.nonzero()[0]])
+        versions[lost] = IDLE
+    return Server(new, versions, merged_in, closing.time_s), lost
 
 
 def leave(server: Server, gone: Int[np.ndarray, " g"]) -> Server:
@@ -222,42 +187,31 @@ def leave(server: Server, gone: Int[np.ndarray, " g"]) -> Server:
     return replace(server, versions=versions)
 
 
-def welcome(
-    server: Server, protocol: Protocol, here: Here, planned: Planned | None = None
+def hand_out(
+    server: Server, protocol: Protocol, present: Here | None = None, planned: Planned | None = None
 ) -> tuple[Server, Int[np.ndarray, " h"]]:
-    """Hand the open round's model to UEs that are present, idle and allowed a job, and return those UEs too."""
+    """Hand the open round's model to the UEs that are present, idle and allowed a job, and return those UEs too.
+
+    With ``rests`` these are planned UEs. With ``wait`` and a bound, A·(S+1) UEs may have a job, and those longest
+    without a merge come first. A job that an absent UE holds continues until it is merged or lost.
+    """
+    idle = np.flatnonzero(server.versions == IDLE)
+    allowed = idle if present is None else idle[present[idle]]
+    if protocol.rest_rounds > 1:
+        allowed = allowed[server.merged_in[allowed] <= rested_since(server.round, protocol)]
     if protocol.rests:
-        return (server, NO_UES) if planned is None else invite(server, planned.ravel(), here)
+        allowed = NO_UES if planned is None else np.intersect1d(planned, allowed)
+    elif protocol.waits:
+        free = most_at_work(server.versions.size, protocol) - (server.versions.size - idle.size)
+        allowed = allowed[np.argsort(server.merged_in[allowed], kind="stable")][: max(free, 0)]
     versions = server.versions.copy()
-    here = here & (server.merged_in <= rested_since(server.round, protocol))
-    handed = np.flatnonzero(here & (versions == IDLE))
-    if protocol.waits:
-        handed = _next_in_turn(versions, server.merged_in, protocol, here)
-    versions[handed] = server.round
-    return replace(server, versions=versions), handed
+    versions[allowed] = server.round
+    return Server(server.round, versions, server.merged_in, server.opened_s), allowed
 
 
 def rested_since(round_: int, protocol: Protocol) -> int:
     """Return the last round whose UEs have rested by now; -1 if only UEs that were never merged have."""
     return max(round_ - protocol.rest_rounds, -1)
-
-
-def _rested(merged_in: Numbers, round_: int, protocol: Protocol, here: Here | None) -> Here | None:
-    """Return which UEs are present and have rested since their last merge; None means all of them."""
-    if protocol.rest_rounds == 1:
-        return here
-    rested = merged_in <= rested_since(round_, protocol)
-    return rested if here is None else here & rested
-
-
-def _next_in_turn(
-    versions: Numbers, merged_in: Numbers, protocol: Protocol, here: Here | None
-) -> Int[np.ndarray, " h"]:
-    """Return the UEs that take the free slots: those present and idle, longest without a merge first."""
-    idle = np.flatnonzero(versions == IDLE)
-    free = most_at_work(versions.size, protocol) - (versions.size - idle.size)
-    idle = idle if here is None else idle[here[idle]]
-    return idle[np.argsort(merged_in[idle], kind="stable")][:free]
 
 
 def obstacle(
@@ -291,6 +245,8 @@ def _draft(server: Server, arrival_s: PerUe, protocol: Protocol, earliest_s: flo
     again = (server.merged_in >= 0) & (server.merged_in == server.round - 1)
     at_work = server.versions != IDLE
     merged = np.lexsort((arrival_s, again, ~at_work))[: protocol.quorum]
+    if np.count_nonzero(at_work) < protocol.quorum:  # the others are absent
+        return Closing(np.inf, NO_UES, NO_UES)
     others = np.count_nonzero(at_work & ~again)
     close_s = max(arrival_s[merged if others >= protocol.quorum else at_work].max(initial=0.0), earliest_s)
     if close_s == np.inf:

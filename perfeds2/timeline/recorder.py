@@ -36,7 +36,7 @@ class Recorder:
             left = part.take(part.outcome == LOST)
             never, each = np.full(left.ue.size, np.inf), np.ones(left.ue.size, np.int64)
             self._lost.append([left.ue, left.version, left.round, never, each])
-        round_, versions, arrival_s, lost = info.uplink.round, info.versions, info.arrival_s, info.hand_out.lost
+        round_, versions, arrival_s, lost = info.uplink.round, info.versions, info.arrival_s, info.lost
         merged, now_s = info.closing.merged, info.closing.time_s
         self._rounds.append([merged[None], info.staleness[None], arrival_s[None, merged], np.array([now_s])])
         if lost.size:

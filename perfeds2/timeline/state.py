@@ -16,7 +16,7 @@ from perfeds2.network.energy import EnergyModel
 from perfeds2.network.handover import Attached, Settled
 from perfeds2.network.link import Numbers, PerUe
 from perfeds2.timeline.jobs import OPEN, Jobs
-from perfeds2.timeline.protocol import IDLE, Closing, HandOut, Planned, Protocol, Server, oldest_version
+from perfeds2.timeline.protocol import IDLE, Closing, Planned, Protocol, Server, oldest_version
 
 Ues = Int[np.ndarray, " _"]
 WorkLeft = tuple[PerUe, PerUe, PerUe]  # compute_s, bits and arrived_s, as in ``Clock``
@@ -179,7 +179,8 @@ class RoundInfo:
 
     start_s: float
     closing: Closing
-    hand_out: HandOut
+    handed: Ues  # that start a new job when the round closes
+    lost: Ues  # whose job ended without a merge
     staleness: Int[np.ndarray, " A"]
     uplink: Uplink
     bandwidth_hz: PerUe

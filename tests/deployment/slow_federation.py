@@ -4,7 +4,7 @@ import numpy as np
 
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.record import Loss
-from perfeds2.timeline.protocol import IDLE, Server, close_round, hand_out
+from perfeds2.timeline.protocol import IDLE, Server, close_round, end_jobs
 
 
 class SlowFederation(Federation):
@@ -54,12 +54,10 @@ class SlowFederation(Federation):
         if not np.isfinite(closing.time_s):
             return False
         self._merge([devices[place] for place in closing.merged], closing.time_s)
-        theirs, handed = hand_out(ours, closing, self.protocol)
+        theirs, lost = end_jobs(ours, closing, self.protocol)
         for place, device in enumerate(devices):
             device.version, device.merged_in = int(theirs.versions[place]), int(theirs.merged_in[place])
-        for place in handed.handed:
-            devices[place].version = IDLE
-        for place in np.union1d(closing.merged, handed.lost):
+        for place in np.union1d(closing.merged, lost):
             devices[place].reply = None
             devices[place].wanted = devices[place].job is None
         self.round, self.opened_s = theirs.round, theirs.opened_s

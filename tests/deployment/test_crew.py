@@ -149,6 +149,6 @@ def test_who_left_while_it_waited_for_its_turn_is_passed_over_until_it_is_back()
     crew = Crew(3)
     crew.move([0, 1, 2], here=True)
     crew.move([1], here=False)
-    assert crew.take_longest_idle(3, 9) == [0, 2]
+    assert crew.take_longest_idle(3) == [0, 2]
     crew.move([1], here=True)
-    assert crew.take_longest_idle(3, 9) == [1]
+    assert crew.take_longest_idle(3) == [1]

@@ -110,7 +110,7 @@ def test_as_many_as_asked_no_ue_twice_and_no_job_forgotten(run: Run, rounds: int
     jobs = timeline.jobs()
     assert (jobs.outcome == MERGED).sum() == timeline.ues.size
     started = (start_clock(run.setting).server.versions >= 0).sum()
-    assert started + sum(info.hand_out.handed.size for info in infos) == jobs.ue.size
+    assert started + sum(info.handed.size for info in infos) == jobs.ue.size
     if run.protocol.rests and run.schedule is not two_groups:
         assert not timeline.staleness.any()  # the planned begin with the newest model
         assert timeline.lost == 0

@@ -94,7 +94,7 @@ def test_restarted_and_refused_jobs_are_the_wasted_ones(run: Run, rounds: int):
     infos: list[RoundInfo] = []
     timeline = run.simulate(rounds, watch=infos.append)
     jobs = timeline.jobs()
-    assert timeline.lost == sum(info.hand_out.lost.size for info in infos)
+    assert timeline.lost == sum(info.lost.size for info in infos)
     assert (jobs.outcome == MERGED).sum() == timeline.ues.size
     busy_s = jobs.arrival_s - jobs.start_s
     wasted_s = sum(b for b, outcome in zip(busy_s, jobs.outcome, strict=True) if outcome == LOST)
@@ -102,7 +102,7 @@ def test_restarted_and_refused_jobs_are_the_wasted_ones(run: Run, rounds: int):
     if run.protocol.max_staleness is None or (run.protocol.stale == "wait" and run.schedule is None):
         assert timeline.wasted_share == 0.0
     started = timeline.population if not run.protocol.waits else (infos[0].versions == 0).sum()
-    started += sum(info.hand_out.handed.size for info in infos)
+    started += sum(info.handed.size for info in infos)
     assert started == jobs.ue.size  # no job is forgotten
 
 

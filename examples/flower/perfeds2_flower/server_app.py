@@ -1,6 +1,6 @@
 """PerFedS2's rounds on Flower's grid: the first A updates close a round, and only their senders get the new model.
 
-``close_round`` and ``hand_out`` are the simulator's, so the recorded timeline replays in the simulator to the same
+``close_round``, ``end_jobs`` and ``hand_out`` are the simulator's, so the recorded timeline replays in the simulator to the same
 weights.
 """
 
@@ -16,6 +16,7 @@ from perfeds2.deployment import (
     Record,
     Setup,
     close_round,
+    end_jobs,
     form_of,
     hand_out,
     merged,
@@ -126,10 +127,10 @@ class Rounds:
         for ue, version in zip(ues, versions, strict=True):
             self.record.merges.append(MergedUpdate(number, ue, version, 0, float(self.arrival_s[ue])))
         self.record.closed_s.append(closing.time_s)
-        self.server, handed = hand_out(self.server, closing, self.protocol)
+        self.server, handed = hand_out(end_jobs(self.server, closing, self.protocol)[0], self.protocol)
         print(f"round {number} closed at {closing.time_s:.2f} s: UEs {ues}")
         if self.server.round < self.setup.rounds:
-            self.send(handed.handed.tolist())
+            self.send(handed.tolist())
 
     def evaluate(self) -> dict[str, float]:
         """Return the nodes' mean metrics for the last model."""
