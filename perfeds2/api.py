@@ -6,7 +6,7 @@ from typing import Any
 from perfeds2.report.run import finish_report
 from perfeds2.runs.comparison import Comparison, load_comparison
 from perfeds2.runs.estimate import refuse_days
-from perfeds2.runs.folder import alone, open_folder
+from perfeds2.runs.folder import claimed
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Watch
 from perfeds2.runs.trackers import trackers
@@ -62,8 +62,7 @@ def compare(
     execution = Execution(Workers(jobs, together=together), watch=watch, followers=trackers(track, out))
     if out is None:
         return train_spec(spec, "compare", None, execution)
-    folder = open_folder(Path(out), spec)
-    with alone(folder.path):
+    with claimed(Path(out), spec) as folder:
         if folder.finished:
             comparison = load_comparison(spec, folder)
         else:

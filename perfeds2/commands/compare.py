@@ -27,34 +27,34 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
     trains = command != "simulate"
     with study(command, given) as asked:
         from perfeds2.report.live import progress
-        from perfeds2.runs.folder import Folder, alone, open_folder
+        from perfeds2.report.run import finish_report, print_summary
+        from perfeds2.runs.folder import Folder, claimed
 
         spec = asked.spec(defaults) if asked.resume is None else _resumed(asked.resume)
         path, jobs = asked.folder(f"{command}-{spec.task.name.label}"), given.get("jobs")
         with followed(path, given.get("track")) as followers:
             if not Folder(path).finished:
                 from perfeds2.runs.estimate import refuse_days
-                from perfeds2.runs.pool import Workers
                 from perfeds2.runs.training import trainings_of
                 from perfeds2.spec.build import check
-                from perfeds2.studies.compare import simulate_spec, train_spec
-                from perfeds2.studies.execution import Execution
 
                 if trains:
                     prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), jobs)
                 check(spec, trains=trains)
                 refuse_days(trainings_of(spec), yes=given["yes"], trains=trains)
-            folder = open_folder(path, spec)
-            if folder.finished:
-                say(asked.quiet, f"{path} already holds this finished run.")
-            else:
-                with alone(path), progress(asked.quiet, command) as watch:
-                    folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
-                    execution = Execution(Workers(jobs), watch=watch, followers=followers)
-                    (train_spec if trains else simulate_spec)(spec, command, folder, execution)
-            from perfeds2.report.run import finish_report, print_summary
+            with claimed(path, spec) as folder:
+                if folder.finished:
+                    say(asked.quiet, f"{path} already holds this finished run.")
+                else:
+                    from perfeds2.runs.pool import Workers
+                    from perfeds2.studies.compare import simulate_spec, train_spec
+                    from perfeds2.studies.execution import Execution
 
-            finish_report(path)
+                    with progress(asked.quiet, command) as watch:
+                        folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
+                        execution = Execution(Workers(jobs), watch=watch, followers=followers)
+                        (train_spec if trains else simulate_spec)(spec, command, folder, execution)
+                finish_report(path)
         if not asked.quiet:
             print_summary(path)
 

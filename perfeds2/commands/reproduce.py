@@ -62,6 +62,7 @@ def reproduce(
         from perfeds2.paper.figures import TASK, command_of, load_figures
         from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger, write_ledger
         from perfeds2.report.live import progress
+        from perfeds2.runs.folder import locked
         from perfeds2.runs.pool import Workers
         from perfeds2.spec.resolve import put_text, resolve
         from perfeds2.studies.execution import Execution
@@ -87,6 +88,7 @@ def reproduce(
             curves = plan_curves(figures, all_seeds, scale, task, merged(changed, data), tuned)
             check_beside(beside, scale)
             followers = stack.enter_context(followed(path, track, "reproduction.html"))
+            stack.enter_context(locked(path))
             open_set(path, scale, changed, tuned)
             place.append(path)
             with progress(quiet, "reproduce") as watch:

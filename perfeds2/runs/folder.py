@@ -12,8 +12,8 @@ import os
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -89,13 +89,19 @@ class Folder:
 
 
 def open_folder(path: Path, spec: Spec) -> Folder:
-    """Create the folder of a run, or reopen it.
+    """Create the folder of a run, or reopen it. The caller holds its lock.
 
     Raises:
         InputError: If the folder holds something else or cannot be written.
     """
+    name = FILES["run"]
+    claim_folder(path, "run", {name: spec.to_toml()}, lambda: {name: read_run(path).to_toml()}, spec.unwritten)
+    return prepare_parts(path, spec)
+
+
+def prepare_parts(path: Path, spec: Spec) -> Folder:
+    """Make a claimed folder ready for the trainings of a spec."""
     folder = Folder(path)
-    claim_folder(path, "run", spec.to_toml(), lambda: read_run(path).to_toml(), spec.unwritten)
     with _refusing(path):
         keep_files(path, spec)
         clear_unfinished(folder.parts)
@@ -110,42 +116,48 @@ def read_run(path: Path) -> Spec:
     return resolve(with_kept_files(read_toml(path / "spec.toml"), path))
 
 
-def claim_folder(path: Path, what: str, text: str, read: Callable[[], str], unwritten: Sequence[str]) -> None:
-    """Create a folder and write the file that identifies its content, or reopen a folder with the same content.
+def claim_folder(
+    path: Path, what: str, texts: Mapping[str, str], read: Callable[[], Mapping[str, str]], unwritten: Sequence[str]
+) -> None:
+    """Write the files that identify a folder's content, or reopen a folder with the same content.
+
+    The caller holds the folder's lock: otherwise two processes could both find it empty.
 
     Args:
         path: The folder.
-        what: The kind of content, a key of ``FILES``.
-        text: TOML of the settings to be run.
-        read: Returns the settings of the existing file as TOML in today's format.
+        what: The kind of content, for errors.
+        texts: TOML of the settings to be run, by file name.
+        read: Returns the settings of the existing files as TOML in today's format.
         unwritten: Names of objects that TOML cannot describe; with any, an existing folder is refused.
 
     Raises:
         InputError: If the folder holds something else or cannot be written.
     """
     with _refusing(path):
-        name = FILES[what]
-        known = path / name
-        if path.exists() and not path.is_dir():
-            raise InputError(f"--out {path} is a file; expected a folder.")
-        if known.exists():
+        path.mkdir(parents=True, exist_ok=True)
+        known = [path / name for name in texts if (path / name).exists()]
+        if known:
             if unwritten:
                 raise InputError(
                     f"--out {path} holds a {what}, and {unwritten[0]} was defined interactively and "
                     f"cannot be saved, so it may differ; choose another folder, or put it into a file."
                 )
-            if known.read_text(encoding="utf-8", errors="replace") != text and tomllib.loads(read()) != tomllib.loads(
-                text
-            ):
-                raise InputError(
-                    f"--out {path} already holds a different {what} (see {known}); choose another folder, or delete it."
-                )
-        elif path.exists() and any(entry for entry in path.iterdir() if not entry.name.startswith(f".{name}.")):
-            raise InputError(f"--out {path} holds other files and no {name}; choose an empty or new folder.")
-        path.mkdir(parents=True, exist_ok=True)
+            for file in known:
+                text = texts[file.name]
+                is_same = file.read_text(encoding="utf-8", errors="replace") == text
+                if not is_same and tomllib.loads(read()[file.name]) != tomllib.loads(text):
+                    raise InputError(
+                        f"--out {path} already holds a different {what} (see {file}); "
+                        f"choose another folder, or delete it."
+                    )
+        elif any(not entry.name.startswith(tuple(f".{name}." for name in texts)) for entry in path.iterdir()):
+            raise InputError(
+                f"--out {path} holds other files and no {next(iter(texts))}; choose an empty or new folder."
+            )
         clear_unfinished(path)
-        if not known.exists():
-            write_text(known, text)  # first, so that the folder is identified from the start
+        for name, text in texts.items():  # first of all, so that the folder is identified from the start
+            if path / name not in known:
+                write_text(path / name, text)
 
 
 @contextmanager
@@ -154,11 +166,25 @@ def claimed(path: Path, spec: Spec, within_s: float = 0.0, otherwise: str = WAIT
 
     If another process holds the lock, nothing in the folder is touched.
     """
-    with _refusing(path):
-        if not path.exists():
-            path.mkdir(parents=True, exist_ok=True)
-    with alone(path, within_s, otherwise):
+    with locked(path, within_s, otherwise):
         yield open_folder(path, spec)
+
+
+@contextmanager
+def locked(path: Path, within_s: float = 0.0, otherwise: str = WAIT) -> Iterator[None]:
+    """Create a folder if it is missing and hold its lock, so that what is claimed inside is claimed once.
+
+    Raises:
+        InputError: If the folder cannot be created, or another process still holds the lock.
+    """
+    with ExitStack() as stack:
+        with _refusing(path):
+            if path.exists() and not path.is_dir():
+                raise InputError(f"--out {path} is a file; expected a folder.")
+            if not path.exists():
+                path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(alone(path, within_s, otherwise))
+        yield
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from perfeds2.errors import InputError
-from perfeds2.runs.folder import FILES, alone, claim_folder
+from perfeds2.runs.folder import FILES, claim_folder, locked
 from perfeds2.runs.pool import PROCESSES, Workers
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
 from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
@@ -79,7 +79,7 @@ class Execution:
         read: Callable[[Path], StudyRequest],
         total: int | None = None,
     ) -> Iterator[tuple[Store, Reporter]]:
-        """Create or reopen the folder of a study, and lock it.
+        """Lock the folder of a study, then create or reopen it.
 
         Args:
             path: The folder.
@@ -91,10 +91,11 @@ class Execution:
         Yields:
             The store of the study and a reporter.
         """
-        others = open_others(self.reuse)
-        claim_folder(path, what, request.to_toml(), lambda: read(path).to_toml(), request.unwritten)
-        with alone(path), self.reporting(path, Path(FILES[what]).stem, total) as reporter:
-            yield Store(path / TRAININGS, reuse=others), reporter
+        others, name = open_others(self.reuse), FILES[what]
+        with locked(path):
+            claim_folder(path, what, {name: request.to_toml()}, lambda: {name: read(path).to_toml()}, request.unwritten)
+            with self.reporting(path, Path(name).stem, total) as reporter:
+                yield Store(path / TRAININGS, reuse=others), reporter
 
     @contextmanager
     def reporting(self, path: Path | None, command: str, total: int | None = None) -> Iterator[Reporter]:

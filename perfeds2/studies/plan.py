@@ -15,9 +15,8 @@ from typing import Any
 import tomli_w
 
 from perfeds2 import __version__
-from perfeds2.errors import InputError
 from perfeds2.files import write_text
-from perfeds2.runs.folder import FILES, alone, open_folder, read_run
+from perfeds2.runs.folder import FILES, Folder, claim_folder, locked, prepare_parts, read_run
 from perfeds2.runs.notes import noise_warning, privacy_note
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Watch
@@ -107,14 +106,8 @@ def run_plan(space: Space, request: PlanRequest, path: Path | None, execution: E
     if path is None:
         with execution.reporting(None, "plan") as reporter:
             return make_plan(space, request, Trials(space, request.keep, Store(None, reuse=others), reporter))
-    asked = _to_toml(space, request)
-    if (path / ASKED).exists() and (path / ASKED).read_text(encoding="utf-8") != asked:
-        raise InputError(
-            f"--out {path} already holds a different plan (see {path / ASKED}); choose another folder, or delete it."
-        )
-    folder = open_folder(path, spec)
-    with alone(path):
-        write_text(path / ASKED, asked)
+    with locked(path):
+        folder = claim_plan(path, space, request)
         with execution.reporting(path, "plan") as reporter:
             trials = Trials(space, request.keep, Store(path / TRAININGS, reuse=others), reporter)
             made = make_plan(space, request, trials)
@@ -124,6 +117,17 @@ def run_plan(space: Space, request: PlanRequest, path: Path | None, execution: E
         if folder.parts.exists():
             folder.close()
     return made
+
+
+def claim_plan(path: Path, space: Space, request: PlanRequest) -> Folder:
+    """Create or reopen the folder of a plan. The caller holds its lock."""
+    texts = _texts(space, request)
+    claim_folder(path, "plan", texts, lambda: _texts(*read_request(path)), space.spec.unwritten)
+    return prepare_parts(path, space.spec)
+
+
+def _texts(space: Space, request: PlanRequest) -> dict[str, str]:
+    return {FILES["run"]: space.spec.to_toml(), ASKED: _to_toml(space, request)}
 
 
 def _to_toml(space: Space, request: PlanRequest) -> str:

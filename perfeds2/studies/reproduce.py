@@ -13,7 +13,6 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, read_table, write_text
-from perfeds2.runs.folder import alone
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.store import TRAININGS, Store
 from perfeds2.runs.training import Training, trainings_of
@@ -108,11 +107,14 @@ def reproduce(
     out: Path,
     execution: Execution = Execution(Workers()),  # noqa: B008 (frozen)
 ) -> Iterator[tuple[Figure, Path]]:
-    """Train what is missing, write a table per figure, and yield each figure and its file when it is complete."""
+    """Train what is missing, write a table per figure, and yield each figure and its file when it is complete.
+
+    The caller holds the folder's lock.
+    """
     _check(out, curves)
     out.mkdir(parents=True, exist_ok=True)
     total = len({one.key for curve in curves for one in curve.trainings})
-    with alone(out), execution.reporting(out, "reproduce", total) as reporter:
+    with execution.reporting(out, "reproduce", total) as reporter:
         clear_unfinished(out)
         store = Store(out / TRAININGS)
         for figure in figures:
