@@ -8,6 +8,7 @@ from functools import cached_property
 
 from perfeds2.spec.build import Stage
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.hashes import hashed
 from perfeds2.spec.methods import method_of, name_in_tables, settings_name
 from perfeds2.spec.names import Named
 
@@ -54,7 +55,7 @@ class Training:
         itself.
         """
         spec = self.spec
-        values = spec.values() | {"learning": spec.learning_of(self.algorithm).model_dump(mode="json")}
+        values = hashed(spec.values() | {"learning": spec.learning_of(self.algorithm).model_dump(mode="json")})
         for section, keys in NAMES_OR_SUMMARISES.items():
             values[section] = {name: value for name, value in values[section].items() if name not in keys}
         merge = spec.learning_of(self.algorithm).merge

@@ -22,6 +22,7 @@ from perfeds2 import __version__
 from perfeds2.errors import InputError, did_you_mean, need_extra
 from perfeds2.files import read_json, write_atomically, write_text
 from perfeds2.runs.store import Row
+from perfeds2.spec.hashes import hashed
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml
 from perfeds2.studies.arena import AT_END, TO_TARGET, MethodOutcome, write_bouts
@@ -81,9 +82,7 @@ def read_suite(name: str) -> Values:
 
 def fingerprint(plan: ArenaPlan, bout: Bout) -> str:
     """Return a hash over a bout's settings, its fleet and the tuning budget, without methods and folders."""
-    values = bout.spec.model_dump(mode="json", exclude_none=True, exclude={"methods", "own"})
-    if not values["cells"]:  # suites are older than this section
-        del values["cells"]
+    values = hashed(bout.spec.model_dump(mode="json", exclude_none=True, exclude={"methods", "own"}))
     values["run"].pop("algorithms", None)
     for key in FREE:
         values["task"].pop(key, None)
