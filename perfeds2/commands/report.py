@@ -9,14 +9,8 @@ from perfeds2.commands.common import QUIET, flag
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
+from perfeds2.runs.costs import COSTS
 
-AXES = (
-    "seconds",
-    "rounds",
-    "joules",
-    "bits",
-    "epsilon",
-)  # as in report.read, which is slow to import; a test compares them
 WORDS = {".html": "Report", ".tex": "Table"}  # by file extension
 
 
@@ -36,14 +30,14 @@ def report(
         "Draw curves and costs over seconds, rounds, joules, bits or epsilon.",
         "WHAT",
         "seconds",
-        autocompletion=among(*AXES),
+        autocompletion=among(*COSTS),
     ),
     quiet: bool = QUIET,
 ) -> None:
     """Draw a folder's report again, or compare several folders on one page."""
     with guarded("report", []):
-        if x not in AXES:
-            raise InputError(f"--x {x!r} is not known; expected one of {', '.join(AXES)}.")
+        if x not in COSTS:
+            raise InputError(f"--x {x!r} is not known; expected one of {', '.join(COSTS)}.")
         names = ", ".join(map(str, folders))
         try:
             if leaderboard:

@@ -2,9 +2,10 @@
 
 import math
 
-from perfeds2.report.read import SECONDS, AlgorithmResult, Cost, RunResults
+from perfeds2.report.read import AlgorithmResult, RunResults
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import listed, seconds
+from perfeds2.runs.costs import SECONDS, Cost
 
 MOST_NAMES = 6  # names listed in one sentence
 

@@ -12,7 +12,7 @@ from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, paragraph, section, verbatim, with_legend, write_html
 from perfeds2.report.on_paper import write_figures
-from perfeds2.report.read import SECONDS, TIME, AlgorithmResult
+from perfeds2.report.read import AlgorithmResult
 from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
 from perfeds2.report.results import Measure, results_table, to_target
 from perfeds2.report.style import ACCURACY
@@ -32,6 +32,7 @@ from perfeds2.report.tables import (
     write_latex,
 )
 from perfeds2.report.terminal import open_console, print_prose
+from perfeds2.runs.costs import COSTS, SECONDS, TIME
 from perfeds2.spec.fields import value_text
 
 WATCHED = "PerFedS2"  # ranked in words, as are the user's own methods and the first to reach the target
@@ -40,7 +41,7 @@ MATRICES = {  # by tested measure: section title, then the words for better and 
     ACCURACY: ("Which method ends better?", "better", "worse"),
     "worst_decile": ("Which method is better for the worst tenth of UEs?", "better", "worse"),
 }
-COSTS = (TIME, "joules_to_target", "bits_to_target")
+RANKED_BY = tuple(COSTS[name].to_target for name in ("seconds", "joules", "bits"))
 TESTS = (
     "The row against the column: Student's t-test on the differences between the same seeds, with Holm's correction over all pairs. "
     "Tied differences get the variance of rounding. A cell has a word only if p is below 0.05. For a seed that never met the target, the horizon is used."
@@ -217,7 +218,7 @@ def _ranking(bouts: Sequence[BoutFound]) -> Table:
     ranks: dict[str, list[list[int]]] = {}
     for bout in bouts:
         keys = {
-            each.name: (*(each.lateness(name) for name in COSTS), -each.mean("worst_decile"), -each.mean(ACCURACY))
+            each.name: (*(each.lateness(name) for name in RANKED_BY), -each.mean("worst_decile"), -each.mean(ACCURACY))
             for each in bout.run.algorithms
         }
         for name, own in keys.items():

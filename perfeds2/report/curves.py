@@ -10,8 +10,9 @@ from jaxtyping import Float
 
 from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.learning.metrics import Score
-from perfeds2.report.read import SECONDS, Cost, RunResults
+from perfeds2.report.read import RunResults
 from perfeds2.report.style import ACCURACY, METRICS
+from perfeds2.runs.costs import SECONDS, Cost
 from perfeds2.runs.statistics import NO_INTERVAL, mean_and_interval
 
 POINTS = 240  # points per curve

@@ -18,33 +18,9 @@ from perfeds2.files import Json, read_json, read_table
 from perfeds2.learning.metrics import ACCURACY as ACCURACY_SCORE
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.style import ACCURACY, algorithm_styles
+from perfeds2.runs.costs import COSTS, SECONDS, TIME, Cost
 from perfeds2.runs.statistics import INTERVAL_SEEDS, Statistic
 from perfeds2.timeline.record import Timeline, load_timelines
-
-TIME = "time_to_target_s"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """A quantity that curves are drawn over and that reaching the target costs."""
-
-    column: str  # in metrics.csv
-    label: str  # axis label
-    words: str
-    unit: str
-    to_target: str  # name of the estimate of the target's cost
-    head: str
-    form: str = ",.0f"
-
-
-AXES = {
-    "seconds": Cost("time_s", "Simulated time (s)", "simulated time", "s", TIME, "Seconds", ",.1f"),
-    "rounds": Cost("round", "Rounds", "rounds", "rounds", "rounds_to_target", "Rounds"),
-    "joules": Cost("joules", "Energy of all UEs (J)", "energy", "J", "joules_to_target", "Joules", ",.3g"),
-    "bits": Cost("merged_bits", "Merged uploads (bit)", "uploaded bits", "bit", "bits_to_target", "Uploaded bits"),
-    "epsilon": Cost("epsilon", "Privacy loss ε of the worst UE", "privacy loss", "ε", "epsilon_to_target", "ε", ".3g"),
-}
-SECONDS = AXES["seconds"]
 
 
 @dataclass(frozen=True)
@@ -165,7 +141,7 @@ class RunResults:
 
 def over(run: RunResults, axis: str, file: str = "metrics.csv") -> RunResults:
     """Return the run with its curves, and what the target costs, over a cost. ``file`` is named in errors."""
-    cost = AXES[axis]
+    cost = COSTS[axis]
     if cost is SECONDS or run.metrics is None:
         return run
     return replace(run, metrics=along(run.metrics, cost, file), cost=cost)

@@ -10,15 +10,9 @@ import pandas as pd
 
 from perfeds2.files import Json, read_json
 from perfeds2.learning.metrics import Score, score_of
-from perfeds2.report.read import (
-    TIME,
-    AlgorithmResult,
-    RunResults,
-    estimates,
-    over,
-    read_csv,
-)
+from perfeds2.report.read import AlgorithmResult, RunResults, estimates, over, read_csv
 from perfeds2.report.style import ACCURACY, GLOBAL, ordered_styles
+from perfeds2.runs.costs import IN_ARENA
 from perfeds2.runs.statistics import statistic
 from perfeds2.runs.table import learning_part
 from perfeds2.spec.fields import value_text
@@ -162,7 +156,9 @@ class ArenaFolder:
     submissions: Sequence[Mapping[str, str]] = ()  # in a leaderboard: who signed which method's results
 
 
-IN_ARENA = {"seconds_to_target": TIME, "accuracy": ACCURACY, "accuracy_global": GLOBAL}  # from the names in arena.json
+NAMES = {  # by name in arena.json
+    name: cost.to_target for name, cost in IN_ARENA.items()
+} | {"accuracy": ACCURACY, "accuracy_global": GLOBAL}
 
 
 def load_arena(folder: Path, axis: str = "seconds") -> ArenaFolder:
@@ -187,8 +183,7 @@ def load_arena(folder: Path, axis: str = "seconds") -> ArenaFolder:
             metrics=None if rows is None else rows.rename(columns={"method": "algorithm"}),  # type: ignore[call-overload]  # a data frame
         )
         verdicts = {
-            str(IN_ARENA.get(name, name)): tuple(Verdict(**v) for v in found)
-            for name, found in each["compared"].items()
+            str(NAMES.get(name, name)): tuple(Verdict(**v) for v in found) for name, found in each["compared"].items()
         }
         run = over(run, axis, "arena_metrics.csv")
         bouts.append(BoutFound(run, cell, each["eval_every_s"], bool(each["tuning"]), each["missing"], verdicts))
@@ -197,6 +192,6 @@ def load_arena(folder: Path, axis: str = "seconds") -> ArenaFolder:
 
 
 def _method(said: Json) -> AlgorithmResult:
-    known = {IN_ARENA.get(name, name): found for name, found in estimates(said).items()}
+    known = {NAMES.get(name, name): found for name, found in estimates(said).items()}
     found = {name: said[name] for name in ("settings", "edges", "tried")}
     return AlgorithmResult(said["method"], known, said["method"], diverged=int(said["diverged"]), **found)

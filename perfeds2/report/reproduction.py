@@ -33,9 +33,10 @@ from perfeds2.report.ledger import (
     summary,
 )
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
-from perfeds2.report.read import AXES, SECONDS, Cost, along
+from perfeds2.report.read import along
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
 from perfeds2.report.tables import counted, listed, write_latex
+from perfeds2.runs.costs import COSTS, SECONDS, Cost
 from perfeds2.runs.statistics import INTERVAL_SEEDS
 from perfeds2.studies.figure import Figure, Panel
 
@@ -100,7 +101,7 @@ def line_styles(panel: Panel) -> dict[str, LineStyle]:
 
 def write_figure(figure: Figure, csv: Path, out: Path, axis: str = "seconds") -> list[Path]:
     """Draw a figure's numbers as PDF and PNG. Return the paths."""
-    panels = load_panels(figure, csv, AXES[axis])
+    panels = load_panels(figure, csv, COSTS[axis])
     return write_figures(out, {figure.name: [chart for drawn in panels for chart in drawn.charts]}, _drawing)
 
 
@@ -136,7 +137,7 @@ def write_page(
     """
     path = out / "reproduction.html"
     again = f"{command}\nperfeds2 reproduce --claims --out {out}"
-    write_text(path, _page(figures, out, again, ledgers or open_ledgers(out), AXES[axis]))
+    write_text(path, _page(figures, out, again, ledgers or open_ledgers(out), COSTS[axis]))
     return path
 
 

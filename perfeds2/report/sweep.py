@@ -21,15 +21,15 @@ from perfeds2.report.run import curves_section
 from perfeds2.report.style import ACCURACY, named_styles, ordered_styles
 from perfeds2.report.tables import Column, Table, counted, for_terminal, write_latex
 from perfeds2.report.terminal import open_console
+from perfeds2.runs.costs import COSTS, EPSILON, SECONDS
 from perfeds2.runs.statistics import NO_INTERVAL
 from perfeds2.spec.fields import value_text
 
 SHOWN_ROWS = 60
 MOST_LINES = 12  # as many as a reader can tell apart
-FRONT_S = "time_to_target_s_median"
 OTHER_COSTS = {  # of a front beside the time: its name, axis and unit; the first one that a sweep has
-    "epsilon_to_target_median": ("privacy", "ε of the worst UE", ""),
-    "joules_to_target_median": ("energy", "Joules", " J"),
+    EPSILON.median: ("privacy", "ε of the worst UE", ""),
+    COSTS["joules"].median: ("energy", "Joules", " J"),
 }
 
 
@@ -112,7 +112,7 @@ def _costs(sweep: SweepFolder, row: Mapping[Hashable, float]) -> str:
     cost = _other_cost(sweep)
     word, _, unit = OTHER_COSTS[cost]
     sign = "ε " if word == "privacy" else ""
-    return f"{row[FRONT_S]:,.3g} s, {sign}{row[cost]:,.3g}{unit}"
+    return f"{row[SECONDS.median]:,.3g} s, {sign}{row[cost]:,.3g}{unit}"
 
 
 def _on_front(sweep: SweepFolder) -> pd.DataFrame:
@@ -152,7 +152,7 @@ def setting_charts(sweep: SweepFolder) -> list[Chart]:
     ends = _setting_lines(sweep, places, ACCURACY, "mean", score.scale)
     charts = [Chart("ends", title, ends, x, ChartAxis(within=limits), group="settings")]
     cost = sweep.run.cost
-    if bool(sweep.summary[f"{cost.to_target}_median"].notna().any()):
+    if bool(sweep.summary[cost.median].notna().any()):
         costs = _setting_lines(sweep, places, cost.to_target, "median", 1)
         charts.append(
             Chart(
@@ -205,15 +205,15 @@ def front_charts(sweep: SweepFolder) -> list[Chart]:
         name, records = str(algorithm), rows.to_dict("records")
         hover = [f"{sweep.label(row)}: {_costs(sweep, row)}" for row in records]
         style = replace(styles[name], marker=styles[name].marker or "o")
-        items.append(Series(name, rows[FRONT_S], rows[cost], style, "marks", hover=hover))
+        items.append(Series(name, rows[SECONDS.median], rows[cost], style, "marks", hover=hover))
     best = _on_front(sweep)
     texts, look = [sweep.point(row) for row in best.to_dict("records")], LineStyle("", (7, 3), "o")
     name = f"time-{word} front"
     items.append(
-        Series(name, best[FRONT_S], best[cost], look, "line", texts=texts, hover=texts, size_px=12, hollow=True)
+        Series(name, best[SECONDS.median], best[cost], look, "line", texts=texts, hover=texts, size_px=12, hollow=True)
     )
     x, y = (
         ChartAxis(said, log=spans_decade(sweep.front[column].tolist()))
-        for said, column in (("Seconds to the target, median", FRONT_S), (label, cost))
+        for said, column in (("Seconds to the target, median", SECONDS.median), (label, cost))
     )
     return [Chart("front", f"Time and {word} to the target", items, x, y, height_px=400, group="front", legend=True)]

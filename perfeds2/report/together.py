@@ -16,13 +16,14 @@ from perfeds2.errors import InputError
 from perfeds2.files import Json
 from perfeds2.report.answer import answer, best_at_the_end, first_at_target
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, write_html
-from perfeds2.report.read import TIME, AlgorithmResult, RunResults, load_run, over
+from perfeds2.report.read import AlgorithmResult, RunResults, load_run, over
 from perfeds2.report.read_studies import only
 from perfeds2.report.results import energy_line, meaning, page_measures, results_table
 from perfeds2.report.run import curves_section, write_run_figures
 from perfeds2.report.style import ACCURACY, GLOBAL, paired_styles
 from perfeds2.report.tables import Column, Rows, Span, Table, listed, p_value, signed, text_column, write_latex
 from perfeds2.report.timelines import timeline_sections
+from perfeds2.runs.costs import TIME
 from perfeds2.runs.statistics import INTERVAL_SEEDS, holm, paired_p, statistic
 from perfeds2.spec.resolve import flattened
 

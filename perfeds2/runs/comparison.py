@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from perfeds2.errors import InputError
 from perfeds2.files import Json, read_json, write_json
+from perfeds2.runs.costs import TIME
 from perfeds2.runs.folder import Folder
 from perfeds2.runs.store import Arrays, Result, Row, load_arrays, read_rows, save_arrays, write_index
 from perfeds2.runs.table import write_csv
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Which = tuple[str, int]  # (algorithm, seed)
 SHOWN_COLUMNS = (
     *("algorithm", "rounds", "staleness_mean", "waiting_share", "joules_per_merge"),
-    *("time_to_target_s", "train_loss_personal", "test_accuracy", "test_accuracy_personal"),
+    *(TIME, "train_loss_personal", "test_accuracy", "test_accuracy_personal"),
 )
 
 

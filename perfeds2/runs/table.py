@@ -13,12 +13,12 @@ from perfeds2 import __version__
 from perfeds2.files import Json, write_atomically
 from perfeds2.learning.metrics import METRICS
 from perfeds2.network.quality import beyond_modulation, link_quality
+from perfeds2.runs.costs import COSTS, EPSILON, TIME
 from perfeds2.runs.notes import OfSeeds, Rows, notes_of
 from perfeds2.runs.statistics import INTERVAL_SEEDS, censored_median, holm, paired_p, statistic, time_to_target
 from perfeds2.runs.store import Facts, Result, Row
 from perfeds2.spec.fields import Spec
 
-COSTS = ("joules", "merged_bits")  # spent until an evaluation
 SAME_IN_SEEDS = ("algorithm", "objective", "mode", "quorum", "max_staleness", "stale")
 OF_TIMELINE = (
     *("rounds", "merges", "staleness_mean", "staleness_max", "seconds_per_round", "waiting_share", "wasted_share"),
@@ -27,12 +27,6 @@ OF_TIMELINE = (
 OF_PRIVACY = ("noise", "noise_to_clip", "epsilon_worst", "epsilon_median")  # with noise
 OF_CLOUD = ("cloud_rounds", "backhaul_bits", "end_to_end_staleness_mean", "end_to_end_staleness_max")  # of edges
 MEANS = ("rounds", "merges", "staleness_mean", "seconds_per_round", "waiting_share", "wasted_share")
-TO_TARGET = {  # column of the result, by what reaching the target cost
-    "time_to_target_s": "time_s",
-    "rounds_to_target": "round",
-    "joules_to_target": "joules",
-    "bits_to_target": "merged_bits",
-}
 MOST_UES_ON_MAP = 1_000
 SEEDS_OF_RADIO = 5  # whose cells are examined, at most
 
@@ -132,9 +126,11 @@ def learning_part(target: float, of_seeds: Sequence[Sequence[Row]]) -> Json:
 def _costs(target: float, of_seeds: Sequence[Sequence[Row]]) -> dict[str, list[float | None]]:
     """Return what reaching the target cost in each seed, by name; with noise, also the worst UE's ε."""
     has_noise = not math.isnan(of_seeds[0][-1].get("epsilon", math.nan))  # in a table, NaN stands for none
-    private = {"epsilon_to_target": "epsilon"} if has_noise else {}
-    columns = TO_TARGET | private
-    return {name: [time_to_target(rows, target, column) for rows in of_seeds] for name, column in columns.items()}
+    return {
+        cost.to_target: [time_to_target(rows, target, cost.column) for rows in of_seeds]
+        for cost in COSTS.values()
+        if has_noise or cost is not EPSILON
+    }
 
 
 def behind_best(algorithms: Sequence[Row]) -> list[Row]:
@@ -179,7 +175,7 @@ def summarise_point(spec: Spec, results: Sequence[Result]) -> Json:
         "diverged": sum(not math.isfinite(each["train_loss"]) for each in last),
         **({} if spec.task.metric is None else {"metric": metric_of(spec)}),
         "target_accuracy": target,
-        "censored": costs["time_to_target_s"].count(None),  # seeds that never reached the target
+        "censored": costs[TIME].count(None),  # seeds that never reached the target
     }
     for name, spent in costs.items():
         row |= {f"{name}_median": censored_median(spent), **_interval(name, spent)}

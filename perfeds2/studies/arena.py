@@ -20,6 +20,7 @@ import numpy as np
 from perfeds2 import __version__
 from perfeds2.files import read_json, read_table, write_json
 from perfeds2.learning.metrics import METRICS
+from perfeds2.runs.costs import EPSILON, IN_ARENA, SPENT
 from perfeds2.runs.pool import Failure, check_work, run_all
 from perfeds2.runs.statistics import (
     censored_median,
@@ -31,7 +32,7 @@ from perfeds2.runs.statistics import (
     worst_decile,
 )
 from perfeds2.runs.store import Result, Row
-from perfeds2.runs.table import COSTS, write_csv
+from perfeds2.runs.table import write_csv
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.tasks import metric_of
 from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_plan, read_plan
@@ -41,15 +42,9 @@ from perfeds2.studies.tune import Best, best_of, climb, train_or_refuse
 if TYPE_CHECKING:
     import pandas as pd
 
-TO_TARGET = {  # column of the result, by measure
-    "seconds_to_target": "time_s",
-    "rounds_to_target": "round",
-    "bits_to_target": "merged_bits",
-    "joules_to_target": "joules",
-}
 FACTS = ("rounds", "merges", "staleness_mean")
 AT_END = ("accuracy", "accuracy_global", "accuracy_over_time", "worst_decile", "jain", *FACTS)
-HEADS = ("task", "cell", "method", "mode", "seed", "target_accuracy", *TO_TARGET, *AT_END, "diverged")  # of arena.csv
+HEADS = ("task", "cell", "method", "mode", "seed", "target_accuracy", *IN_ARENA, *AT_END, "diverged")  # of arena.csv
 BETTER = {"seconds_to_target": min, "accuracy": max, "worst_decile": max}  # which direction is better
 
 
@@ -160,7 +155,7 @@ def score(result: Result, target: float) -> Row:
 
     ues = [finite(row) for row in result.ue_rows]
     return {
-        **{name: time_to_target(rows, target, column) for name, column in TO_TARGET.items()},
+        **{name: time_to_target(rows, target, cost.column) for name, cost in IN_ARENA.items()},
         "accuracy": finite(rows[-1]),
         "accuracy_global": finite(rows[-1], "test_accuracy"),
         "accuracy_over_time": mean_over_time(rows),
@@ -180,7 +175,7 @@ def summarise_method(rows: Sequence[Row]) -> Row:
         "diverged": sum(row["diverged"] for row in rows),
         **{
             name: {"median": censored_median([row[name] for row in rows]), **statistic([row[name] for row in rows])}
-            for name in TO_TARGET
+            for name in IN_ARENA
         },
         **{name: statistic([row[name] for row in rows]) for name in AT_END},
     }
@@ -242,7 +237,7 @@ def write_metrics(path: Path, outcomes: Sequence[MethodOutcome]) -> None:
         for row in result.rows
     )
     private = any("noise" in result.facts for one in outcomes for result in one.results)
-    heads = [*where, "round", "time_s", *METRICS, *COSTS, *(["epsilon"] if private else [])]
+    heads = [*where, "round", "time_s", *METRICS, *SPENT, *([EPSILON.column] if private else [])]
     write_csv(path / "arena_metrics.csv", heads, every)
 
 

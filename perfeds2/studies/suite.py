@@ -21,11 +21,12 @@ from pydantic import Field
 from perfeds2 import __version__
 from perfeds2.errors import InputError, did_you_mean, need_extra
 from perfeds2.files import read_json, write_atomically, write_text
+from perfeds2.runs.costs import IN_ARENA, SECONDS
 from perfeds2.runs.store import Row
 from perfeds2.spec.hashes import hashed
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml
-from perfeds2.studies.arena import AT_END, TO_TARGET, MethodOutcome, write_bouts
+from perfeds2.studies.arena import AT_END, MethodOutcome, write_bouts
 from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_plan
 
 if TYPE_CHECKING:
@@ -128,8 +129,7 @@ class Submission(Strict):
     signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
 
-MEASURES = (*TO_TARGET, *AT_END, "diverged")
-TIME = "seconds_to_target"
+MEASURES = (*IN_ARENA, *AT_END, "diverged")
 SHARES = ("accuracy", "accuracy_global", "accuracy_over_time", "worst_decile", "jain", "diverged")
 
 
@@ -296,9 +296,9 @@ def _rows(plan: ArenaPlan, bout: Bout, own: SubmittedBout, of: Submission, path:
     if columns["seed"] != list(plan.seeds):
         raise InputError(f"{what} does not have exactly the seeds of suite {plan.suite}.")
     for name in MEASURES:
-        most = 1 if name in SHARES else bout.spec.run.horizon_s if name == TIME else None
+        most = 1 if name in SHARES else bout.spec.run.horizon_s if IN_ARENA.get(name) is SECONDS else None
         for value in columns[name]:
-            if (value is None and name not in TO_TARGET) or not 0 <= (value or 0) <= (most or math.inf):
+            if (value is None and name not in IN_ARENA) or not 0 <= (value or 0) <= (most or math.inf):
                 raise InputError(f"{what} has {value} as {name}, which is impossible.")
     where: Row = {"task": own.task, "cell": own.cell, "method": of.method, "mode": own.mode}
     where["target_accuracy"] = bout.spec.run.target_accuracy

@@ -16,10 +16,11 @@ import numpy as np
 from perfeds2.errors import InputError
 from perfeds2.files import read_table
 from perfeds2.learning.metrics import METRICS
+from perfeds2.runs.costs import COSTS, EPSILON, SECONDS, SPENT
 from perfeds2.runs.pool import Failure, Results, check_work, run_all
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Row
-from perfeds2.runs.table import COSTS, summarise_point, write_csv
+from perfeds2.runs.table import summarise_point, write_csv
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
 from perfeds2.spec.privacy import has_noise
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-EPSILON = "epsilon_to_target_median"
-FRONT = ("algorithm", "seeds", "censored", "time_to_target_s_median", "joules_to_target_median", "on_front")
+JOULES = COSTS["joules"]
+FRONT = ("algorithm", "seeds", "censored", SECONDS.median, JOULES.median, "on_front")
 
 
 @dataclass(frozen=True)
@@ -161,10 +162,10 @@ def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: R
                     summary.append({**values, "algorithm": name, **summarise_point(point.spec, found)})
 
     private = any(has_noise(point.spec.privacy) for point in grid.points)
-    heads = [*axes, "algorithm", "seed", "round", "time_s", *METRICS, *COSTS, *(["epsilon"] if private else [])]
+    heads = [*axes, "algorithm", "seed", "round", "time_s", *METRICS, *SPENT, *([EPSILON.column] if private else [])]
     write_csv(path / "sweep.csv", heads, tidy())
     write_csv(path / "sweep_summary.csv", list(max(summary, key=len)) if summary else [*axes, "algorithm"], summary)
-    write_csv(path / "sweep_front.csv", [*axes, *FRONT, *([EPSILON] if private else [])], front(summary))
+    write_csv(path / "sweep_front.csv", [*axes, *FRONT, *([EPSILON.median] if private else [])], front(summary))
 
 
 def front(summary: Sequence[Row]) -> list[Row]:
@@ -173,10 +174,7 @@ def front(summary: Sequence[Row]) -> list[Row]:
     A point is on the time-energy front if no other is as soon with fewer joules, or sooner with as few. With noise, the
     worst UE's ε takes the place of the joules.
     """
-    costs = (
-        "time_to_target_s_median",
-        EPSILON if any(EPSILON in row for row in summary) else "joules_to_target_median",
-    )
+    costs = SECONDS.median, (EPSILON if any(EPSILON.median in row for row in summary) else JOULES).median
     met = [row for row in summary if all(row.get(cost) is not None for cost in costs)]
     kept = pareto(np.array([[row[cost] for cost in costs] for row in met], float).reshape(-1, 2)).tolist()
     rows = [{**row, "on_front": int(on)} for row, on in zip(met, kept, strict=True)]

@@ -20,7 +20,7 @@ from perfeds2.report.arena import (
     words,
     write_arena,
 )
-from perfeds2.report.read_studies import IN_ARENA, BoutFound, load_arena
+from perfeds2.report.read_studies import NAMES, BoutFound, load_arena
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import Cell, Span
 from perfeds2.studies.arena import BETTER
@@ -112,7 +112,7 @@ def test_the_matrix_has_a_sign_where_the_test_is_significant(shown):
         assert won.text.startswith("better")
         assert lost.text.startswith("worse")
     assert [cells[name, name] for name in THREE] == [""] * 3
-    assert set(MATRICES) == {IN_ARENA.get(name, name) for name in BETTER}
+    assert set(MATRICES) == {NAMES.get(name, name) for name in BETTER}
 
 
 def test_two_seeds_are_shown_without_tests(tmp_path):

@@ -47,9 +47,9 @@ from perfeds2.report.ledger import (
     versus,
     write_ledger,
 )
-from perfeds2.report.read import AXES
 from perfeds2.report.reproduction import line_styles, load_panels, write_claims, write_figure, write_page
 from perfeds2.report.style import COLOURS, SEQUENCE, ordered_styles
+from perfeds2.runs.costs import COSTS
 from perfeds2.runs.statistics import statistic
 from perfeds2.studies.figure import Figure, Panel, PanelLine
 from perfeds2.studies.reproduce import open_set
@@ -156,10 +156,10 @@ def test_figures_are_drawn_over_joules_too(reproduced, tmp_path):
     (figure,) = load_figures(["exp_1"])
     table = pd.read_csv(reproduced / "exp_1.csv")
     with pytest.raises(InputError, match="has no complete column joules"):
-        load_panels(figure, reproduced / "exp_1.csv", AXES["joules"])
+        load_panels(figure, reproduced / "exp_1.csv", COSTS["joules"])
     table.assign(joules=table["time_s"] * (1 + table["seed"])).to_csv(tmp_path / "exp_1.csv", index=False)
     over_time, over_joules = (
-        load_panels(figure, tmp_path / "exp_1.csv", AXES[axis])[0].charts[-1] for axis in ("seconds", "joules")
+        load_panels(figure, tmp_path / "exp_1.csv", COSTS[axis])[0].charts[-1] for axis in ("seconds", "joules")
     )
     assert over_joules.x.label == "Energy of all UEs (J)"
     for name, curve in lines(over_joules).items():

@@ -10,9 +10,7 @@ import pytest
 from command_line import told
 from scipy import stats
 
-from perfeds2.commands import report as command
 from perfeds2.errors import InputError
-from perfeds2.report.read import AXES
 from perfeds2.report.style import paired_styles
 from perfeds2.report.together import (
     cautions,
@@ -188,7 +186,3 @@ def test_what_has_no_common_axis_is_refused(folders, tmp_path):
     (other / "summary.json").write_text(json.dumps(summary | {"metric": "r2"}))
     with pytest.raises(InputError, match="accuracy and R², which have no common axis"):
         together(load_members([folders[0], other]))
-
-
-def test_the_command_offers_the_axes_there_are():
-    assert list(AXES) == list(command.AXES)

@@ -23,11 +23,12 @@ from perfeds2.report.live import counts_of, print_failures, progress
 from perfeds2.report.read_studies import load_sweep_folder
 from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
 from perfeds2.runs import training
+from perfeds2.runs.costs import SPENT
 from perfeds2.runs.pool import HERE, Workers, run_all
 from perfeds2.runs.progress import Progress, Reporter
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Result, Store
-from perfeds2.runs.table import COSTS, MEANS
+from perfeds2.runs.table import MEANS
 from perfeds2.runs.training import groups_of, trainings_of
 from perfeds2.runs.workers import Job, Ray, take_job
 from perfeds2.spec.resolve import nested, resolve
@@ -124,7 +125,7 @@ def whole(tmp_path_factory):
 
 def test_the_tidy_table_has_every_run_in_grid_order(whole):
     table = load_sweep(whole)
-    assert list(table.columns) == ["quorum", "alpha", "algorithm", "seed", "round", "time_s", *METRICS, *COSTS]
+    assert list(table.columns) == ["quorum", "alpha", "algorithm", "seed", "round", "time_s", *METRICS, *SPENT]
     assert len(table) == 3 * 2 * 2 * 3 * 3  # points, algorithms, seeds, evaluations
     runs = list(table.drop_duplicates(["quorum", "alpha", "algorithm", "seed"]).itertuples(index=False, name=None))
     assert [run[:4] for run in runs[:4]] == [
@@ -274,7 +275,7 @@ def test_a_finished_comparison_is_reused_to_the_last_digit(tmp_path, monkeypatch
     by_hand(monkeypatch, lambda *_: pytest.fail("trained again"))
     swept = run_sweep(grid, tmp_path / "swept", Execution(reuse=[tmp_path / "compared"]))
     assert swept.reused == 2
-    columns = [*METRICS, *COSTS]
+    columns = [*METRICS, *SPENT]
     assert swept.table[columns].to_numpy().tolist() == compared.metrics[columns].to_numpy().tolist()
 
 
