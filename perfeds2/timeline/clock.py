@@ -46,7 +46,7 @@ from perfeds2.timeline.state import (
 )
 
 LEAST_LEFT = np.finfo(float).eps  # fraction of the payload that a job keeps until it has arrived
-MAX_BORDERS = 100_000  # borders in one round of a fleet before we give up
+MAX_CHANGES = 100_000  # times in one round that UEs come or go before we give up
 
 
 def start_clock(conditions: Conditions) -> Clock:
@@ -77,7 +77,7 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
     planned = clock.planned if protocol.rests else _planned(conditions, clock, signal_hz)
     air = share_out(conditions, clock, present, planned, signal_hz)
     interrupted: list[Jobs] = []
-    borders = 0
+    changes = 0
     while True:
         if conditions.budget is not None:
             has_energy = None if present is None else _may_work(conditions, clock.spent_j, None)
@@ -88,15 +88,15 @@ def tick(conditions: Conditions, clock: Clock, until_s: float = math.inf) -> tup
         border_s = min(cell.changes_s(clock.time_s), change_s)
         if closing.time_s <= border_s and closing.time_s < math.inf:
             break
-        if closing.time_s == math.inf and (clock.jobs is None or border_s == math.inf):
+        if closing.time_s == change_s == math.inf:
             why = obstacle(clock.server, air.arrival_s, protocol, planned, present)
             raise InputError(f"round {clock.server.round} never closes: {why}")
         if border_s > until_s:
             return None
-        borders += 1
-        if borders == MAX_BORDERS and clock.jobs is not None:
+        changes += border_s == change_s
+        if changes == MAX_CHANGES:
             raise ValueError(
-                f"round {clock.server.round} has not closed after {MAX_BORDERS} times that UEs came or went (second "
+                f"round {clock.server.round} has not closed after {MAX_CHANGES} times that UEs came or went (second "
                 f"{clock.time_s:.6g}). With --on-leave lose a UE that is never present for a whole job never arrives: "
                 "use keep, or a smaller quorum."
             )

@@ -16,7 +16,7 @@ import numpy as np
 
 from perfeds2.network.cells import Cells, PerCell
 from perfeds2.network.link import PerUe, rate_bps
-from perfeds2.timeline.clock import LEAST_LEFT, MAX_BORDERS, begin_jobs, share_out, start_clock
+from perfeds2.timeline.clock import LEAST_LEFT, MAX_CHANGES, begin_jobs, share_out, start_clock
 from perfeds2.timeline.jobs import LOST, MERGED, OPEN, Jobs
 from perfeds2.timeline.protocol import IDLE, Closing, close_round, end_jobs, hand_out
 from perfeds2.timeline.record import Timeline
@@ -59,19 +59,19 @@ class Following:
                 for clock, arrival_s, own in zip(self._clocks, arrivals_s, self._conditions, strict=True)
             ]
             closes_s = min(closing.time_s for closing in closings)
-            now_s = min(closes_s, self._changes_s, float(sent_s.min()), float(self._opens_s.min()), self._starts_s())
-            waits_s = cloud_s()
-            is_stuck = now_s == waits_s == np.inf
+            comes_s = min(closes_s, self._moves_s, float(sent_s.min()), float(self._opens_s.min()), self._starts_s())
+            now_s, waits_s = min(comes_s, self._fades_s), cloud_s()
+            is_stuck = comes_s == waits_s == np.inf
             if now_s > min(end_s, waits_s) and not is_stuck:
                 return
-            self._events += 1
-            if self._events == MAX_BORDERS or is_stuck:
+            self._events += now_s == comes_s  # not that only signals change
+            if self._events == MAX_CHANGES or is_stuck:
                 raise ValueError(
                     f"no edge has closed a round in {self._events} events (second {self._clocks[0].time_s:.6g}); "
                     "use a smaller quorum."
                 )
             self._advance(now_s, rate, sent_s)
-            touched = self._look() if now_s == self._changes_s else set[int]()
+            touched = self._look() if now_s in (self._moves_s, self._fades_s) else set[int]()
             for edge in np.flatnonzero(self._opens_s == now_s).tolist():
                 clock, self._opens_s[edge] = self._clocks[edge], np.inf
                 self._clocks[edge] = replace(clock, server=replace(clock.server, opened_s=now_s))
@@ -105,14 +105,16 @@ class Following:
 
     def _look(self) -> set[int]:
         """Find the cells and signals of all UEs, and how long they last; return the cells that UEs left or entered."""
-        now_s, changes_s, before = self._clocks[0].time_s, np.inf, self._serving
+        now_s, moves_s, fades_s, before = self._clocks[0].time_s, np.inf, np.inf, self._serving
         signal_hz, here = [], []
         for own, clock in zip(self._conditions, self._clocks, strict=True):
             assert own.presence is not None
             here.append(own.presence.here(now_s))
             signal_hz.append(own.cell.signal_at(clock.server.round, now_s))
-            changes_s = min(changes_s, own.presence.changes_s(now_s), own.cell.changes_s(now_s))
-        self._changes_s, self._signal_hz, self._serving = changes_s, np.stack(signal_hz), np.argmax(here, axis=0)
+            moves_s = min(moves_s, own.presence.changes_s(now_s))
+            fades_s = min(fades_s, own.cell.changes_s(now_s))
+        self._moves_s, self._fades_s = moves_s, fades_s
+        self._signal_hz, self._serving = np.stack(signal_hz), np.argmax(here, axis=0)
         went = before != self._serving
         return {*before[went].tolist(), *self._serving[went].tolist()}
 

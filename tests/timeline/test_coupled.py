@@ -88,6 +88,19 @@ def test_an_upload_is_slower_exactly_while_another_cell_sends():
     np.testing.assert_allclose(silent.time_s, [3, 6], atol=1e-12)  # UE 1 has no band, so it is not heard
 
 
+def test_a_round_may_see_more_fades_than_events(monkeypatch):
+    monkeypatch.setattr("perfeds2.timeline.follow.MAX_CHANGES", 10)
+    made, numbers, zeros = [hand_cell([3, 2], 0), hand_cell([2, 3], 1)], [np.arange(2)] * 2, np.zeros(2)
+    cells = Cells([replace(cell, coherence_s=0.1) for cell in made], numbers, zeros, zeros, np.full(2, np.inf), zeros)
+    cells = replace(cells, co_channel=~np.eye(2, dtype=bool))
+    line = simulate_cells(cells, Protocol(1), Protocol(2), payload_bits=4.0, samples=1.0, edge_rounds=9, horizon_s=11.5)
+    np.testing.assert_allclose(
+        line.time_s, [4, 5, 7, 10, 11], atol=1e-9
+    )  # as without the 115 fades, which change nothing
+    with pytest.raises(ValueError, match="use a smaller quorum"):
+        simulate_cells(cells, Protocol(2), Protocol(2), payload_bits=4.0, samples=1.0, edge_rounds=9, rounds=2)
+
+
 def hand_cell(signal_hz: list[float], own: int) -> Cell:
     """A base station with 1 Hz of band and a noise of 1 W/Hz, without fading, that serves one of two UEs."""
     fleet = Fleet(10 * np.log10(signal_hz), np.full(2, np.nan), presence=Settled(np.arange(2) == own))

@@ -326,6 +326,21 @@ def test_a_round_that_waits_for_a_ue_that_has_left_for_good_says_so():
         Run(cell, Protocol(2), 1000.0, 2.0, equal_share, None).simulate(1)
 
 
+def test_a_round_may_see_more_fades_than_times_that_ues_come_or_go(monkeypatch):
+    monkeypatch.setattr("perfeds2.timeline.clock.MAX_CHANGES", 10)
+    cell = Cell(np.ones(2), np.ones(2), cycles_per_sample=1.0, coherence_s=0.1)
+    hours = Availability([Hours(), Hours(((0.0, 1.0), (5.0, math.inf)))], keeps=True)
+    fleet = Fleet(np.full(2, np.nan), np.full(2, np.nan), None, hours)
+    line = Run(replace(cell, fleet=fleet), Protocol(2), 1000.0, 8.0, equal_share, None).simulate(1)
+    assert line.time_s[0] == pytest.approx(12.0, abs=0.01)  # 8 s of computing and 4 s away: 120 fades, two changes
+    never = replace(fleet, presence=Availability([Hours(), Hours(((0.0, 1.0),))]))
+    with pytest.raises(ValueError, match="round 0 never closes: UE 1 has left for good"):
+        Run(replace(cell, fleet=never), Protocol(2), 1000.0, 8.0, equal_share, None).simulate(1)
+    often = replace(fleet, presence=Availability([Hours(), Hours(((0.0, 1.0),), 2.0)]))
+    with pytest.raises(ValueError, match="has not closed after 10 times that UEs came or went"):
+        Run(replace(cell, fleet=often), Protocol(2), 1000.0, 8.0, equal_share, None).simulate(1)
+
+
 def test_a_round_closes_no_earlier_than_the_leaving_that_lets_it():
     cell = Cell(np.ones(3), np.array([1.0, 1.0, 0.1]), cycles_per_sample=1.0)
     hours = Availability([Hours(), Hours(), Hours(((0.0, 9.0), (100.0, math.inf)))])
