@@ -266,7 +266,7 @@ def _per_ue(one: PreparedTraining, weights: PyTree, memory: PyTree) -> list[Row]
 def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, cell: Cell | None) -> Facts:
     """Return all facts about one training that tables and notes use, as JSON. Without a cell, energy is left out."""
     protocol, learner, rounds = algorithm.protocol, algorithm.learner, timeline.rounds
-    bits = upload_bits(spec, learner.objective)
+    bits = upload_bits(spec, learner.objective, protocol.quorum)
     number, version = edge_versions(timeline)
     staleness = number[:, None] - version  # in rounds of the edge
     until_s = timeline.end_s if rounds == spec.run.rounds else stalls_until(timeline, spec.run.horizon_s)
@@ -331,7 +331,7 @@ def costs_at(
     spec: Spec, cell: Cell, algorithm: Algorithm, timeline: Timeline, points: Sequence[EvaluationPoint]
 ) -> list[dict[str, float]]:
     """Return the costs up to each evaluation: joules of all UEs, bits of the merged uploads, and with noise ε."""
-    bits = upload_bits(spec, algorithm.learner.objective)
+    bits = upload_bits(spec, algorithm.learner.objective, algorithm.protocol.quorum)
     times_s = np.array([point.time_s for point in points], float)
     by_time_j = energy_of(timeline, cell, make_energy(spec), bits, times_s).by_time_j
     losses = losses_at(spec.privacy, algorithm.learner, timeline, [point.round for point in points])

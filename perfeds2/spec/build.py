@@ -45,7 +45,6 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
 from perfeds2.privacy import MESSAGES
-from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cells import (
     cloud_protocol,
     limits_energy,
@@ -452,7 +451,7 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
         learner.merge, Telling
     ):  # it sends a second model, such as SCAFFOLD's c
         cell = replace(cell, downlink=replace(cell.downlink, model_bits=2 * cell.downlink.model_bits))
-    bandwidth, bits = algorithm.bandwidth, upload_bits(spec, learner.objective)
+    bandwidth, bits = algorithm.bandwidth, upload_bits(spec, learner.objective, algorithm.protocol.quorum)
     if stage.cells is not None and spec.edges == 1:
         bandwidth = in_each_cell(bandwidth, stage.cells.ues, [each.bandwidth_hz for each in stage.cells.cells])
         trip_s = stage.cells.transfer_s(model_bits(spec)) + stage.cells.transfer_s(bits)
@@ -464,13 +463,14 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
     samples: float | PerUe = learner.samples
     if isinstance(learner.objective, OwnSteps):
         samples = samples * np.asarray(learner.objective.shares, float)
-    masks = extra_bits(algorithm.protocol.quorum) if spec.privacy.secure_aggregation else 0
-    if masks and not algorithm.protocol.rests:  # otherwise the list of members comes with the model
+    if (
+        spec.privacy.secure_aggregation and not algorithm.protocol.rests
+    ):  # otherwise the list of members comes with the model
         cell = replace(cell, downlink_s=MESSAGES * cell.downlink_s)
     return {
         "cell": cell,
         "protocol": algorithm.protocol,
-        "payload_bits": bits + masks,
+        "payload_bits": bits,
         "samples": samples,
         "bandwidth": bandwidth,
         "schedule": algorithm.schedule,

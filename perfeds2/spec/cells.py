@@ -21,6 +21,7 @@ from perfeds2.network.fleet_file import FleetFile
 from perfeds2.network.link import Downlink, PerUe
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
+from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.fields import CellSpec, RadioSpec, Spec
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
 from perfeds2.spec.tasks import model_of
@@ -116,20 +117,23 @@ def model_bits(spec: Spec) -> float:
     return spec.cell.payload_bits or payload_bits(model_of(spec))
 
 
-def upload_bits(spec: Spec, objective: object = None) -> float:
-    """Return Z, the size of one upload in bits.
+def upload_bits(spec: Spec, objective: object = None, quorum: int = 0) -> float:
+    """Return Z, the size of one upload in bits, in a round of ``quorum`` uploads.
 
     Unless payload_bits is set, an objective that withholds part of the model uploads less. Below 32 bits per number,
-    each array also sends its scale; with top-k, the upload includes the positions of the numbers.
+    each array also sends its scale; with top-k, the upload includes the positions of the numbers. With secure
+    aggregation, it includes what every member of a round sends to the others.
     """
+    masks = extra_bits(quorum) if spec.privacy.secure_aggregation else 0
     if spec.cell.payload_bits is not None:
-        return spec.cell.payload_bits
+        return spec.cell.payload_bits + masks
     model, bits = model_of(spec), spec.radio.bits or 32
     arrays = weight_shapes(model)
     stays = _withheld(objective, model) if isinstance(objective, Withholding) else []
     numbers = round(payload_bits(model) / 32) - sum(math.prod(each.shape) for each in stays)
     sent = numbers_sent(spec.radio.top_k or 1.0, numbers)
-    return bits * sent + place_bits(sent, numbers) + (SCALE_BITS * (len(arrays) - len(stays)) if bits < 32 else 0.0)
+    scales = SCALE_BITS * (len(arrays) - len(stays)) if bits < 32 else 0.0
+    return bits * sent + place_bits(sent, numbers) + scales + masks
 
 
 def _withheld(objective: Withholding, model: Model) -> list[jax.ShapeDtypeStruct]:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from perfeds2.errors import InputError
+from perfeds2.learning.train import EvaluationPoint
 from perfeds2.privacy.sharing import extra_bits
+from perfeds2.runs.trainer import costs_at, facts_of
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.resolve import resolve
 
@@ -34,6 +36,22 @@ def test_a_planned_round_sends_as_many_bits_and_no_further_message():
     plain = timeline(secure=None, bits=1e6 + extra_bits(4), downlink_s=0.1, planned=True)
     np.testing.assert_allclose(secure.time_s, plain.time_s, rtol=1e-12)
     np.testing.assert_array_equal(secure.ues, plain.ues)
+
+
+def test_shares_and_tokens_are_among_the_bits_and_joules_that_a_run_reports():
+    reported = []
+    for secure, bits in ((True, 1e6), (None, 1e6 + extra_bits(4))):
+        cell = {"ues": 8, "payload_bits": bits}
+        energy, run = {"model": "lte"}, {"algorithms": ["FedAvgS2"], "rounds": 6}
+        spec = resolve(GIVEN | {"cell": cell, "run": run, "privacy": {"secure_aggregation": secure}, "energy": energy})
+        stage = Stage.of(spec, 0)
+        (algorithm,) = make_algorithms(spec, stage)
+        (line,) = make_timelines(spec, stage, [algorithm])
+        facts = facts_of(spec, algorithm, line, 0, stage.cell)
+        (spent,) = costs_at(spec, stage.cell, algorithm, line, [EvaluationPoint(6, line.end_s)])
+        reported.append([facts["upload_bits"], facts["joules"], *spent.values()])
+    assert reported[0] == pytest.approx(reported[1], rel=1e-12)
+    assert reported[0][0] == 1e6 + extra_bits(4)
 
 
 @pytest.mark.parametrize(
