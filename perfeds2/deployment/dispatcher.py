@@ -113,12 +113,16 @@ class Dispatcher:
         self.drop(device)
         device.keys.clear()  # it may have been started again, without them
         device.failures += 1
-        if device.failures >= self.own.set_aside_after and not device.set_aside:
+        if device.failures >= self.own.set_aside_after:
+            self.set_aside(device, time_s, f"after {device.failures} failures in a row")
+        self.crew.file(device)
+
+    def set_aside(self, device: Device, time_s: float, why: str) -> None:
+        if not device.set_aside:
             device.set_aside_s = time_s
-            self.log(f"set aside: UE {device.ue} after {device.failures} failures in a row")
+            self.log(f"set aside: UE {device.ue} {why}")
             self.crew.file(device)
             self.save()
-        self.crew.file(device)
 
     def drop(self, device: Device) -> None:
         """Take a device's job away, so that it can be handed another."""

@@ -25,6 +25,7 @@ from perfeds2.deployment.dispatcher import Dispatcher
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
+from perfeds2.deployment.suspects import Suspects
 from perfeds2.deployment.transport import STEPS, Asked, Kind, Reply, Request, Transport
 from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, refusal, shortened
 from perfeds2.errors import InputError
@@ -83,6 +84,7 @@ class Federation:
     planned: Planned | None = None  # devices of the open round, with a schedule
     secure: bool = False  # whether the server learns only the sum of a round's updates
     summing: "Summing | None" = None  # while the server computes the sum of a round with its members
+    suspects: Suspects = field(default_factory=Suspects)  # of spoiling sums
     shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
     length: float = field(init=False)  # ‖w_k‖
     _closing: tuple[list[Device], Server, Closing] | None = None  # how the round closes once the sum is known
@@ -150,7 +152,12 @@ class Federation:
             self.crew.file(device)
         elif reply.error is not None:
             self.log(f"failed: UE {reply.ue} ticket {job.ticket}: {in_words(reply.error)}")
-            self.dispatcher.fail(device, time_s)
+            if self.summing is not None and job.uploads_masked and self.summing.complain(reply.ue, reply.about):
+                self.dispatcher.drop(device)  # it is not at fault, unless its complaint is why the sum fails
+                device.keys.clear()
+                self.crew.file(device)
+            else:
+                self.dispatcher.fail(device, time_s)
         elif (why := self._why_refused(reply, device, job, time_s)) is not None:
             self.dispatcher.refuse(device, f"ticket {job.ticket} {why}")
             self.dispatcher.fail(device, time_s)
@@ -189,7 +196,9 @@ class Federation:
         return min(usual, self.own.norm_bound or math.inf)
 
     def _accept(self, reply: Reply, device: Device, job: Request, time_s: float) -> None:
-        device.job, device.failures = None, 0
+        device.job = None
+        if not self.secure:  # otherwise its failures are forgiven when its upload is in a sum
+            device.failures = 0
         for member in () if job.asked is None else job.asked.members:
             if member.signed is not None:
                 device.keys[member.ue] = member.signed.key
@@ -258,10 +267,13 @@ class Federation:
     def _open_sum(self, members: list[Device]) -> None:
         """Send the list of members to all members of a round: with the model in planned rounds, otherwise later."""
         from perfeds2.deployment.summing import Summing
+        from perfeds2.privacy.masks import fewest_left
 
         assert self.learner.clip is not None
         asking = (self.dispatch, self.transport.key_of, self.dispatcher.next_ticket)
-        self.summing = Summing(members, self.learner.clip, self.form, *asking)
+        most = len(members) - fewest_left(len(members))
+        left_out = self.suspects.left_out([device.ue for device in members], most)
+        self.summing = Summing(members, self.learner.clip, self.form, *asking, left_out=left_out)
         self.summing.begin()
 
     def _learn_sum(self) -> bool:
@@ -273,6 +285,15 @@ class Federation:
             self.log(said)
         for device in summing.devices:
             self.crew.file(device)
+        for device in summing.at_fault:
+            self.dispatcher.fail(device, self.time_s)
+        found = {summing.devices[member].ue: "for bad shares of its mask" for member in summing.forgers}
+        if summing.failure is None:
+            self.suspects.good(summing.uploaded)
+        elif summing.spoilt and (ue := self.suspects.spoilt(summing.uploaded)) is not None:
+            found[ue] = "for an update that is not clipped: it was in every spoilt sum"
+        for ue, why in found.items():
+            self.dispatcher.set_aside(self.crew[ue], self.time_s, why)
         if summing.failure is not None:
             self._closing = self.planned = None
         return summing.failure is None

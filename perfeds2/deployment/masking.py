@@ -8,13 +8,12 @@ of the others' own masks. It never reveals both for the same member, so the serv
 
 import datetime
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -46,24 +45,57 @@ class Identity:
             key, signature.hex(), read_certificates(certificate)[0].public_bytes(Encoding.PEM).decode("ascii")
         )
 
-    def check(self, ue: int, text: bytes, signed: SignedKey) -> None:
-        """Raise InputError unless this device of the federation signed the text."""
+    def check(self, run: str, ue: int, signed: SignedKey) -> None:
+        """Raise KeyRefusedError unless this device of the federation signed its key."""
         own = self.credentials.file(self.number, "crt").read_text(encoding="ascii")
-        now, name = datetime.datetime.now(datetime.UTC), federated_name(self.credentials.federation, name_of(ue))
-        try:
-            certificate = _trusted(signed.certificate, _issuers(own, self.authority))
-            key = certificate.public_key()
-            if (
-                common_name(certificate.subject) != name
-                or not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
-                or not isinstance(key, ec.EllipticCurvePublicKey)
-            ):
-                raise ValueError
-            key.verify(bytes.fromhex(signed.signature), text, ec.ECDSA(hashes.SHA256()))
-        except (ValueError, InvalidSignature):
-            raise InputError(
-                f"the key of device {ue} is not signed by its certificate; it may have been replaced"
-            ) from None
+        check_key(self.credentials.federation, run, ue, signed, _issuers(own, self.authority))
+
+
+class KeyRefusedError(InputError):
+    """A device's key for masks that cannot be used."""
+
+    def __init__(self, ue: int, why: str) -> None:
+        super().__init__(f"the key of device {ue} {why}")
+        self.ue = ue
+
+
+def check_key(
+    federation: str,
+    run: str,
+    ue: int,
+    signed: SignedKey,
+    issuers: tuple[x509.Certificate, ...],
+    revoked: Container[int] = (),
+) -> None:
+    """Raise KeyRefusedError unless a device announced a usable key and signed it with a valid certificate.
+
+    Args:
+        federation: Its name.
+        run: ID of the run.
+        ue: The device.
+        signed: What it announced.
+        issuers: The authorities that may have issued its certificate.
+        revoked: Serial numbers of revoked certificates.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    try:
+        certificate = _trusted(signed.certificate, issuers)
+        key = certificate.public_key()
+        if (
+            common_name(certificate.subject) != federated_name(federation, name_of(ue))
+            or not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
+            or not isinstance(key, ec.EllipticCurvePublicKey)
+        ):
+            raise ValueError
+        key.verify(bytes.fromhex(signed.signature), signed_text(run, ue, signed.key), ec.ECDSA(hashes.SHA256()))
+    except Exception:  # untrusted bytes may raise anything
+        raise KeyRefusedError(ue, "is not signed by its certificate; it may have been replaced") from None
+    if certificate.serial_number in revoked:
+        raise KeyRefusedError(ue, "is signed by a certificate that was revoked")
+    try:
+        agree(X25519PrivateKey.generate(), bytes.fromhex(signed.key))
+    except ValueError:  # also for the few points that make every shared secret zero
+        raise KeyRefusedError(ue, "is not a usable point of X25519") from None
 
 
 @lru_cache(maxsize=1000)  # members of later rounds have the same certificates
@@ -104,17 +136,14 @@ class Keyring:
         """Return another member's key, and the secret shared with it.
 
         Raises:
-            InputError: The key is not the member's, or was never sent.
+            KeyRefusedError: The key is not the member's, or was never sent.
         """
         signed = member.signed
         if signed is not None:
-            self.identity.check(member.ue, signed_text(self.run, member.ue, signed.key), signed)
-            try:
-                self._known[member.ue] = signed.key, agree(self._private, bytes.fromhex(signed.key))
-            except ValueError:
-                raise InputError("a key in the list of members is not valid") from None
+            self.identity.check(self.run, member.ue, signed)
+            self._known[member.ue] = signed.key, agree(self._private, bytes.fromhex(signed.key))
         if member.ue not in self._known:
-            raise InputError(f"the key of device {member.ue} is not known here; the server must send it again")
+            raise KeyRefusedError(member.ue, "is not known here; the server must send it again")
         return self._known[member.ue]
 
 

@@ -47,6 +47,7 @@ class Summing:
     ask: Ask
     key_of: Callable[[int], SignedKey | None]  # by UE
     next_ticket: int
+    left_out: frozenset[int] = frozenset()  # UEs that are not asked, and count as gone
     step: Kind = field(init=False)  # first "train" in planned rounds, otherwise "mask"
     tickets: Sequence[int] = field(init=False)  # of the jobs that compute their updates
     left: list[int] = field(default_factory=list)  # members that have uploaded and are not gone
@@ -55,6 +56,9 @@ class Summing:
     answers: dict[int, Arrays] = field(default_factory=dict)  # of this step, by member
     total: dict[str, np.ndarray] | None = None  # the sum of the updates, once it is known
     failure: str | None = None  # why it will not be known
+    spoilt: bool = False  # whether a member sent something else than a clipped update
+    forgers: list[int] = field(default_factory=list)  # members that sent others bad shares
+    complained: set[int] = field(default_factory=set)  # members that refuse the key of another
 
     def __post_init__(self) -> None:
         self.left = list(range(len(self.devices)))
@@ -88,7 +92,7 @@ class Summing:
         self.step, self.answers = step, {}
         for member in self.left:
             device = self.devices[member]
-            if device.here and not device.set_aside:
+            if device.here and not device.set_aside and device.ue not in self.left_out:
                 self.ask(device, step, asked(member))
 
     def refusal(self, ue: int, answer: Arrays | None) -> str | None:
@@ -107,6 +111,24 @@ class Summing:
                 return f"has {name} of another shape than secure aggregation expects"
         self.answers[member] = answer
         return None
+
+    def complain(self, ue: int, about: int | None) -> bool:
+        """Note that a member refuses another's key, and return whether that is what it says."""
+        numbers = {device.ue: number for number, device in enumerate(self.devices)}
+        if ue not in numbers or about not in numbers or about == ue:
+            return False
+        self.complained.add(numbers[ue])
+        return True
+
+    @property
+    def uploaded(self) -> list[int]:
+        """UEs whose updates are in the sum."""
+        return [self.devices[member].ue for member in self.left]
+
+    @property
+    def at_fault(self) -> list[Device]:
+        """Devices without whose complaints about keys, which the server has checked, there might be a sum."""
+        return [self.devices[member] for member in sorted(self.complained)] if self.failure is not None else []
 
     def advance(self) -> bool:
         """Take the next step once no answer is outstanding, and return whether the last one is done."""
@@ -151,6 +173,8 @@ class Summing:
                 device.version, device.held_arrived_s = self.devices[self.left[0]].version, time_s
                 device.reply = Reply(device.ue, self.tickets[member], device.version)
             error = None if member in self.left else "gone"
+            if member in self.left:
+                device.failures = 0
             device.reply = replace(device.reply, update=self.total if member == self.left[0] else zeros, error=error)
         if self.failure is not None:
             return f"not summed: {self.failure}; the members compute again"
@@ -172,22 +196,29 @@ class Summing:
 
     def _sum(self, holders: Sequence[int]) -> None:
         """Join the seeds of the members' own masks. Shares that their owner did not make are left out."""
-        seeds, threshold = {}, threshold_of(self.members)
+        good, threshold = dict[int, dict[int, bytes]](), threshold_of(self.members)
         for member in self.left:
             shares = {holder: self.answers[holder]["shares"][member].tobytes() for holder in holders}
             digests = self.uploads[member].digests
-            good = {each: share for each, share in shares.items() if digest_of(share) == digests[each].tobytes()}
-            if len(good) < threshold:
-                self.failure = f"{len(good)} of the {threshold} shares needed came for UE {self.devices[member].ue}"
-                return
-            seeds[member] = join(good, threshold)
-        self._add_up(seeds)
+            good[member] = {
+                each: share for each, share in shares.items() if digest_of(share) == digests[each].tobytes()
+            }
+        short = [member for member in self.left if len(good[member]) < threshold]
+        if not short:
+            self._add_up({member: join(shares, threshold) for member, shares in good.items()})
+            return
+        ue = self.devices[short[0]].ue
+        self.failure = f"{len(good[short[0]])} of the {threshold} shares needed came for UE {ue}"
+        # A holder whose shares of most others are bad has spoilt them; any other bad share is its owner's.
+        bad = {each for each in holders if 2 * sum(each not in good[member] for member in self.left) > len(self.left)}
+        self.forgers = sorted(bad) or short
 
     def _add_up(self, seeds: Mapping[int, bytes]) -> None:
         words = unmasked({member: self.uploads[member].words for member in self.left}, seeds, self.revealed)
         total = self._arrays(from_words(words, self.clip, self.members))
         if norm_of(total) > ROUNDING * self.clip * len(self.left):
             self.failure = "the sum is longer than clipped updates can be, so a member sent something else"
+            self.spoilt = True
             return
         self.total = total
 

@@ -70,6 +70,7 @@ class Reply:
     compute_s: float = 0.0
     received_s: float = 0.0  # on the transport's clock
     error: str | None = None  # why the job failed
+    about: int | None = None  # the UE whose key for masks this one refuses
 
 
 # By UE, or None for the whole network: what the problem is, or None once it is resolved.
@@ -134,7 +135,7 @@ class Transport(typing.Protocol):
         ...
 
     def key_of(self, ue: int) -> SignedKey | None:
-        """Return the key for masks that a UE announced last; None without secure aggregation."""
+        """Return the key for masks that a UE announced last, and that was checked; None without secure aggregation."""
         ...
 
     def now(self) -> float:

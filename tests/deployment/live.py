@@ -11,6 +11,7 @@ from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.mqtt.broker import running_broker
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
 from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.mqtt.runs import key_check
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.setup import Setup
 
@@ -33,6 +34,7 @@ class Live:
             stack.enter_context(self.device(number))
         run = travelling(self.setup, "a-run", authority=self.credentials.clients.certificate)
         self.transport = stack.enter_context(MqttTransport(Link(self.site), run, self.setup.ues))
+        self.transport.check_key = key_check(self.credentials, "a-run")
         algorithm = self.setup.algorithm
         state: Any = {"log": self.log.append, "secure": bool(self.setup.spec.privacy.secure_aggregation)}
         first = dict(self.setup.first_params())

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from perfeds2.deployment.authority import read_certificates
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.crew import Device
-from perfeds2.deployment.masking import Identity, Keyring, MaskedUpdate, signed_text
+from perfeds2.deployment.masking import Identity, KeyRefusedError, Keyring, MaskedUpdate, check_key, signed_text
 from perfeds2.deployment.record import Lap, Record
 from perfeds2.deployment.summing import Summing
 from perfeds2.deployment.transport import Asked, Reply, Request, RoundMember
@@ -335,3 +336,10 @@ def test_a_key_that_was_never_sent_is_asked_for(keys):
     with pytest.raises(InputError, match="the key of device 3 is not known here; the server must send it again"):
         table.answer(0, "train", Asked(members))
     table.answer(0, "train", Asked(table.members()))
+
+
+def test_a_key_signed_with_a_revoked_certificate_is_refused(keys):
+    signed, issuers = Table(keys).masks[3].keyring.signed, tuple(read_certificates(keys.clients.certificate))
+    check_key("perfeds2", "a-run", 3, signed, issuers, {12345})
+    with pytest.raises(KeyRefusedError, match="the key of device 3 is signed by a certificate that was revoked"):
+        check_key("perfeds2", "a-run", 3, signed, issuers, keys.serials(3))

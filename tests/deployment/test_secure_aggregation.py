@@ -11,14 +11,15 @@ from scipy import stats
 from worlds import check, survive_kills, world
 
 from perfeds2.deployment.credentials import make_credentials
-from perfeds2.deployment.masking import MaskedUpdate
+from perfeds2.deployment.masking import KeyRefusedError, Keyring, MaskedUpdate, signed_text
 from perfeds2.deployment.mqtt.wire import Head, Here, JobMessage, Run, read
 from perfeds2.deployment.replay_run import CLOUD, _job_by_job
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.summing import Summing
+from perfeds2.deployment.suspects import Suspects
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
-from perfeds2.privacy.masks import from_words, to_words
+from perfeds2.privacy.masks import fewest_left, from_words, to_words
 
 SECURE = {
     "devices": 6,
@@ -267,6 +268,127 @@ def test_a_broker_that_replaces_a_key_is_noticed_and_gets_no_update(secure, sums
     assert made.federation.round == 0
     assert uploads == sums == []
     assert any("may have been replaced" in line for line in made.log)
+
+
+# ---- one hostile device
+
+
+@pytest.fixture
+def hostile(secure, monkeypatch):
+    """Make a federation in which device 2 changes what it answers, and what it announces."""
+
+    def make(change=lambda _kind, answer: answer, announce=lambda signed, _identity: signed, **given):
+        def answered(self, request):
+            answer = original(self, request)
+            return change(request.kind, answer) if self.keyring.identity.number == 2 else answer
+
+        def announced(self):
+            started(self)
+            if self.identity.number == 2:
+                self.signed = announce(self.signed, self.identity)
+
+        original, started = MaskedUpdate.answer, Keyring.__post_init__
+        monkeypatch.setattr(MaskedUpdate, "answer", answered)
+        monkeypatch.setattr(Keyring, "__post_init__", announced)
+        return secure(**{"readmit-s": 0.0} | given)
+
+    return make
+
+
+def aside(made):
+    return [device.ue for device in made.federation.devices if device.set_aside]
+
+
+ZERO = "00" * 32  # every secret shared with it is zero
+UNUSABLE = {
+    "of low order": lambda _, identity: identity.sign(signed_text("a-run", 2, ZERO), ZERO),
+    "of another curve": lambda _, identity: identity.sign(signed_text("a-run", 2, "ab"), "ab"),
+    "unsigned": lambda signed, _: replace(signed, signature="00"),
+    "of another run": lambda signed, identity: identity.sign(signed_text("b", 2, signed.key), signed.key),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", UNUSABLE)
+def test_a_device_that_announces_an_unusable_key_is_refused_and_no_other_is_blamed(hostile, sums, key):
+    made = hostile(announce=UNUSABLE[key])
+    made.run()
+    assert sums == [5] * 3
+    assert [device.failures for device in made.federation.devices] == [0] * 6
+    assert made.federation.crew[2].merges == 0
+    assert "trouble: UE 2: the key of device 2 is not" in "\n".join(made.log)
+    assert not [line for line in made.log if "failed" in line or "set aside" in line]
+
+
+@pytest.mark.slow
+@ROUNDS
+@pytest.mark.parametrize("ues", [6, 5])  # also if every round needs every device
+def test_a_device_that_uploads_garbage_is_found_and_set_aside(hostile, sums, schedule, ues):
+    def garbage(_, answer):
+        return answer | ({"words": answer["words"] * 7 + 5} if "words" in answer else {})
+
+    made = hostile(garbage, devices=ues, schedule=schedule, rounds=4, quorum=5 if ues == 6 else 4)
+    made.run()
+    assert aside(made) == [2]
+    assert made.federation.crew[2].merges == 0 or ues == 5
+    assert sum("not summed" in line for line in made.log) <= 4
+    check_with_zeros(made)
+    assert len(sums) == 4
+
+
+@pytest.mark.slow
+@ROUNDS
+def test_a_device_whose_shares_do_not_open_is_set_aside(hostile, sums, schedule):
+    def forged(_, answer):
+        return answer | {name: answer[name] ^ 1 for name in ("digests", "tokens") if name in answer}
+
+    made = hostile(forged, schedule=schedule)
+    made.run()
+    assert aside(made) == [2]
+    assert "set aside: UE 2 for bad shares of its mask" in made.log
+    assert sums == [5] * 3
+
+
+@pytest.mark.slow
+@ROUNDS
+def test_a_complaint_about_a_good_key_stops_no_round_and_blames_no_one(hostile, sums, schedule):
+    def complain(kind, answer):
+        if kind in ("train", "mask"):
+            raise KeyRefusedError(3, "is not to my liking")
+        return answer
+
+    made = hostile(complain, schedule=schedule)
+    made.run()
+    assert aside(made) == []
+    assert [device.failures for device in made.federation.devices] == [0] * 6
+    assert sums[0] == 4
+    check_with_zeros(made)
+
+
+@pytest.mark.parametrize("members", [4, 5, 6, 9, 20])
+def test_the_one_who_spoils_sums_is_alone_after_few_of_them(members):
+    most = members - fewest_left(members)
+    for culprit in range(members):
+        suspects, found, spoilt = Suspects(), None, 0
+        for _ in range(100):
+            left = set(range(members)) - suspects.left_out(range(members), most)
+            assert len(left) >= fewest_left(members)
+            if culprit in left:
+                found, spoilt = suspects.spoilt(left), spoilt + 1
+            else:
+                suspects.good(left)
+            if found is not None:
+                break
+        assert found == culprit
+        assert spoilt <= max(members // max(most, 1), members.bit_length() + 1)
+
+
+def test_who_only_spoils_when_another_is_out_frames_no_one_alone():
+    suspects = Suspects()
+    assert suspects.spoilt(range(5)) is None
+    for _ in range(5):
+        suspects.good(set(range(5)) - suspects.left_out(range(5), 1))
+    assert suspects.ues == set()  # all were in good sums since
 
 
 def test_a_server_that_names_no_authority_gets_no_key(secure):

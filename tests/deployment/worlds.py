@@ -11,6 +11,7 @@ from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
+from perfeds2.deployment.mqtt.runs import key_check
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.setup import Setup
 from perfeds2.learning.replay import replay
@@ -38,6 +39,8 @@ class World:
         setup, algorithm, checkpoints = self.setup, self.setup.algorithm, Checkpoints(self.folder)
         self.transport = MqttTransport(self.broker.link(), self.run_message(), setup.ues)
         self.transport.now = lambda: self.clock_s
+        if self.credentials is not None:
+            self.transport.check_key = key_check(self.credentials, "a-run")
         self.transport.__enter__()
         first = dict(setup.first_params())
         self.federation = Federation(

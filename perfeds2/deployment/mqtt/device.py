@@ -26,7 +26,7 @@ from jaxtyping import PyTree
 from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.device import Memory, do_job, kept_at_first
 from perfeds2.deployment.fields import SETTINGS
-from perfeds2.deployment.masking import Identity, Keyring, MaskedUpdate
+from perfeds2.deployment.masking import Identity, KeyRefusedError, Keyring, MaskedUpdate
 from perfeds2.deployment.merging import handed_out, unpacked
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Link
@@ -319,8 +319,9 @@ class Worker:
             return
         except InputError as error:
             device.say(str(error))
-            answer, said = None, job.head(str(error)[:500])
-        except Exception as error:  # such as from a certificate of a kind unknown here
+            about = error.ue if isinstance(error, KeyRefusedError) else None
+            answer, said = None, job.head(str(error)[:500]).model_copy(update={"about": about})
+        except Exception as error:
             traceback.print_exc()
             answer, said = None, job.head(f"a step raised {type(error).__name__}")
         device.send(job, said, answer)

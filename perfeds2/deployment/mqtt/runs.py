@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfeds2.deployment.authority import read_certificates
 from perfeds2.deployment.credentials import LOOPBACK, Credentials, credentials_beside, make_credentials
 from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, owner
 from perfeds2.deployment.mqtt.broker import Kind, running_broker
@@ -35,6 +36,7 @@ from perfeds2.runs.folder import Folder, alone, claimed
 if TYPE_CHECKING:  # a server or standby that waits needs no JAX
     from perfeds2.deployment.mqtt.backhaul import CloudLink
     from perfeds2.deployment.setup import Setup
+    from perfeds2.deployment.transport import SignedKey
 
 LOOK_EVERY_S = 0.2
 MOST_DEATHS = 3  # of the server in one round; another attempt would not help
@@ -327,13 +329,32 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
     topics, days_left = Topics(site.federation), site.credentials.days_left
     with (
         _backhaul(setup, folder) as backhaul,
-        MqttTransport(Link(site), run, setup.ues, topics, setup.is_cloud, barred=barred) as transport,
+        MqttTransport(
+            Link(site),
+            run,
+            setup.ues,
+            topics,
+            setup.is_cloud,
+            barred=barred,
+            check_key=key_check(site.credentials, run_id),
+        ) as transport,
     ):
         try:
             serve(setup, transport, folder, backhaul, lease, days_left, wait_for_all=wait_for_all)
         except LeaseLostError as error:
             print(error, flush=True)
             os._exit(BAD_INPUT)  # without telling devices that the run is over
+
+
+def key_check(credentials: Credentials, run: str) -> "Callable[[int, SignedKey], None]":
+    """Return what checks the keys for masks that devices announce."""
+    from perfeds2.deployment.masking import check_key
+
+    def check(ue: int, signed: "SignedKey") -> None:
+        issuers = tuple(read_certificates(credentials.clients.certificate))
+        check_key(credentials.federation, run, ue, signed, issuers, credentials.clients.revoked())
+
+    return check
 
 
 def _backhaul(setup: "Setup", folder: Path) -> AbstractContextManager["CloudLink | None"]:

@@ -83,6 +83,7 @@ class MqttTransport:
     _rival: str | None = None  # run of another server of this federation
     _certain: bool = False  # whether that server is still there
     barred: Callable[[], Mapping[int, str]] = dict  # UEs that the broker refuses, and why; called at every connection
+    check_key: Callable[[int, SignedKey], None] = lambda _ue, _signed: None  # raises InputError for a key to refuse
     _troubles: dict[int | None, str | None] = field(default_factory=dict)  # not yet reported
 
     def __enter__(self) -> "MqttTransport":
@@ -259,6 +260,13 @@ class MqttTransport:
             self._troubles[ue] = None
         peer = self._peers[ue]
         ready = said.run == self.run.run and (said.signed is not None or self.run.authority is None)
+        if ready and said.signed not in (None, peer.signed):
+            try:
+                self.check_key(ue, said.signed)
+            except InputError as error:
+                self._troubles[ue] = str(error)
+                self._leave(ue)
+                return
         if said.here and said.error is None and ready:
             peer.session, peer.signed = said.session, said.signed
             self._unconfirmed.discard(ue)
@@ -301,7 +309,7 @@ class MqttTransport:
         if wrong is not None:
             self._answer(replace(known, error=wrong))
         elif job.head is not None and job.head.error is not None:
-            self._answer(replace(known, error=in_words(job.head.error) or "it failed"))
+            self._answer(replace(known, error=in_words(job.head.error) or "it failed", about=job.head.about))
         elif job.head is not None and (job.update is None or job.update.complete):
             self._answer(_read(known, job.head, job.update))
 

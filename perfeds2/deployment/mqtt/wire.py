@@ -152,6 +152,7 @@ class Head(Announcement):
     metrics: Annotated[Mapping[str, float], Field(max_length=16)] = {}
     compute_s: float = 0.0
     error: Words | None = None
+    about: Number | None = None  # the device whose key for masks this one refuses
 
 
 AnyText = TypeVar("AnyText", bound=Text)
