@@ -1,5 +1,6 @@
-"""perfeds2 federate credentials, token, enrol, rotate, revoke, rollover: who may take part in a federation."""
+"""perfeds2 federate credentials, token, enrolment, enrol, rotate, revoke, rollover: who may take part in a federation."""
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,4 +123,20 @@ def enrol(
     say(quiet, f"This is device {device}. Start it: perfeds2 federate device --number {device} --server HOST:PORT")
 
 
-CERTIFICATE_COMMANDS = (credentials, token, enrol, rotate, revoke, rollover)
+def enrolment(
+    listen: str = flag("--listen", "Address where devices enrol.", "HOST:PORT", ...), credentials: Path = CREDENTIALS
+) -> None:
+    """Enrol devices on a machine that is not the server, in the foreground.
+
+    With secure aggregation, the server should not be able to make certificates of devices.
+    """
+    from perfeds2.deployment.enrolment import enrolling
+    from perfeds2.deployment.mqtt.link import Site
+
+    site = Site.read(listen, "--listen", open_credentials(credentials))
+    with enrolling(site.credentials, (site.host, site.port)) as port:
+        typer.echo(f"Devices enrol on port {port}")
+        threading.Event().wait()
+
+
+CERTIFICATE_COMMANDS = (credentials, token, enrolment, enrol, rotate, revoke, rollover)

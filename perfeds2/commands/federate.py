@@ -6,6 +6,7 @@ manage its runs.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -169,6 +170,11 @@ def device(
     state: Path = flag("--state", "Folder for the state of devices between jobs.", "DIR", Path("mqtt/devices")),
     job_s: float = flag("--job-s", "Time limit of a job; 0 is no limit.", "SECONDS", 3600.0, min=0),
     memory_mb: float = flag("--memory-mb", "Largest model that is accepted.", "MB", 1024.0, min=0),
+    secure_only: bool = flag("--require-secure-aggregation", "Refuse runs without secure aggregation.", default=False),
+    least_quorum: int = flag("--least-quorum", "Refuse runs with fewer updates in a round.", "A", 1, min=1),
+    clip_at_most: float = flag(
+        "--clip-at-most", "Refuse runs that clip to a larger norm, or not at all.", "NORM", math.inf
+    ),
     together: bool = flag("--together", "Run many devices in one process, for load tests.", default=False),
 ) -> None:
     """Run a device in the foreground, or many in their own processes.
@@ -187,7 +193,9 @@ def device(
 
     def owner(one: int) -> Owner:
         own_state = state.resolve() / name_of(one)
-        return Owner(module, absolute(model), folders[one], own_state, job_s, round(memory_mb * 2**20))
+        memory_bytes = round(memory_mb * 2**20)
+        required = (secure_only, least_quorum, clip_at_most)
+        return Owner(module, absolute(model), folders[one], own_state, job_s, memory_bytes, *required)
 
     (run_together if together or len(numbers) == 1 else run_apart)(site, numbers, owner)
 

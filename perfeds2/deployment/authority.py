@@ -184,7 +184,7 @@ class Authority:
         """
         refused = "the authorities and revocations from the network are refused"
         try:
-            offered, lists = x509.load_pem_x509_certificates(text[:MOST_TRUST_BYTES]), _lists(text[:MOST_TRUST_BYTES])
+            offered, lists = x509.load_pem_x509_certificates(text[:MOST_TRUST_BYTES]), lists_in(text[:MOST_TRUST_BYTES])
             number = min(map(number_of, lists))
         except ValueError:
             raise InputError(f"{refused}: they cannot be read.") from None
@@ -198,7 +198,7 @@ class Authority:
             if not any(is_issued(each, by, authority=True) for by in trusted):
                 raise InputError(f"{refused}: no authority known here signed them.")
             trusted.append(each)
-        if not all(any(each.is_signature_valid(_public(by)) for by in offered) for each in lists):
+        if not all(any(each.is_signature_valid(public_of(by)) for by in offered) for each in lists):
             raise InputError(f"{refused}: no authority known here signed the list.")
         if number < least or offered[0].not_valid_before_utc < known[0].not_valid_before_utc:
             raise InputError(f"{refused}: they are older than those here.")
@@ -230,7 +230,7 @@ def is_issued(certificate: x509.Certificate, by: x509.Certificate, *, authority:
         return False
 
 
-def _public(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
+def public_of(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InputError("an authority has a key of another kind; make new credentials.")
@@ -277,7 +277,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
 
 
 def read_lists(path: Path) -> list[x509.CertificateRevocationList]:
-    return _read(path, _lists, "revocation list")
+    return _read(path, lists_in, "revocation list")
 
 
 def read_privates(path: Path) -> list[ec.EllipticCurvePrivateKey]:
@@ -288,7 +288,7 @@ def read_privates(path: Path) -> list[ec.EllipticCurvePrivateKey]:
     return _read(path, read, "private key")
 
 
-def _lists(text: bytes) -> list[x509.CertificateRevocationList]:
+def lists_in(text: bytes) -> list[x509.CertificateRevocationList]:
     return [x509.load_pem_x509_crl(each) for each in _blocks(text, b"X509 CRL")]
 
 

@@ -274,6 +274,8 @@ class Federation:
         most = len(members) - fewest_left(len(members))
         left_out = self.suspects.left_out([device.ue for device in members], most)
         self.summing = Summing(members, self.learner.clip, self.form, *asking, left_out=left_out)
+        if self.schedule is not None:
+            self.dispatcher.next_ticket += len(left_out)
         self.summing.begin()
 
     def _learn_sum(self) -> bool:

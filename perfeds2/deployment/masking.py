@@ -8,9 +8,10 @@ of the others' own masks. It never reveals both for the same member, so the serv
 
 import datetime
 import hashlib
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from cryptography import x509
@@ -19,7 +20,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from perfeds2.deployment.authority import common_name, is_issued, read_certificates, read_privates
+from perfeds2.deployment.authority import (
+    MOST_TRUST_BYTES,
+    common_name,
+    is_issued,
+    lists_in,
+    number_of,
+    public_of,
+    read_certificates,
+    read_privates,
+)
 from perfeds2.deployment.credentials import Credentials, federated_name, name_of
 from perfeds2.deployment.transport import Arrays, Request, RoundMember, SignedKey
 from perfeds2.errors import InputError
@@ -31,12 +41,12 @@ from perfeds2.privacy.sharing import SECRET_BYTES
 class Identity:
     """A device's certificate, with which it signs its keys and checks those of others.
 
-    It trusts another device's certificate if the authority that issued its own has issued it.
+    It trusts another device's certificate if the authority that issued its own has issued it, and has not revoked it.
     """
 
     credentials: Credentials
     number: int
-    authority: str  # certificates from the network, PEM; only those that issued this device's are trusted
+    authority: str  # authorities and lists from the network, PEM; only what issued this device's certificate counts
 
     def sign(self, text: bytes, key: str) -> SignedKey:
         certificate, private = self.credentials.own_files(self.number)
@@ -47,8 +57,28 @@ class Identity:
 
     def check(self, run: str, ue: int, signed: SignedKey) -> None:
         """Raise KeyRefusedError unless this device of the federation signed its key."""
+        check_key(self.credentials.federation, run, ue, signed, self.trusted)
+
+    @property
+    def trusted(self) -> "Trusted":
         own = self.credentials.file(self.number, "crt").read_text(encoding="ascii")
-        check_key(self.credentials.federation, run, ue, signed, _issuers(own, self.authority))
+        return trusted_by(own, self.authority)
+
+    def renewed(self, authority: str) -> "Identity":
+        """Return this identity with authorities and lists from the network, unless the lists are older."""
+        newer = replace(self, authority=authority)
+        if newer.trusted.number < self.trusted.number:
+            raise InputError("the server sent an older list of revoked devices; it is refused")
+        return newer
+
+
+class Trusted(NamedTuple):
+    """Who may certify devices, and which certificates are revoked."""
+
+    issuers: tuple[x509.Certificate, ...]
+    revoked: frozenset[int]
+    number: int  # of the list
+    until: datetime.datetime  # when it expires
 
 
 class KeyRefusedError(InputError):
@@ -64,8 +94,7 @@ def check_key(
     run: str,
     ue: int,
     signed: SignedKey,
-    issuers: tuple[x509.Certificate, ...],
-    revoked: Container[int] = (),
+    trusted: Trusted,
 ) -> None:
     """Raise KeyRefusedError unless a device announced a usable key and signed it with a valid certificate.
 
@@ -74,12 +103,11 @@ def check_key(
         run: ID of the run.
         ue: The device.
         signed: What it announced.
-        issuers: The authorities that may have issued its certificate.
-        revoked: Serial numbers of revoked certificates.
+        trusted: The authorities and their list.
     """
     now = datetime.datetime.now(datetime.UTC)
     try:
-        certificate = _trusted(signed.certificate, issuers)
+        certificate = _issued(signed.certificate, trusted.issuers)
         key = certificate.public_key()
         if (
             common_name(certificate.subject) != federated_name(federation, name_of(ue))
@@ -90,16 +118,22 @@ def check_key(
         key.verify(bytes.fromhex(signed.signature), signed_text(run, ue, signed.key), ec.ECDSA(hashes.SHA256()))
     except Exception:  # untrusted bytes may raise anything
         raise KeyRefusedError(ue, "is not signed by its certificate; it may have been replaced") from None
-    if certificate.serial_number in revoked:
-        raise KeyRefusedError(ue, "is signed by a certificate that was revoked")
+    check_revoked(ue, certificate.serial_number, trusted)
     try:
         agree(X25519PrivateKey.generate(), bytes.fromhex(signed.key))
     except ValueError:  # also for the few points that make every shared secret zero
         raise KeyRefusedError(ue, "is not a usable point of X25519") from None
 
 
+def check_revoked(ue: int, serial: int, trusted: Trusted) -> None:
+    if serial in trusted.revoked:
+        raise KeyRefusedError(ue, "is signed by a certificate that was revoked")
+    if datetime.datetime.now(datetime.UTC) > trusted.until:
+        raise KeyRefusedError(ue, "cannot be checked: the server sent no list of revoked devices that is still valid")
+
+
 @lru_cache(maxsize=1000)  # members of later rounds have the same certificates
-def _trusted(text: str, issuers: tuple[x509.Certificate, ...]) -> x509.Certificate:
+def _issued(text: str, issuers: tuple[x509.Certificate, ...]) -> x509.Certificate:
     """Return a certificate. Raise ValueError unless one of these authorities issued it."""
     certificate = x509.load_pem_x509_certificate(text.encode())
     if not any(is_issued(certificate, each) for each in issuers):
@@ -108,10 +142,21 @@ def _trusted(text: str, issuers: tuple[x509.Certificate, ...]) -> x509.Certifica
 
 
 @lru_cache(maxsize=100)
-def _issuers(own: str, authority: str) -> tuple[x509.Certificate, ...]:
-    """Return those of an authority's certificates that issued our own."""
-    ours = x509.load_pem_x509_certificate(own.encode())
-    return tuple(each for each in x509.load_pem_x509_certificates(authority.encode()) if is_issued(ours, each))
+def trusted_by(own: str, authority: str) -> Trusted:
+    """Return which of these authorities issued our own certificate, and their newest list."""
+    ours, offered = x509.load_pem_x509_certificate(own.encode()), authority.encode()[:MOST_TRUST_BYTES]
+    issuers = tuple(each for each in x509.load_pem_x509_certificates(offered) if is_issued(ours, each))
+    return trusted_lists(issuers, lists_in(offered))
+
+
+def trusted_lists(issuers: tuple[x509.Certificate, ...], lists: Sequence[x509.CertificateRevocationList]) -> Trusted:
+    """Return the authorities with the newest list that one of them has signed."""
+    signed = [each for each in lists if any(each.is_signature_valid(public_of(by)) for by in issuers)]
+    newest = max(signed, key=number_of, default=None)
+    if newest is None or newest.next_update_utc is None:
+        return Trusted(issuers, frozenset(), -1, datetime.datetime.min.replace(tzinfo=datetime.UTC))
+    revoked = frozenset(each.serial_number for each in newest)
+    return Trusted(issuers, revoked, number_of(newest), newest.next_update_utc)
 
 
 def signed_text(run: str, ue: int, key: str) -> bytes:
@@ -127,6 +172,7 @@ class Keyring:
     signed: SignedKey = field(init=False)
     _private: X25519PrivateKey = field(default_factory=X25519PrivateKey.generate)
     _known: dict[int, tuple[str, bytes]] = field(default_factory=dict)  # by UE: its key, and the shared secret
+    _serials: dict[int, int] = field(default_factory=dict)  # by UE: of its certificate
 
     def __post_init__(self) -> None:
         key = self._private.public_key().public_bytes_raw().hex()
@@ -142,8 +188,10 @@ class Keyring:
         if signed is not None:
             self.identity.check(self.run, member.ue, signed)
             self._known[member.ue] = signed.key, agree(self._private, bytes.fromhex(signed.key))
+            self._serials[member.ue] = x509.load_pem_x509_certificate(signed.certificate.encode()).serial_number
         if member.ue not in self._known:
             raise KeyRefusedError(member.ue, "is not known here; the server must send it again")
+        check_revoked(member.ue, self._serials[member.ue], self.identity.trusted)  # it may have been since
         return self._known[member.ue]
 
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -45,6 +45,7 @@ def serve(
     days_left: DaysLeft = dict,
     *,
     wait_for_all: bool = False,
+    notes: Sequence[str] = (),
 ) -> Folder:
     """Run a federation, or resume one that was killed, until its rounds are done and its folder is complete.
 
@@ -58,6 +59,7 @@ def serve(
         lease: The server's lease, without which it stops writing.
         days_left: Returns when certificates expire, for the metrics.
         wait_for_all: Start only with every device, and fail if one cannot take part.
+        notes: What to log at the start.
 
     Returns:
         The complete run folder.
@@ -72,7 +74,7 @@ def serve(
             claim = retry_while_full(lambda: stack.enter_context(claimed(path, setup.server_spec, CLAIM_WITHIN_S)))
         folder = replace(claim, chained=True)
         if not folder.finished:
-            _serve(setup, transport, folder, wait_for_all, lease, days_left, backhaul)
+            _serve(setup, transport, folder, wait_for_all, lease, days_left, backhaul, notes)
         if not (folder.path / "report.html").exists():
             from perfeds2.report.run import write_report
 
@@ -88,6 +90,7 @@ def _serve(
     lease: Lease | None,
     days_left: DaysLeft,
     backhaul: Backhaul | None,
+    notes: Sequence[str],
 ) -> None:
     algorithm, first = setup.algorithm, dict(setup.first_params())
     own = setup.own.with_(job_s=0.0) if setup.is_cloud else setup.own  # edges may take their time
@@ -117,8 +120,8 @@ def _serve(
     if setup.own.log == "json":
         write(folder.log_json)
     note = robustness(setup.server_spec, algorithm.name, algorithm.protocol.quorum, always=True)
-    if note is not None:
-        federation.log(f"note: {note}")
+    for each in (*notes, *filter(None, [note])):
+        federation.log(f"note: {each}")
     try:
         with exposed(metrics, setup.own.metrics_port):
             edge = _play(setup, federation, checkpoints, tell, wait_for_all, backhaul)

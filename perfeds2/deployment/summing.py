@@ -64,7 +64,9 @@ class Summing:
         self.left = list(range(len(self.devices)))
         self.tickets = [device.reply.ticket for device in self.devices if device.reply is not None]
         self.step = "mask" if self.tickets else "train"
-        self.tickets = self.tickets or range(self.next_ticket, self.next_ticket + self.members)
+        if not self.tickets:  # those that are left out come first, since they take a ticket without a job
+            order = sorted(range(self.members), key=lambda member: self.devices[member].ue not in self.left_out)
+            self.tickets = [self.next_ticket + order.index(member) for member in range(self.members)]
 
     @property
     def members(self) -> int:

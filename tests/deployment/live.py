@@ -32,8 +32,9 @@ class Live:
         self.devices = {}
         for number in range(self.setup.ues):
             stack.enter_context(self.device(number))
-        run = travelling(self.setup, "a-run", authority=self.credentials.clients.certificate)
+        run = travelling(self.setup, "a-run", authority=self.credentials.clients)
         self.transport = stack.enter_context(MqttTransport(Link(self.site), run, self.setup.ues))
+        self.transport.authority = self.credentials.clients.trust
         self.transport.check_key = key_check(self.credentials, "a-run")
         algorithm = self.setup.algorithm
         state: Any = {"log": self.log.append, "secure": bool(self.setup.spec.privacy.secure_aggregation)}

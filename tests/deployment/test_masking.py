@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from perfeds2.deployment.authority import read_certificates
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.crew import Device
-from perfeds2.deployment.masking import Identity, KeyRefusedError, Keyring, MaskedUpdate, check_key, signed_text
+from perfeds2.deployment.masking import Identity, KeyRefusedError, Keyring, MaskedUpdate, signed_text
 from perfeds2.deployment.record import Lap, Record
 from perfeds2.deployment.summing import Summing
 from perfeds2.deployment.transport import Asked, Reply, Request, RoundMember
@@ -38,7 +37,7 @@ class Table:
     """A server and the members of a round, without a network."""
 
     def __init__(self, keys, dies=None, planned=False):
-        authority = keys.clients.certificate.read_text()
+        authority = keys.clients.trust().decode()
         drawn = np.random.default_rng(0)
         self.updates = [drawn.normal(size=(4, 9)).astype(np.float32) / 9 for _ in range(A)]
         self.masks = [
@@ -271,7 +270,7 @@ def test_keys_that_were_replaced_are_noticed(keys, strangers, how):
         table.answer(0, "mask", Asked(tuple(members)))
     if how == "a stranger":  # also if the server names the strangers' authority
         ring = table.masks[0].keyring
-        ring.identity = replace(ring.identity, authority=strangers.clients.certificate.read_text())
+        ring.identity = replace(ring.identity, authority=strangers.clients.trust().decode())
         with pytest.raises(InputError, match="may have been replaced"):
             table.answer(0, "mask", Asked(tuple(members)))
 
@@ -289,7 +288,7 @@ def test_lists_of_the_wrong_members_are_refused(keys):
 @pytest.mark.parametrize("how", ["another ticket", "another member"])
 def test_a_server_that_names_different_members_learns_nothing(keys, how, planned):
     """Its lists give masks that do not cancel, and seeds that do not open."""
-    table, other = Table(keys, planned=planned), keys.clients.certificate.read_text()
+    table, other = Table(keys, planned=planned), keys.clients.trust().decode()
     stranger = Keyring(Identity(keys, A, other), "a-run").signed
     instead = RoundMember(3, 999) if how == "another ticket" else RoundMember(A, 103, stranger)
     upright = table.masks[1].answer
@@ -338,8 +337,21 @@ def test_a_key_that_was_never_sent_is_asked_for(keys):
     table.answer(0, "train", Asked(table.members()))
 
 
-def test_a_key_signed_with_a_revoked_certificate_is_refused(keys):
-    signed, issuers = Table(keys).masks[3].keyring.signed, tuple(read_certificates(keys.clients.certificate))
-    check_key("perfeds2", "a-run", 3, signed, issuers, {12345})
-    with pytest.raises(KeyRefusedError, match="the key of device 3 is signed by a certificate that was revoked"):
-        check_key("perfeds2", "a-run", 3, signed, issuers, keys.serials(3))
+def test_a_member_whose_certificate_was_revoked_is_refused_also_if_its_key_was_sent_before(tmp_path):
+    keys = make_credentials(tmp_path / "credentials", A)
+    table = Table(keys)
+    ring, members = table.masks[0].keyring, table.members()
+    ring.known(members[3])
+    older = ring.identity.authority
+    keys.revoke(3)
+    ring.identity = ring.identity.renewed(keys.clients.trust().decode())
+    for sent in (members[3], replace(members[3], signed=None)):
+        with pytest.raises(KeyRefusedError, match="the key of device 3 is signed by a certificate that was revoked"):
+            ring.known(sent)
+    with pytest.raises(InputError, match="older list of revoked devices"):
+        ring.identity.renewed(older)
+    with pytest.raises(InputError, match="older list of revoked devices"):  # or none
+        ring.identity.renewed(keys.clients.certificate.read_text())
+    ring.identity = replace(ring.identity, authority=keys.clients.certificate.read_text())
+    with pytest.raises(KeyRefusedError, match="no list of revoked devices that is still valid"):
+        ring.known(members[2])

@@ -40,6 +40,7 @@ class World:
         self.transport = MqttTransport(self.broker.link(), self.run_message(), setup.ues)
         self.transport.now = lambda: self.clock_s
         if self.credentials is not None:
+            self.transport.authority = self.credentials.clients.trust
             self.transport.check_key = key_check(self.credentials, "a-run")
         self.transport.__enter__()
         first = dict(setup.first_params())
@@ -60,7 +61,7 @@ class World:
         self.federation.save = lambda state: checkpoints.save(state, 0.0)
 
     def run_message(self):
-        authority = None if self.credentials is None else self.credentials.clients.certificate
+        authority = None if self.credentials is None else self.credentials.clients
         return travelling(self.setup, "a-run", authority=authority)
 
     def start_device(self, number):

@@ -23,6 +23,7 @@ from pathlib import Path
 import tomli_w
 from jaxtyping import PyTree
 
+from perfeds2.deployment.authority import Authority
 from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.device import Memory, do_job, kept_at_first
 from perfeds2.deployment.fields import SETTINGS
@@ -52,6 +53,23 @@ class Owner:
     state: Path | None = None  # folder for what it keeps between jobs
     job_s: float = 3600.0  # time limit of a job; 0 is none
     memory_bytes: int = 2**30  # largest model
+    secure_only: bool = False  # take part in runs with secure aggregation only
+    least_quorum: int = 1
+    clip_at_most: float = math.inf
+
+    def check(self, setup: Setup) -> None:
+        """Raise InputError if a run protects this device less than its owner requires."""
+        learner, quorum = setup.algorithm.learner, setup.algorithm.protocol.quorum
+        if self.secure_only and not setup.spec.privacy.secure_aggregation:
+            raise InputError("this device requires secure aggregation (--require-secure-aggregation)")
+        if quorum < self.least_quorum:
+            raise InputError(
+                f"a round has {quorum} updates, and this device requires {self.least_quorum} (--least-quorum)"
+            )
+        if math.isfinite(self.clip_at_most) and (learner.clip is None or learner.clip > self.clip_at_most):
+            raise InputError(
+                f"the run clips to {learner.clip}, and this device requires at most {self.clip_at_most:g} (--clip-at-most)"
+            )
 
 
 @dataclass(frozen=True)
@@ -133,12 +151,21 @@ class DeviceClient:
             if self._run is None:  # otherwise continue with the known run
                 self._error = UNREADABLE
                 self._say_here()
-        elif run == self._run:
+        elif self._run is not None and replaces(run, self._run):
+            self._take_authority(run)
             self._say_here()  # the server asks which devices are present
         else:
             self._run, self._ready, self._error, self._job, self._model = run, None, None, None, None
             self._answer = None  # tickets begin again
             self.work.put((self, run, None))
+
+    def _take_authority(self, run: Run) -> None:
+        """Use newer authorities and a newer revocation list of devices from now on."""
+        if self.keyring is not None and run.authority is not None:
+            try:
+                self.keyring.identity = self.keyring.identity.renewed(run.authority)
+            except InputError as error:
+                self.say(str(error))
 
     def _take_job(self, job: JobMessage | None) -> None:
         ready = self._ready
@@ -357,6 +384,7 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
         setup = setup.with_own(app_module=owner.app_module)
     if not 0 <= number < setup.ues:
         raise InputError(f"the run has devices 0 to {setup.ues - 1}; this is device {number}")
+    owner.check(setup)
     task = setup.task(number, owner.data_folder)
     params, learner = setup.first_params(), setup.algorithm.learner
     if (size := sum(values.nbytes for values in params.values())) > owner.memory_bytes:
@@ -370,11 +398,16 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     return Ready(run.run, setup, task, len(Parcel.of(handed.packed()).data), first)
 
 
-def travelling(setup: Setup, run_id: str, since_s: float = 0.0, authority: Path | None = None) -> Run:
+def replaces(new: Run, old: Run) -> bool:
+    """Return whether an announcement is that of the same run, perhaps with newer authorities."""
+    return new.model_copy(update={"authority": None}) == old.model_copy(update={"authority": None})
+
+
+def travelling(setup: Setup, run_id: str, since_s: float = 0.0, authority: Authority | None = None) -> Run:
     """Return a run's announcement to devices, without settings that concern only the server, or name its files."""
     trusted = None
     if authority is not None and setup.spec.privacy.secure_aggregation:
-        trusted = authority.read_text("ascii")
+        trusted = authority.trust().decode("ascii")
     told = {name: value for name, value in settings_in(setup.to_toml()).items() if not _is_the_servers(name)}
     if setup.own_model:
         told.pop("model", None)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfeds2.deployment.authority import read_certificates
+from perfeds2.deployment.authority import read_certificates, read_lists
 from perfeds2.deployment.credentials import LOOPBACK, Credentials, credentials_beside, make_credentials
 from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, owner
 from perfeds2.deployment.mqtt.broker import Kind, running_broker
@@ -42,6 +42,10 @@ LOOK_EVERY_S = 0.2
 MOST_DEATHS = 3  # of the server in one round; another attempt would not help
 BAD_INPUT = 2  # exit status of a process whose input is bad
 ALL = "all"  # last word of the server's command: round 0 waits for every device
+KEY_NOTE = (  # with secure aggregation
+    "this server has clients.key, so it could invent devices and read updates; enrol devices on another machine "
+    "(perfeds2 federate enrolment)"
+)
 SERVING = "serving"  # name of a process and its log; those of edges have a number, too
 
 
@@ -325,7 +329,9 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
 
     setup = Setup.read(folder)
     run_id, since_s = retry_while_full(lambda: _run_id(folder))
-    run = travelling(setup, run_id, since_s, site.credentials.clients.certificate)
+    clients = site.credentials.clients
+    run = travelling(setup, run_id, since_s, clients)
+    notes = [] if wait_for_all or not setup.spec.privacy.secure_aggregation or not clients.key.exists() else [KEY_NOTE]
     topics, days_left = Topics(site.federation), site.credentials.days_left
     with (
         _backhaul(setup, folder) as backhaul,
@@ -337,10 +343,11 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
             setup.is_cloud,
             barred=barred,
             check_key=key_check(site.credentials, run_id),
+            authority=clients.trust,
         ) as transport,
     ):
         try:
-            serve(setup, transport, folder, backhaul, lease, days_left, wait_for_all=wait_for_all)
+            serve(setup, transport, folder, backhaul, lease, days_left, wait_for_all=wait_for_all, notes=notes)
         except LeaseLostError as error:
             print(error, flush=True)
             os._exit(BAD_INPUT)  # without telling devices that the run is over
@@ -348,11 +355,12 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
 
 def key_check(credentials: Credentials, run: str) -> "Callable[[int, SignedKey], None]":
     """Return what checks the keys for masks that devices announce."""
-    from perfeds2.deployment.masking import check_key
+    from perfeds2.deployment.masking import check_key, trusted_lists
 
     def check(ue: int, signed: "SignedKey") -> None:
         issuers = tuple(read_certificates(credentials.clients.certificate))
-        check_key(credentials.federation, run, ue, signed, issuers, credentials.clients.revoked())
+        trusted = trusted_lists(issuers, read_lists(credentials.clients.revocations))
+        check_key(credentials.federation, run, ue, signed, trusted)
 
     return check
 

@@ -83,6 +83,9 @@ class MqttTransport:
     _rival: str | None = None  # run of another server of this federation
     _certain: bool = False  # whether that server is still there
     barred: Callable[[], Mapping[int, str]] = dict  # UEs that the broker refuses, and why; called at every connection
+    authority: Callable[[], bytes] | None = (
+        None  # newest authorities and revocations of devices, for secure aggregation
+    )
     check_key: Callable[[int, SignedKey], None] = lambda _ue, _signed: None  # raises InputError for a key to refuse
     _troubles: dict[int | None, str | None] = field(default_factory=dict)  # not yet reported
 
@@ -209,6 +212,8 @@ class MqttTransport:
     def up(self) -> None:
         """Announce the run, so that devices report, and publish the models again in case the broker lost them."""
         with self._lock:
+            if self.run.authority is not None and self.authority is not None:
+                self.run = self.run.model_copy(update={"authority": self.authority().decode("ascii")})
             self._beat_s, self._beat_is_back = self.now(), True
             self._unconfirmed = {ue for ue, peer in self._peers.items() if peer.session is not None}
             self._confirm_by_s = self.now() + CONFIRM_WITHIN_S

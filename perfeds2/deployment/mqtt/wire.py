@@ -103,7 +103,7 @@ class Run(Text):
     settings: Annotated[str, StringConstraints(max_length=TEXT_BYTES)]  # as in federation.toml, without paths
     since_s: float = 0.0  # Unix time at which it was first served; of two servers, the one with the later run stops
     own_model: bool = False  # the model is in a file on each device
-    authority: str | None = None  # certificates that issued those of devices (PEM), with secure aggregation
+    authority: str | None = None  # authorities of devices and their revocation lists (PEM), with secure aggregation
 
 
 class Announcement(Text):
@@ -160,7 +160,7 @@ AnyText = TypeVar("AnyText", bound=Text)
 
 def read(kind: type[AnyText], data: bytes) -> AnyText | None:
     """Parse a JSON message; None if it is invalid."""
-    if len(data) > 2 * TEXT_BYTES:
+    if len(data) > 3 * TEXT_BYTES:
         return None
     try:
         return kind.model_validate_json(data)
