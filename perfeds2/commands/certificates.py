@@ -126,7 +126,7 @@ def enrol(
 def enrolment(
     listen: str = flag("--listen", "Address where devices enrol.", "HOST:PORT", ...), credentials: Path = CREDENTIALS
 ) -> None:
-    """Enrol devices on a machine that is not the server, in the foreground.
+    """Enrol devices on a machine other than the server.
 
     With secure aggregation, the server should not be able to make certificates of devices.
     """

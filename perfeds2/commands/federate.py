@@ -123,7 +123,6 @@ def server(
     listen: str | None = flag("--listen", "Address to listen on. (default: 127.0.0.1:8883)", "HOST:PORT"),
     broker: str | None = flag("--broker", "Use a running MQTT broker instead of starting one.", "HOST:PORT"),
     enrol: str | None = flag("--enrol", "Address where devices enrol. (default: none)", "HOST:PORT"),
-    also: list[str] = flag("--also", "Another federation that may use this broker. Repeatable.", "NAME", []),
     credentials: Path = CREDENTIALS,
     state: Path = STATE,
     standby: bool = flag("--standby", "Wait, and take over when the active server stops.", default=False),
@@ -144,9 +143,7 @@ def server(
         typer.echo(f"Standing by; {queue.state} is taken over when its server stops")
     started = nullcontext()
     if broker is None:  # the embedded broker is for one machine; only Mosquitto may face a network
-        started = running_broker(
-            site.credentials, (site.host, site.port), queue.state / "broker", "mosquitto", also=also
-        )
+        started = running_broker(site.credentials, (site.host, site.port), queue.state / "broker", "mosquitto")
     enrolment = nullcontext()
     if enrol is not None:
         port = open_site(enrol, "--enrol", credentials)

@@ -143,17 +143,21 @@ class Authority:
         self._write_lists([*newest, *new], number_of(newest) + 1, dated)
 
     def _write_lists(self, revoked: Sequence[x509.RevokedCertificate], number: int, dated: datetime.datetime) -> None:
-        """Sign and write the list. It expires with its authority: an expired list would lock out every client."""
-        lists = []
+        """Sign and write the list. It expires with its authority: an expired list would lock out every client.
+
+        Lists of other authorities in the file stay.
+        """
+        lists, known = [], read_certificates(self.certificate)
+        found = read_lists(self.revocations) if self.revocations.exists() else []
+        others = [each for each in found if not any(each.issuer == by.subject for by in known)]
         for key in self._keys():
-            authorities = read_certificates(self.certificate)
-            authority = next(each for each in authorities if each.public_key() == key.public_key())
+            authority = next(each for each in known if each.public_key() == key.public_key())
             builder = x509.CertificateRevocationListBuilder(
                 authority.subject, dated, authority.not_valid_after_utc, revoked_certificates=list(revoked)
             ).add_extension(x509.CRLNumber(number), critical=False)
             issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
             lists.append(builder.add_extension(issuer, critical=False).sign(key, hashes.SHA256()))
-        write(self.revocations, _pem(lists))
+        write(self.revocations, _pem([*lists, *others]))
 
     def _keys(self) -> list[ec.EllipticCurvePrivateKey]:
         if not self.key.exists():

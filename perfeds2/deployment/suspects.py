@@ -17,7 +17,7 @@ class Suspects:
     seen: set[int] = field(default_factory=set)  # in a sum that was not spoilt, since
 
     def left_out(self, members: Sequence[int], most: int) -> frozenset[int]:
-        """Return which UEs a round should leave out, at most so many. Those that were in a good sum come first."""
+        """Return up to ``most`` UEs that a round should leave out. Those that were in a good sum come first."""
         among = sorted(self.ues.intersection(members), key=lambda ue: (ue not in self.seen, ue))
         return frozenset(among[: min(len(among) // 2, most)])
 

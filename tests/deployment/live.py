@@ -63,7 +63,7 @@ class Live:
             self.devices[number].close()
 
     def play(self, rounds=5):
-        """Close so many rounds."""
+        """Close this many rounds."""
         last, ends_s = self.federation.round + rounds, time.monotonic() + WITHIN_S
         while self.federation.round < last:
             assert time.monotonic() < ends_s, self.log[-5:]

@@ -18,7 +18,7 @@ from raw_mqtt import Client, connect_packet, files_of, is_alive, tls_to, wait_fo
 
 from perfeds2.deployment.credentials import BROKER, Credentials, make_credentials
 from perfeds2.deployment.mqtt import broker as brokers
-from perfeds2.deployment.mqtt.broker import Kind, find_mosquitto, free_port, running_broker
+from perfeds2.deployment.mqtt.broker import Kind, find_mosquitto, free_port, keep_newest, running_broker
 from perfeds2.deployment.mqtt.embedded import Message
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.errors import InputError
@@ -416,3 +416,19 @@ def test_what_is_missing_is_said_in_one_sentence(made, tmp_path, monkeypatch):
         pass
     with running_broker(made, ("127.0.0.1", 0), tmp_path / "b") as broker:
         assert broker.kind == "embedded"
+
+
+def test_an_older_list_is_refused(tmp_path, capsys):
+    """Also after a restart of the server; a list of another authority is not compared."""
+    made, folder = make_credentials(tmp_path / "credentials", 1), tmp_path / "broker"
+    folder.mkdir()
+    older = made.clients.revocations.read_bytes()
+    made.revoke(0)
+    keep_newest(made.clients, folder)
+    made.clients.revocations.write_bytes(older)
+    keep_newest(made.clients, folder)
+    assert (folder / "clients.crl").read_bytes() != older
+    assert "is older than the list in use, and is refused" in capsys.readouterr().out
+    other = make_credentials(tmp_path / "other", 0)
+    keep_newest(other.clients, folder)
+    assert (folder / "clients.crl").read_bytes() == other.clients.revocations.read_bytes()

@@ -7,6 +7,7 @@ import ssl
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -188,6 +189,48 @@ def test_a_device_that_has_everything_retained_ends_nothing_for_good(own, made):
                 return False
 
         wait_for(goes_on)
+
+
+@pytest.fixture
+def unconnected(made, tmp_path):
+    """An embedded broker without a socket, and a connection of device 0 to it."""
+    (tmp_path / "access.txt").write_text(brokers.access_list())
+    lines = brokers.configuration(made, ("127.0.0.1", 0), tmp_path, brokers.Limits()).splitlines()
+    broker = embedded.EmbeddedBroker({name: value for name, _, value in (line.partition(" ") for line in lines)})
+    sent = list[bytes]()
+    connection: Any = SimpleNamespace(broker=broker, name="device-0", unsent_bytes=0, filters=set(), send=sent.append)
+    for chunk in range(4):
+        topic = f"perfeds2/model/3/{chunk}"
+        broker.retained[topic] = embedded.Message(topic, bytes(400), 1, True)
+
+    def subscribe(*filters):
+        sent.clear()
+        body = b"\0\7" + b"".join(text(each) + b"\1" for each in filters)
+        embedded.ClientConnection.subscribe(connection, embedded.Fields(body))
+        return len(sent) - 1
+
+    return SimpleNamespace(broker=broker, subscribe=subscribe)
+
+
+def test_a_subscription_has_few_filters_and_gets_what_is_retained_once(unconnected):
+    assert unconnected.subscribe("perfeds2/model/+/+", "perfeds2/model/#", "perfeds2/#") == 4
+    with pytest.raises(embedded.MalformedError, match="100 filters, of which 10 are allowed"):
+        unconnected.subscribe(*["perfeds2/model/#"] * 100)
+
+
+def test_a_client_that_asks_for_what_is_retained_again_and_again_is_ended(unconnected):
+    unconnected.broker.fetches["device-0"].bytes = 4000
+    assert unconnected.subscribe("perfeds2/model/#") == unconnected.subscribe("perfeds2/model/#") == 4
+    with pytest.raises(embedded.MalformedError, match="too many subscriptions"):
+        unconnected.subscribe("perfeds2/model/#")
+
+
+def test_forbidden_topics_fill_no_log(unconnected, capsys):
+    for number in range(1000):
+        unconnected.broker.publish("device-0", embedded.Message(f"no/{number}/" + "x" * 60_000, b"", 1, False))
+    said = capsys.readouterr().err
+    assert said.count("may not write") == 10  # the powers of two
+    assert len(said) < 3000
 
 
 def test_a_client_that_closes_tls_and_stays_connected_ends_only_its_own_connection(broker, made, watcher):

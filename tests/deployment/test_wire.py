@@ -1,6 +1,7 @@
 """Who can read what on the broker, and which limits does the wire have? In memory."""
 
 import datetime
+import shutil
 import socket
 import ssl
 import tempfile
@@ -21,7 +22,7 @@ from worlds import world
 
 from perfeds2.deployment.credentials import Credentials, make_credentials
 from perfeds2.deployment.enrolment import renew_device
-from perfeds2.deployment.mqtt.broker import Limits, access_list, configuration, running_broker
+from perfeds2.deployment.mqtt.broker import Limits, access_list, check_alone, configuration, running_broker
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, prepare, travelling
 from perfeds2.deployment.mqtt.embedded import (
     ClientConnection,
@@ -204,11 +205,12 @@ def test_the_access_lists_of_two_federations_keep_their_devices_apart(tmp_path):
 @pytest.mark.slow
 def test_two_federations_share_a_real_broker(kind, tmp_path):
     """Both have a device 1 and a server, and the broker lets in one client per name."""
-    lab, ward = (make_credentials(tmp_path / name, 2, federation=name) for name in ("lab", "ward"))
-    for suffix in ("crt", "crl"):  # the broker is lab's, and lets in the clients of both
-        (ward.folder / f"ca.{suffix}").write_bytes((lab.folder / f"ca.{suffix}").read_bytes())
-        with (lab.folder / f"clients.{suffix}").open("ab") as file:
-            file.write((ward.folder / f"clients.{suffix}").read_bytes())
+    lab = make_credentials(tmp_path / "lab", 2, federation="lab")
+    (tmp_path / "ward").mkdir()
+    for name in ("ca", "clients"):  # of one authority, as the edges of a cloud on one machine
+        for path in lab.folder.glob(f"{name}.*"):
+            shutil.copy(path, tmp_path / "ward")
+    ward = make_credentials(tmp_path / "ward", 2, federation="ward")
     assert (Credentials(lab.folder).federation, Credentials(ward.folder).federation) == ("lab", "ward")
     run = Run(run="r", settings="")
     with (
@@ -236,6 +238,24 @@ def test_two_federations_share_a_real_broker(kind, tmp_path):
         assert all(server.link.is_up for server in servers.values())
         assert not servers["ward"].changes().went
         assert len((tmp_path / "broker" / "access.txt").read_text().split("user ")) == 3
+
+
+def test_federations_of_different_authorities_have_one_broker_each(tmp_path):
+    """Otherwise ward's authority could sign a certificate for lab.server."""
+    lab, ward = (make_credentials(tmp_path / name, 0, federation=name) for name in ("lab", "ward"))
+    lab.roll()
+    check_alone(lab.clients)  # a rollover is no second federation
+    listed = ward.clients.revocations.read_bytes()
+    for suffix in ("crt", "crl"):
+        with (lab.folder / f"clients.{suffix}").open("ab") as file:
+            file.write((ward.folder / f"clients.{suffix}").read_bytes())
+    with (
+        pytest.raises(InputError, match="run one broker for each federation"),
+        running_broker(lab, ("127.0.0.1", 0), tmp_path / "broker", "embedded"),
+    ):
+        pass
+    lab.rotate(None)
+    assert listed in lab.clients.revocations.read_bytes()  # the list of another authority is kept
 
 
 def test_a_device_of_a_named_federation_renews_its_certificate(tmp_path):

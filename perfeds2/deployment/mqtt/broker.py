@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from perfeds2.deployment.authority import Authority, is_issued, number_of, read_certificates, read_lists, write
 from perfeds2.deployment.credentials import BROKER, FEDERATION, SERVER, Credentials, federated_name
 from perfeds2.deployment.mqtt.link import Site
 from perfeds2.deployment.processes import Processes, repeating
@@ -27,6 +28,7 @@ from perfeds2.errors import InputError
 
 Kind = Literal["mosquitto", "embedded"]
 NAME = "broker"  # of the process and its log
+REVOKED = "clients.crl"  # the broker's own copy of the list of revoked clients
 CHUNK_BYTES = 256 * 1024  # largest payload of a message
 STARTS_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.5
@@ -56,12 +58,14 @@ class Broker:
         self.process_id = 0
         self.restarts = 0
         self._site, self._command, self._processes = site, command, processes
+        self._folder = processes.log(NAME).parent
         self._lock = threading.RLock()
         self._log = processes.log(NAME)
 
     def start(self) -> None:
         """Start the broker and return when it answers."""
         self._stamp = self._files()
+        keep_newest(self._site.credentials.clients, self._folder)
         free_port(self.host, self.port)  # fail if another process listens there
         self.process_id = self._processes.start(NAME, self._command)
         self._read_bytes = self._log.stat().st_size
@@ -127,7 +131,7 @@ def running_broker(
         folder: Folder for the broker's two configuration files and its log.
         kind: The broker to run. By default Mosquitto, or the embedded one if that is not installed.
         limits: The most that a client can cost the broker.
-        also: Names of other federations that may use the broker.
+        also: Names of other federations of the same authorities that may use the broker.
 
     Yields:
         The running broker.
@@ -143,12 +147,13 @@ def running_broker(
     listed = credentials.clients.revocations
     if not listed.exists():
         raise InputError(f"{listed} does not exist; make it with perfeds2 federate credentials.")
+    check_alone(credentials.clients)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
     site = Site(address[0], address[1] or free_port(address[0]), credentials)
     texts = {
         "access.txt": "\n".join(map(access_list, (site.federation, *also))),
-        "mosquitto.conf": configuration(credentials, (site.host, site.port), folder, limits),
+        "mosquitto.conf": configuration(credentials, (site.host, site.port), folder, limits, folder / REVOKED),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -163,6 +168,32 @@ def running_broker(
         broker.start()
         with repeating(broker.look, LOOK_EVERY_S):
             yield broker
+
+
+def check_alone(clients: Authority) -> None:
+    """Raise InputError if clients of several authorities may connect, since each could sign any client's name."""
+    known = read_certificates(clients.certificate)
+    linked = known[:1]
+    for each in known[1:]:  # during a rollover the old authority has signed the new one
+        if each.subject == known[0].subject or any(is_issued(old, each, authority=True) for old in linked):
+            linked.append(each)
+    if len(linked) < len(known):
+        raise InputError(
+            f"{clients.certificate} has authorities of several federations, and each could sign certificates in the name "
+            "of another; run one broker for each federation."
+        )
+
+
+def keep_newest(clients: Authority, folder: Path) -> None:
+    """Copy the revocation list to the broker's folder, unless the broker has had one with a higher number."""
+    kept, new = folder / REVOKED, read_lists(clients.revocations)
+    if kept.exists():
+        authorities = [each.subject for each in read_certificates(clients.certificate)]
+        old = [number_of(each) for each in read_lists(kept) if each.issuer in authorities]
+        if old and max(old) > max(map(number_of, new)):
+            print(f"{clients.revocations} is older than the list in use, and is refused; copy the newest", flush=True)
+            return
+    write(kept, clients.revocations.read_bytes(), 0o600)
 
 
 def access_list(federation: str = FEDERATION) -> str:
@@ -181,7 +212,9 @@ pattern write {federation}/reply/%u/#
 """
 
 
-def configuration(credentials: Credentials, address: tuple[str, int], folder: Path, limits: Limits) -> str:
+def configuration(
+    credentials: Credentials, address: tuple[str, int], folder: Path, limits: Limits, revoked: Path | None = None
+) -> str:
     """Return mosquitto.conf: TLS 1.2 or later with client certificates, no anonymous clients, and bounded queues.
 
     A certificate has one session (use_username_as_clientid), so no client can take over another's.
@@ -197,7 +230,7 @@ tls_version tlsv1.2
 cafile {credentials.clients.certificate.resolve()}
 certfile {certificate.resolve()}
 keyfile {key.resolve()}
-crlfile {credentials.clients.revocations.resolve()}
+crlfile {(revoked or credentials.clients.revocations).resolve()}
 require_certificate true
 use_identity_as_username true
 use_username_as_clientid true

@@ -400,7 +400,8 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
 
 def replaces(new: Run, old: Run) -> bool:
     """Return whether an announcement is that of the same run, perhaps with newer authorities."""
-    return new.model_copy(update={"authority": None}) == old.model_copy(update={"authority": None})
+    changed = new.model_copy(update={"authority": old.authority})
+    return changed == old and (new.authority is None) == (old.authority is None)
 
 
 def travelling(setup: Setup, run_id: str, since_s: float = 0.0, authority: Authority | None = None) -> Run:

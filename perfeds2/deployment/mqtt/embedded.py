@@ -15,8 +15,8 @@ import asyncio
 import ssl
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -29,6 +29,9 @@ GREETS_WITHIN_S = 10.0  # from the connection to an accepted CONNECT
 CLOSES_WITHIN_S = 0.5  # for a client to read why it was disconnected
 SERVER = "server"  # name in the certificate of a server, after that of its federation
 MOST_FILTERS = 100  # subscriptions per connection
+MOST_IN_A_PACKET = 10  # subscriptions
+RETAINED_BYTES = 2**30  # retained messages for one client in a minute: a few bytes ask for all of them
+SHOWN = 100  # characters of a topic in the log
 MOST_LEVELS = 200  # per topic
 UNSENT_BYTES = 8 * 2**20  # to one connection; beyond this, reading from it pauses until it catches up
 REFUSED = 0x80  # return code of a refused subscription
@@ -214,6 +217,8 @@ class EmbeddedBroker:
         self.connections: set[ClientConnection] = set()
         self.named: dict[str, ClientConnection] = {}  # clients that sent CONNECT
         self.quotas: defaultdict[str, Quota] = defaultdict(Quota)  # by name, so that reconnecting does not help
+        self.fetches = defaultdict[str, Quota](lambda: Quota(bytes=RETAINED_BYTES))
+        self.complaints = Counter[str]()  # by name
         self.retained: dict[str, Message] = {}  # of the server, by topic; a device could fill the memory
 
     def allows(self, name: str, verb: str, topic: str) -> bool:
@@ -225,7 +230,7 @@ class EmbeddedBroker:
     def publish(self, name: str, message: Message) -> None:
         """Deliver a client's message to its subscribers, if the client may publish it."""
         if not self.allows(name, "write", message.topic):
-            say(f"{name} may not write {message.topic!r}")
+            self.complain(name, f"may not write {message.topic[:SHOWN]!r}")
             return
         if message.retain and is_server(name):
             self.retained[message.topic] = message
@@ -235,12 +240,27 @@ class EmbeddedBroker:
             if any(matches(filter_, message.topic) for filter_ in connection.filters):
                 self.deliver(connection, message, retained=False)
 
+    def complain(self, name: str, what: str) -> None:
+        """Log what a client did, ever more rarely: it could fill the disk."""
+        self.complaints[name] += 1
+        if self.complaints[name].bit_count() == 1:
+            say(f"{name} {what} ({self.complaints[name]} such lines so far)")
+
+    def fetch(self, connection: "ClientConnection", filters: Collection[str]) -> None:
+        """Deliver each retained message that matches one of the filters once."""
+        for topic, message in self.retained.items():
+            if any(matches(filter_, topic) for filter_ in filters):
+                size = len(message.payload)
+                if not is_server(connection.name) and self.fetches[connection.name].exceeded(size, time.monotonic()):
+                    raise MalformedError("too many subscriptions to retained messages")
+                self.deliver(connection, message, retained=True)
+
     def deliver(self, connection: "ClientConnection", message: Message, retained: bool) -> None:
         """Send a message to a client that may read it. Drop it if too much waits for that client already."""
         if not self.allows(connection.name, "read", message.topic):
             return
         if connection.unsent_bytes + len(message.payload) > self.most_unsent:
-            say(f"{connection.name} is too slow: a message to {message.topic!r} was dropped")
+            self.complain(connection.name, f"is too slow: a message to {message.topic[:SHOWN]!r} was dropped")
             return
         connection.send(message.packet(retained))
 
@@ -379,15 +399,12 @@ class ClientConnection(asyncio.Protocol):
         while len(fields):
             wanted.append(fields.filter())
             fields.byte()  # the requested QoS
-        if not wanted:
-            raise MalformedError("a subscription to nothing")
+        if not 0 < len(wanted) <= MOST_IN_A_PACKET:
+            raise MalformedError(f"a subscription to {len(wanted)} filters, of which {MOST_IN_A_PACKET} are allowed")
         room = MOST_FILTERS - len(self.filters)
         self.send(packet(Type.SUBACK, number + bytes(0 if place < room else REFUSED for place in range(len(wanted)))))
-        for filter_ in wanted[:room]:
-            self.filters.add(filter_)
-            for topic, message in self.broker.retained.items():
-                if matches(filter_, topic):
-                    self.broker.deliver(self, message, retained=True)
+        self.filters.update(wanted[:room])
+        self.broker.fetch(self, wanted[:room])
 
     # ---- sending and closing
 
