@@ -118,12 +118,18 @@ class Crew:
         """Number of devices that can still contribute to the open round."""
         return len(self.devices) - self.count(*UNUSABLE)
 
-    def planned(self, chosen: Chosen) -> Chosen:
-        """Return the devices that a round waits for: those chosen, or others in place of those that cannot be used."""
-        if all(self[ue].state not in UNUSABLE for ue in chosen.tolist()):
+    def planned(self, chosen: Chosen, most: float = np.inf) -> Chosen:
+        """Return the devices that a round waits for: those chosen, or others in place of those that cannot be used.
+
+        Devices with more than ``most`` merges are replaced too, while there are others.
+        """
+        if all(self[ue].state not in UNUSABLE and self[ue].merges <= most for ue in chosen.tolist()):
             return chosen
+        merged_in = np.array([device.merged_in for device in self.devices])
         away = np.array([device.state in UNUSABLE for device in self.devices])
-        return replace_absent(chosen, away, np.array([device.merged_in for device in self.devices]))
+        over = np.array([device.merges > most for device in self.devices])
+        found = replace_absent(chosen, away | over, merged_in)
+        return replace_absent(chosen, away, merged_in) if away[found].any() else found
 
     def moment(self, round_: int, time_s: float, quorum: int) -> Moment:
         """Return what a schedule that asks for losses may look at. Channels are not known.

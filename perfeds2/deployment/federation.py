@@ -88,6 +88,7 @@ class Federation:
     shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
     length: float = field(init=False)  # ‖w_k‖
     _closing: tuple[list[Device], Server, Closing] | None = None  # how the round closes once the sum is known
+    _over_share: set[int] = field(default_factory=set)  # UEs for which an alarm was raised
     _short_since_s: float = math.inf  # since when there are fewer devices than the quorum
 
     def __post_init__(self) -> None:
@@ -99,6 +100,11 @@ class Federation:
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
         self.outgoing = handed_out(self.params, self.learner, self.merging)
+
+    @property
+    def max_share(self) -> float:
+        """Largest share of merges of one device: at most twice its even share if devices report their losses."""
+        return min(self.own.max_share, 2 / self.ues) if asks(self.schedule) else self.own.max_share
 
     @property
     def devices(self) -> list[Device]:
@@ -375,7 +381,15 @@ class Federation:
         if self.planned is None:
             moment = self.crew.moment(self.round, self.time_s, self.protocol.quorum) if asks(schedule) else self.round
             self.planned = schedule(moment)
-        self.planned = self.crew.planned(self.planned)
+        most = self.max_share * len(self.record.merges) + 1
+        for device in (self.crew[ue] for ue in self.planned.tolist()):
+            if device.merges > most and device.ue not in self._over_share:
+                self._over_share.add(device.ue)
+                what = "the losses it reports may be false" if asks(schedule) else "others take its place"
+                self.log(
+                    f"alarm: UE {device.ue} has more than {self.max_share:.0%} of all merges; {what} (--max-share)"
+                )
+        self.planned = self.crew.planned(self.planned, most)
         idle = [ue for ue in self.planned.tolist() if self.crew[ue].state == "idle"]
         if self.secure and not (self.summing is None and len(idle) == self.planned.size):
             return []  # all members start at once, since they get the list of all of them

@@ -120,7 +120,7 @@ def _serve(
     if setup.own.log == "json":
         write(folder.log_json)
     note = robustness(setup.server_spec, algorithm.name, algorithm.protocol.quorum, always=True)
-    for each in (*notes, *filter(None, [note])):
+    for each in (*notes, *filter(None, [note, destroyable(setup)])):
         federation.log(f"note: {each}")
     try:
         with exposed(metrics, setup.own.metrics_port):
@@ -137,6 +137,19 @@ def _serve(
     if edge is not None:
         edge.finish()
     status_of(federation, "finished").write(folder.path)
+
+
+def destroyable(setup: Setup) -> str | None:
+    """Return a note if one device can destroy the model; None if the merge is robust, or too few updates are merged."""
+    from perfeds2.learning.methods import ROBUST
+    from perfeds2.learning.robust import LEAST
+
+    algorithm = setup.algorithm
+    merge = setup.server_spec.learning_of(algorithm.name).merge
+    if setup.is_cloud or algorithm.protocol.quorum < LEAST or (merge is not None and merge.text in ROBUST):
+        return None
+    way = "leave out --secure-aggregation and add --merge" if setup.spec.privacy.secure_aggregation else "--merge"
+    return f"one device that sends false updates can destroy this model; {way} trimmed-mean prevents that."
 
 
 def _play(

@@ -147,8 +147,6 @@ class Setup:
             raise InputError(
                 f"--schedule {named} has no effect on {algorithm.name}; use an algorithm such as FedAvgS2."
             )
-        if self.own.max_share < 1:
-            raise InputError(f"--max-share and --schedule {named} both decide who works next; leave one of them out.")
         _, schedule = plan_rounds(self.spec, Cell.draw(self.ues, self.seed), self.seed, algorithm.learner.samples)
         if asks(schedule):
             return asking(self.spec, replace(algorithm, schedule=schedule)).schedule

@@ -10,7 +10,7 @@ from test_federation_by_hand import federation, ones, play
 from perfeds2.deployment.device import compute_job, do_job
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.merging import Handed
-from perfeds2.deployment.serve import status_of
+from perfeds2.deployment.serve import destroyable, status_of
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
 from perfeds2.deployment.validate import LARGEST, VOTES, Norms, in_words, norm_of, wrong_metrics
@@ -82,6 +82,21 @@ def test_shares_that_too_few_devices_can_keep_do_not_stall_a_round(protocol):
     play(server, 30, steps=1000)
     assert server.round == 30
     assert {device.merges for device in server.devices} == {20}  # those with the fewest merges first
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ({}, "model; --merge trimmed-mean prevents that"),
+        ({"secure-aggregation": True, "clip": 1.0}, "leave out --secure-aggregation and add --merge trimmed-mean"),
+        ({"merge": "median"}, None),
+        ({"quorum": 2}, None),  # no merge would help, which another note says
+    ],
+)
+def test_a_run_that_one_device_can_destroy_says_so(given, flag):
+    note = destroyable(Setup.from_texts({"devices": 6, "quorum": 5, "algorithm": "FedAvgS2"} | given))
+    assert (note is None) == (flag is None)
+    assert flag is None or flag in str(note)
 
 
 def test_an_alarm_is_raised_when_the_accuracy_falls_and_ends_when_it_is_back():

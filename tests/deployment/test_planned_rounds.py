@@ -109,6 +109,21 @@ def test_devices_with_the_highest_reported_losses_are_chosen_once_all_have_repor
     assert [device.loss for device in server.devices] == [pytest.approx(loss, rel=0.1) for loss in LOSSES]
 
 
+def test_false_losses_win_a_device_at_most_twice_its_even_share():
+    log, shares = [], {}
+    for share in (1.0, 0.25):
+        server = planned(InProcess(reporting([1e5, *LOSSES[1:]]), lambda _: 1.0, 5), by_loss(), 40)
+        server.own, server.log = server.own.with_(max_share=share), log.append
+        play(server, 400)
+        assert server.round == 40
+        shares[share] = server.devices[0].merges / 80
+    assert shares[1.0] <= 2 / 5 + 1 / 40
+    assert shares[0.25] <= 0.25 + 1 / 40
+    alarms = [line for line in log if line.startswith("alarm: UE 0 ")]
+    assert alarms[0] == "alarm: UE 0 has more than 40% of all merges; the losses it reports may be false (--max-share)"
+    assert len(alarms) == 2  # one in each run
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 2e6, -1.0])
 def test_a_loss_that_a_schedule_cannot_use_is_refused_and_its_device_named(bad):
     net = InProcess(reporting([bad, *LOSSES[1:]]), lambda _: 1.0, 5)
