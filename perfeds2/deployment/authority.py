@@ -148,8 +148,10 @@ class Authority:
         Lists of other authorities in the file stay.
         """
         lists, known = [], read_certificates(self.certificate)
+        ours = [key.public_key() for key in self._keys()]
+        theirs = [each.subject for each in known if each.public_key() not in ours]
         found = read_lists(self.revocations) if self.revocations.exists() else []
-        others = [each for each in found if not any(each.issuer == by.subject for by in known)]
+        others = [each for each in found if each.issuer in theirs]
         for key in self._keys():
             authority = next(each for each in known if each.public_key() == key.public_key())
             builder = x509.CertificateRevocationListBuilder(

@@ -118,8 +118,6 @@ def test_a_device_enrols_by_two_commands_and_renews_while_it_runs(here, monkeypa
     assert status == 0
     assert [line.split(".")[0] for line in tokens.splitlines()] == ["2", "3"]  # 0 and 1 have a certificate
     assert len(command_line.told("federate", "token", "--number", 1)[1].splitlines()) == 1
-    reloaded = []
-    monkeypatch.setattr(Link, "reload", lambda _: reloaded.append(3))
     site = Site("127.0.0.1", 1, device)
     with enrolment.enrolling(made, ("127.0.0.1", 0)) as port:
         token = tokens.splitlines()[1]
@@ -129,11 +127,12 @@ def test_a_device_enrols_by_two_commands_and_renews_while_it_runs(here, monkeypa
         status, said = command_line.perfeds2(*command)
         assert (status, "unknown or was used" in said) == (2, True)
         running = DeviceClient(3, Link(site, 3), Worker(lambda _: Owner()).work)
+        before = device.file(3, "crt").read_bytes()
         many._renew([running], site)
-        assert reloaded == []
+        assert device.file(3, "crt").read_bytes() == before
         monkeypatch.setattr(enrolment, "RENEW_DAYS", 91)
         many._renew([running], site)
-        assert reloaded == [3]
+        assert device.file(3, "crt").read_bytes() != before
     many._renew([running], site)
     assert "device-3: enrolment at 127.0.0.1" in capfd.readouterr().out  # the server is away, which ends nothing
 
