@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from perfeds2.learning import factored, on_gpu
 from perfeds2.learning.attacks import Attack, Hostile
 from perfeds2.learning.cells import Edges, merge_edges
+from perfeds2.learning.exploded import warn_if_exploded
 from perfeds2.learning.feedback import report
 from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, Telling, Undrafted, Weighted, mean_of
 from perfeds2.learning.models.mlp import MLP
@@ -270,6 +271,9 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     Returns:
         The weights after the last round, by name.
 
+    Warns:
+        RuntimeWarning: The loss is not finite at the end, or over ten times its initial value.
+
     Example:
         >>> from perfeds2 import Cell, Learner, PerFed, Protocol, replay, simulate, synthetic
         >>> task, learner = synthetic(4, labels_per_ue=2, seed=0), Learner(PerFed(0.03), batch=8)
@@ -281,7 +285,9 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     """
     script, block = Script.of(timeline, learner.merge), on_gpu.block_of([(0, timeline.rounds)])
     prepared, state = Prepared.of(task, script, learner, seed, block), start(task, script, learner, seed)
-    return advance(prepared, state, 0, timeline.rounds).params
+    last = advance(prepared, state, 0, timeline.rounds).params
+    warn_if_exploded(task.model, task.data, first_weights(task.model, as_int32(seed)), last)
+    return last
 
 
 def as_int32(seed: int) -> np.int32:

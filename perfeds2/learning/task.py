@@ -14,6 +14,7 @@ from jaxtyping import Shaped
 from perfeds2.learning.data import Data, Shards
 from perfeds2.learning.files.own_file import OwnFile, own_data, usual_loss, usual_split
 from perfeds2.learning.files.sources import Source, find
+from perfeds2.learning.files.tables import as_rows
 from perfeds2.learning.losses import Loss, Metric
 from perfeds2.learning.models.from_torch import from_torch
 from perfeds2.learning.models.mlp import MLP, mlp
@@ -104,7 +105,8 @@ class Task:
 
         Args:
             name: Name of the task.
-            x: Samples of shape (N, …), flattened to rows of float32.
+            x: Samples of shape (N, …), flattened to rows. Bytes (uint8) stay bytes, which the default model divides
+                by 255; everything else becomes float32.
             y: N labels from 0, or numbers of a float type, of shape (N,) or (N, c).
             ues: Number of UEs.
             seed: Seed of the division.
@@ -113,7 +115,7 @@ class Task:
             split: How samples are divided (``perfeds2.learning.partition``). For numbers, give this or
                 ``labels_per_ue``.
             owners: UE of each sample, from 0, of shape (N,), for the split ``Natural()``.
-            model: The model; by default one hidden layer of 32.
+            model: The model; by default one hidden layer of 32 for up to 64 inputs, else of 100.
             loss: Name or function (``perfeds2.learning.losses``); by default cross-entropy for labels and ``mse`` for
                 numbers.
             metric: Name or function; by default accuracy for labels and ``r2`` for numbers.
@@ -124,14 +126,14 @@ class Task:
         Raises:
             ValueError: The split leaves a UE without enough samples, or the loss or metric does not fit the targets.
         """
-        x, y = np.asarray(x, np.float32).reshape(len(x), -1), np.asarray(y)
+        (rows, _), y = as_rows(np.asarray(x)), np.asarray(y)
         target = Targets.of(y)
         if split is None:
             split = ByLabel(min(3, target.labels) if labels_per_ue is None else labels_per_ue)
         parts = split(Samples.of(target.groups(y), owners=owners), ues, seed)
         outputs = 1 if loss == "binary" else target.outputs
-        network = judged(model or MLP((x.shape[1], 32, outputs)), target, loss, metric)
-        return cls(name, network, Shards.of(x, target.in_units(y), parts))
+        network = judged(model or usual_model(rows.shape[1], outputs, rows.dtype), target, loss, metric)
+        return cls(name, network, Shards.of(rows, target.in_units(y), parts))
 
     @classmethod
     def of_file(
@@ -157,7 +159,7 @@ class Task:
                 common one.
             target: Columns of a CSV file to predict; by default the column label, target or y.
             ue_column: Column of a CSV file with each sample's UE; by default the column ue or client, if there is one.
-            model: The model; by default one hidden layer.
+            model: The model; by default one hidden layer, as in ``of_arrays``.
             loss: Name or function (``perfeds2.learning.losses``); by default one that fits the targets.
             metric: Name or function; by default accuracy for labels and ``r2`` for numbers.
 
@@ -220,8 +222,7 @@ class Recipe:
         table = file.table(target, ue_column, loss)
         learned = Targets(len(table.labels), table.shift, table.unit)
         sample = jax.ShapeDtypeStruct(table.x.shape[1:], table.x.dtype)
-        hidden = 32 if table.x.shape[1] <= 64 else 100  # the sizes for digits and for MNIST
-        network = mlp(table.x.shape[1], 1 if loss == "binary" else learned.outputs, table.x.dtype, hidden)
+        network = usual_model(table.x.shape[1], 1 if loss == "binary" else learned.outputs, table.x.dtype)
         data = partial(own_data, partial(file.table, target, ue_column, loss))
         return cls(file.path.stem, network, data, sample, target=learned, shape=table.shape, said="; ".join(table.said))
 
@@ -259,6 +260,11 @@ class Recipe:
             split = ByLabel(labels_per_ue)
         found = [] if self.source is None else [find(self.source, data_dir)]
         return Task(self.name, self.model, self.data(ues, split, seed, *found))
+
+
+def usual_model(inputs: int, outputs: int, dtype: np.dtype) -> MLP:
+    """Return the model for a user's own samples. Its hidden layer has the size of that for digits or for MNIST."""
+    return mlp(inputs, outputs, dtype, hidden=32 if inputs <= 64 else 100)
 
 
 def logits(model: Model, sample: jax.ShapeDtypeStruct) -> tuple[int, ...]:

@@ -3,7 +3,9 @@
 import io
 import json
 import zipfile
+from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,8 +18,8 @@ from perfeds2.learning.files.own_file import OwnFile, in_words
 from perfeds2.learning.files.tables import SampleTable
 from perfeds2.learning.losses import binary, mse
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Judged
-from perfeds2.learning.partition import Quantity, Samples
+from perfeds2.learning.models.model import Judged, bare
+from perfeds2.learning.partition import Dirichlet, Quantity, Samples
 from perfeds2.learning.target import tenths
 
 random = np.random.default_rng(0)
@@ -323,3 +325,18 @@ def is_read_or_refused(path):
         assert len(table.x) == len(table.y) > 0
         assert np.isfinite(table.x.astype(float)).all()
         assert np.isfinite(table.y).all()
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (4, 4, 3), (5, 5, 5)], ids=str)
+def test_images_are_the_same_task_from_a_file_and_from_an_array(tmp_path, shape):
+    """Bytes stay bytes, which the model divides by 255; colours come first; the hidden layer depends on the inputs."""
+    x, y = random.integers(0, 256, (40, *shape), np.uint8), np.arange(40) % 4
+    file = Task.of_file(npz(tmp_path, x=x, y=y), ues=4, split=Dirichlet(100.0))
+    array = Task.of_arrays("mine", x, y, ues=4, seed=0, split=Dirichlet(100.0))
+    inputs = int(np.prod(shape))
+    assert bare(file.model) == array.model == MLP((inputs, 32 if inputs <= 64 else 100, 4), input_scale=255)
+    for one, other in zip(jax.tree.leaves(file.data), jax.tree.leaves(array.data), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    numbers = Task.of_arrays("mine", x.astype(float), y, ues=4, seed=0, split=Dirichlet(100.0))
+    assert numbers.model == replace(array.model, input_scale=1)

@@ -77,6 +77,14 @@ def test_replay_matches_with_local_steps_and_another_optimiser():
         assert_close(replay(task, line, learner, seed=3), replay_slowly(task, line, learner, seed=3), 1e-5)
 
 
+def test_a_training_that_explodes_is_not_silent():
+    line = timeline(Protocol(2, 2), rounds=12)
+    with pytest.warns(RuntimeWarning, match="the training diverged: its loss went from 2.33 to 1"):
+        replay(LAYERED, line, Learner(FedAvg(), beta=1e5, batch=8))  # the loss stays finite
+    with pytest.warns(RuntimeWarning, match="to nan"):
+        replay(LAYERED, line, Learner(FedAvg(), beta=1e30, batch=8))
+
+
 @pytest.mark.slow
 def test_participants_side_by_side_give_the_same_as_one_after_the_other(monkeypatch):
     """The form a GPU runs, on the CPU."""

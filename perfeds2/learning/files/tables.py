@@ -260,12 +260,12 @@ def _table_of(arrays: Arrays) -> SampleTable:
     usual = _look(
         _columns(y), MOST_LABELS if y.dtype.kind in "iu" else FEW_VALUES
     )  # labels may be saved as 0.0, 1.0, …
-    x, tests, owners, names = _colours_first(given), 0, None, ()
-    rows = _rows(x)
+    rows, shape = as_rows(given)
+    tests, owners, names = 0, None, ()
     if "x_test" in arrays:
         tests = len(arrays["x_test"])
         said.append(f"{tests:,} for testing")
-        rows = np.concatenate([rows, _rows(_colours_first(arrays["x_test"]))])
+        rows = np.concatenate([rows, as_rows(arrays["x_test"])[0]])
         y = np.concatenate([y, arrays["y_test"]])
     if "ue" in arrays:
         every = np.unique(arrays["ue"])
@@ -274,7 +274,7 @@ def _table_of(arrays: Arrays) -> SampleTable:
         owners = _places(
             every, np.concatenate([arrays[name] for name in ("ue", "ue_test") if name in arrays]), tests, "ue"
         )
-    return SampleTable(rows, _columns(y), usual, tuple(said), "y", owners, names, tests, x.shape[1:])
+    return SampleTable(rows, _columns(y), usual, tuple(said), "y", owners, names, tests, shape)
 
 
 def _columns(y: Shaped[np.ndarray, "N ..."]) -> tuple[Shaped[np.ndarray, " N"], ...]:
@@ -293,14 +293,14 @@ def _places(
     return place
 
 
-def _colours_first(x: Shaped[np.ndarray, "N ..."]) -> Shaped[np.ndarray, "N ..."]:
-    """Return images with colours last in PyTorch's order: all red, then green, then blue."""
-    colours_last = x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] == x.shape[2]
-    return x.transpose(0, 3, 1, 2) if colours_last else x
+def as_rows(x: Shaped[np.ndarray, "N ..."]) -> tuple[Shaped[np.ndarray, "N f"], tuple[int, ...]]:
+    """Return samples as rows, and a sample's shape: bytes stay bytes, everything else becomes single precision.
 
-
-def _rows(x: Shaped[np.ndarray, "N ..."]) -> Shaped[np.ndarray, "N f"]:
-    return np.asarray(x.reshape(len(x), -1), np.uint8 if x.dtype == np.uint8 else np.float32)
+    Images with colours last get PyTorch's order: all red, then green, then blue.
+    """
+    if x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] == x.shape[2]:
+        x = x.transpose(0, 3, 1, 2)
+    return np.asarray(x.reshape(len(x), -1), np.uint8 if x.dtype == np.uint8 else np.float32), x.shape[1:]
 
 
 # ---- targets
