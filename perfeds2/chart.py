@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 INK = "#1D2733"
 NEUTRAL = "#6B7785"
 POINTS_PER_PX = 0.46  # marker size; printed charts are about half the size of those on a screen
+MOST_MARKS = 40  # a line through more points has only some markers
 Values = Any  # numbers, in an array or a list
 
 
@@ -149,8 +150,10 @@ def _draw_series(axes: "Axes", line: Series, label: str, width: float, number: i
     look: dict[str, Any] = {"color": colour, "linewidth": width, "marker": style.marker, "label": label or "_nolegend_"}
     look |= {"linestyle": (0, dash) if dash else "solid", "markersize": POINTS_PER_PX * line.size_px}
     look |= {"markerfacecolor": "none"} if line.hollow else {}
+    if line.kind == "steps" or (line.kind == "line" and points > MOST_MARKS):
+        look["markevery"] = ((4 + 4 * number) % max(1, points), max(1, points // 5))
     if line.kind == "steps":
-        axes.step(line.x, line.y, where="post", markevery=(4 + 4 * number, max(1, points // 5)), **look)
+        axes.step(line.x, line.y, where="post", **look)
     else:
         look |= {"linestyle": "none"} if line.kind == "marks" else {}
         axes.plot(line.x, line.y, **look)

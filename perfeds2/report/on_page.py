@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from perfeds2.chart import NEUTRAL, Bars, Chart, ChartAxis, Series, Values, line_widths, short
+from perfeds2.chart import MOST_MARKS, NEUTRAL, Bars, Chart, ChartAxis, Series, Values, line_widths, short
 
 Plot = dict[str, Any]  # data and layout for plotly.js
 WIDTH_PX = 2.0  # line width
@@ -85,7 +85,8 @@ def _series(chart: Chart, line: Series) -> list[Plot]:
         trace["line"] = {"width": width, "dash": dash, "shape": shape, **colour}
     if style.marker:
         symbol = SYMBOLS.get(style.marker, "circle") + "-open" * line.hollow
-        some = {"maxdisplayed": 6} if line.kind == "steps" else {}
+        many = line.kind == "steps" or (line.kind == "line" and len(line.x) > MOST_MARKS)
+        some = {"maxdisplayed": 6} if many else {}
         trace["marker"] = {"symbol": symbol, "size": line.size_px, "line": {"width": 1.5, **colour}, **some, **colour}
     if line.texts:
         trace |= {"text": list(map(escape, line.texts)), "textposition": "top right"}

@@ -23,7 +23,7 @@ from perfeds2.report.results import (
     radio_line,
     results_table,
 )
-from perfeds2.report.style import DASHES_PX
+from perfeds2.report.style import OWN_DASHES_PX
 from perfeds2.report.tables import capitalised, counted, for_terminal, listed, seconds, write_latex
 from perfeds2.report.terminal import fits, open_console, print_prose
 from perfeds2.report.timelines import (
@@ -68,7 +68,7 @@ def page(run: RunResults) -> str:
     facts = [run.task or run.command, run.population, length, seeds, f"perfeds2 {run.version}"]
     radio = [] if run.radio is None else [radio_line(run.radio), run.radio["warning"]]
     notes = [said for said in (*run.notes, *radio, energy_line(run)) if said]
-    own = ", dash-dotted your own" if any(each.mode not in DASHES_PX for each in run.algorithms) else ""
+    own = ", dash-dotted another method" if any(each.dash_px in OWN_DASHES_PX for each in run.styles.values()) else ""
     hint = (
         f"{over_seeds(len(run.seeds), run.has_intervals)} Colour and mark are the objective; solid is semi-synchronous, dashed "
         f"synchronous, dotted asynchronous{own}. Click a name to hide it, double-click to see it alone. A line ends where a "

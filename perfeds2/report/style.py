@@ -1,12 +1,13 @@
 """Choose the colour, dash and marker of lines, on pages and on paper.
 
 Colours are from Okabe and Ito's palette, which colour-blind readers can tell apart. For the paper's algorithms the
-objective sets colour and marker (for greyscale print) and the mode sets the dash. A user's own algorithms get other
-colours and are dash-dotted.
+objective sets colour and marker (for greyscale print) and the mode sets the dash. Other methods differ in all three,
+and are dash-dotted unless a figure shows several modes of them.
 """
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,8 @@ COLOURS = {"FedAvg": "#0072B2", "FedProx": "#CC79A7", "PerFed": "#D55E00"}
 OBJECTIVE_MARKERS = {"FedAvg": "x", "FedProx": "^", "PerFed": "o"}
 SPARE_COLOURS = ("#009E73", "#E69F00", "#56B4E9", "#8A5CC2", "#8C6D3F")  # for other objectives
 DASHES_PX = {"S2": (), "SYN": (7, 3), "ASY": (2, 2)}  # on, off; empty is solid
-OWN_DASHES_PX = ((9, 3, 2, 3), (6, 2, 2, 2, 2, 2), (12, 4, 5, 4))
+OWN_DASHES_PX = ((9, 3, 2, 3), (6, 2, 2, 2, 2, 2), (12, 4, 5, 4), (14, 3, 2, 3, 2, 3), (4, 3, 1, 3))
+OWN_MARKERS = ("s", "D", "v", "P", "*")
 SEQUENCE = ("#5B3FC4", "#A8389F", "#DB4F62", "#EE8034", "#D4AC0D")  # ordered, from low to high values
 MARKERS = ("o", "s", "^", "D", "v")  # used with colour, for greyscale print
 ACCURACY, GLOBAL = "test_accuracy_personal", "test_accuracy"  # after and before a personal step
@@ -25,19 +27,29 @@ METRICS = (ACCURACY, GLOBAL, "train_loss_personal", "train_loss")  # in display 
 
 def algorithm_styles(algorithms: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]:
     """Return a style for each (name, objective, mode). The paper's algorithms look the same everywhere."""
-    own = sorted({objective for _, objective, _ in algorithms} - COLOURS.keys())
-    tints = COLOURS | {objective: SPARE_COLOURS[number % len(SPARE_COLOURS)] for number, objective in enumerate(own)}
+    modes = {objective: {mode for _, other, mode in algorithms if other == objective} for _, objective, _ in algorithms}
+    own = {objective: _own_style(number) for number, objective in enumerate(sorted(modes.keys() - COLOURS.keys()))}
+    fixed = own | {name: LineStyle(COLOURS[name], (), OBJECTIVE_MARKERS[name]) for name in COLOURS}
     styles: dict[str, LineStyle] = {}
     for name, objective, mode in algorithms:  # first those whose style is determined by objective and mode
-        style = LineStyle(tints[objective], DASHES_PX.get(mode, ()), OBJECTIVE_MARKERS.get(objective, ""))
+        style = fixed[objective]
+        if objective in COLOURS or len(modes[objective]) > 1:
+            style = replace(style, dash_px=DASHES_PX.get(mode, ()))
         if mode in DASHES_PX and style not in styles.values():
             styles[name] = style
     taken = {style.colour for style in styles.values()}
-    pairs = zip(SPARE_COLOURS * len(OWN_DASHES_PX), OWN_DASHES_PX * len(SPARE_COLOURS), strict=True)  # all combinations
-    free = sorted((LineStyle(*pair) for pair in pairs), key=lambda style: style.colour in taken)
+    free = [_own_style(number) for number in range(len(own), len(own) + len(SPARE_COLOURS) ** 3)]
+    free = sorted((style for style in free if style not in own.values()), key=lambda style: style.colour in taken)
     others = [name for name, _, _ in algorithms if name not in styles]
     styles |= {name: free[number % len(free)] for number, name in enumerate(others)}
     return {name: styles[name] for name, _, _ in algorithms}
+
+
+def _own_style(number: int) -> LineStyle:
+    """Return the style of a further method; 25 differ also without colour, and 125 with it."""
+    kinds = len(SPARE_COLOURS)
+    colour, dash = (number + number // kinds**2) % kinds, (number + number // kinds) % kinds
+    return LineStyle(SPARE_COLOURS[colour], OWN_DASHES_PX[dash], OWN_MARKERS[number % kinds])
 
 
 def named_styles(names: Sequence[str]) -> dict[str, LineStyle]:

@@ -206,6 +206,8 @@ MARKS = {  # marker shapes in a line sample, by Matplotlib's name
     "v": "M14 9.5l4 -7h-8z",
     "s": "M11 3h6v6h-6z",
     "D": "M14 2l4 4l-4 4l-4 -4z",
+    "P": "M14 2v8M10 6h8",
+    "*": "M14 2v8M10.5 4l7 4M10.5 8l7 -4",
 }
 
 

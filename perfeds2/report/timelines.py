@@ -96,7 +96,7 @@ def at_most(label: str, style: LineStyle, staleness: Int[np.ndarray, " m"]) -> S
     """Draw which share of updates is at most how stale."""
     part = np.linspace(0.0, 1.0, 201)
     ages = np.quantile(staleness, part, method="inverted_cdf")
-    return Series(label, ages, 100 * part, replace(style, marker=""), "line")
+    return Series(label, ages, 100 * part, style, "line")
 
 
 # ---- accuracy per UE
@@ -110,7 +110,7 @@ def ue_chart(run: RunResults) -> Chart | None:
     for name, style in run.styles.items():
         mine = table.loc[(table["algorithm"] == name) & np.isfinite(table[ACCURACY])].sort_values(by=ACCURACY)
         share = 100 * (np.arange(len(mine)) + 0.5) / max(len(mine), 1)
-        line = Series(name, share, score.scale * mine[ACCURACY], replace(style, marker=""), "line")
+        line = Series(name, share, score.scale * mine[ACCURACY], style, "line")
         lines += [line] if len(mine) else []
     y = ChartAxis(score.named(ACCURACY), form=score.form, unit=score.unit)
     title = f"Personalised {score.word} per UE"

@@ -165,7 +165,7 @@ def test_own_algorithms_have_lines_of_their_own(make_run, tmp_path: Path):
     page = page_of(make_run(algorithms=[*ALGORITHMS, *own], seeds=[0]), tmp_path)
     lines = [tuple(trace["line"].items()) for trace in charts_of(page)["train-loss"]["data"]]
     assert len(lines) == len(set(lines)) == 12
-    assert "dash-dotted your own" in page
+    assert "dash-dotted another method" in page
     samples = re.findall(r'stroke="(#\w+)" stroke-width="2.5" stroke-dasharray="([\d ]*)"', page)
     assert samples[:12] == samples[12:24] == samples[-12:]  # in the legends of curves and of UEs, and in the table
     assert len(set(samples[:12])) == 12

@@ -2,9 +2,14 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from perfeds2.chart import Chart, LineStyle, Series, draw
+from perfeds2.report.on_page import SYMBOLS, plot
 from perfeds2.report.style import COLOURS, DASHES_PX, SPARE_COLOURS, algorithm_styles, named_styles, ordered_styles
+from perfeds2.report.tables import MARKS
 
 NINE = [
     (f"{objective}{dash}{mode}", objective, mode)
@@ -50,3 +55,24 @@ def test_a_dozen_values_of_a_setting_differ_in_colour_and_neighbours_in_dash():
     assert all(one.dash_px != two.dash_px and one.marker != two.marker for one, two in pairwise(styles))
     few = list(ordered_styles(list("abc")).values())
     assert len({style.dash_px for style in few}) == len({style.marker for style in few}) == 3
+
+
+@pytest.mark.parametrize("count", [3, 22])
+def test_every_method_has_a_colour_a_dash_and_a_marker_of_its_own(count: int):
+    """A figure of methods that are all semi-synchronous, with one that shares its objective with another."""
+    others = [(f"Method {number}", f"Method {number}", "S2") for number in range(count - 1)]
+    styles = algorithm_styles([*NINE[1::3], *others, ("FedBuff", "FedAvg", "S2")])
+    assert all(style.marker for style in styles.values())
+    assert len({(style.dash_px, style.marker) for style in styles.values()}) == 3 + count  # in greyscale print
+    further = [style for name, style in styles.items() if name not in {name for name, _, _ in NINE}]
+    assert all(style.dash_px for style in further)
+    assert len({style.colour for style in further}) == len({style.dash_px for style in further}) == min(count, 5)
+    assert {style.marker for style in styles.values()} <= MARKS.keys() & {*SYMBOLS}
+
+
+def test_a_line_through_many_points_has_a_few_markers():
+    line = Series("a", np.arange(200.0), np.arange(200.0), LineStyle("#000000", (), "o"), "line")
+    axes = draw(Figure().subplots(), Chart("c", "c", [line]))
+    assert axes.lines[0].get_markevery() == (4, 40)
+    (trace,) = plot(Chart("c", "c", [line]))["data"]
+    assert trace["marker"]["maxdisplayed"] == 6
