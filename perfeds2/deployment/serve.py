@@ -266,7 +266,7 @@ def _finish(setup: Setup, federation: Federation, folder: Folder) -> None:
     if (losses := losses_of(*private)) is not None:
         ue_rows = [row | {"epsilon": float(losses[row["ue"]])} for row in ue_rows]
     facts = {which: facts_of(setup.server_spec, algorithm, timelines[which], setup.seed, None)}
-    summary = summarise(setup.server_spec, "federate", facts, {which: rows}, radio=False)
+    summary = summarise(setup.server_spec, "federate", facts, {which: rows}, {which: ue_rows}, radio=False)
     summary["task"] = setup.name
     summary["notes"] = [*filter(None, [federation.ended]), *summary["notes"]]
     summary["took_part"] = len({row["ue"] for row in ue_rows if row["merges"]})

@@ -14,7 +14,7 @@ from perfeds2.report.document import Part, document, paragraph, section, verbati
 from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import AlgorithmResult
 from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
-from perfeds2.report.results import Measure, results_table, to_target
+from perfeds2.report.results import Measure, fairness, results_table, to_target
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import (
     Cell,
@@ -171,14 +171,9 @@ def bout_table(bout: BoutFound) -> Table:
         score.scale,
         max,
     )
-    fair = [
-        Measure("worst_decile", f"Worst tenth of UEs{unit}", f"worst tenth\nof UEs{unit}", score.form, score.scale, max)
-    ]
-    if score.is_share:
-        fair.append(Measure("jain", "Jain's index", "Jain's\nindex", ".4f", best=max))
     found = (text_column("Settings found"), [_settings(each) for each in run.algorithms])
     extras = [found] if any(each.settings for each in run.algorithms) else []
-    return results_table(run, [end, *costs, *fair], extras, head="Method")
+    return results_table(run, [end, *costs, *fairness(run)], extras, head="Method")
 
 
 def _settings(method: AlgorithmResult) -> str:

@@ -9,6 +9,7 @@ from perfeds2.learning.metrics import Score
 from perfeds2.report.read import AlgorithmResult, RunResults
 from perfeds2.report.style import ACCURACY, GLOBAL
 from perfeds2.report.tables import Cell, Column, Span, Table, estimate, p_value, signed, text_column
+from perfeds2.runs.costs import COSTS
 from perfeds2.runs.statistics import NO_INTERVAL
 
 Extra = tuple[Column, Sequence[Cell]]  # an additional column and its cells
@@ -56,6 +57,25 @@ def accuracies(score: Score) -> tuple[Measure, Measure]:
     return one, two
 
 
+def fairness(run: RunResults) -> list[Measure]:
+    """Return the columns for how personalised accuracy is spread over the UEs; nothing if that is not recorded."""
+    score, unit = run.score, " (%)" if run.score.is_share else ""
+    tenth = Measure(
+        "worst_decile", f"Worst tenth of UEs{unit}", f"worst tenth\nof UEs{unit}", score.form, score.scale, max
+    )
+    jain = Measure("jain", "Jain's index", "Jain's\nindex", ".4f", best=max)
+    found = [tenth, jain] if score.is_share else [tenth]
+    return [each for each in found if any(each.name in one.estimates for one in run.algorithms)]
+
+
+def by_samples(run: RunResults) -> list[Measure]:
+    """Return the column for personalised accuracy weighted by the UEs' samples; nothing if that is not recorded."""
+    score, unit = run.score, " (%)" if run.score.is_share else ""
+    name, head = f"{ACCURACY}_by_samples", f"Test {score.word}, personal, by samples{unit}"
+    found = Measure(name, head, "by\nsamples", score.form, score.scale, max)
+    return [found] if any(name in one.estimates for one in run.algorithms) else []
+
+
 def to_target(run: RunResults) -> Measure:
     """Return the column for the cost of the target. Its header shows the target only if there is a common one."""
     cost, what = run.cost, "the target" if run.target_accuracy is None else run.target
@@ -79,7 +99,18 @@ def page_measures(run: RunResults) -> list[Measure]:
     if not run.is_trained:
         return clock_measures(run)
     common, personal = accuracies(run.score)
-    return [personal, *learned(run, [common, *LOSSES]), *clock_measures(run)]
+    return [personal, *by_samples(run), *learned(run, [common, *fairness(run), *LOSSES]), *clock_measures(run)]
+
+
+def paper_measures(run: RunResults) -> list[Measure]:
+    """Return the columns of a paper's table: rounds, costs of the target, accuracies and fairness."""
+    if not run.is_trained:
+        return clock_measures(run)
+    common, personal = accuracies(run.score)
+    joules = Measure("joules_to_target", f"Joules to {run.target}", "joules", ",.3g", is_cost=True)
+    has_joules = run.cost is not COSTS["joules"] and any(each.finite(joules.name) for each in run.algorithms)
+    costs = learned(run, [joules] if has_joules and run.target_accuracy is not None else [])
+    return [TIMING[0], *costs, common, personal, *by_samples(run), *fairness(run)]
 
 
 def results_table(
@@ -147,6 +178,18 @@ def _costs(algorithms: Sequence[AlgorithmResult], measure: Measure) -> list[Cell
             some = f" [{min(found) * measure.scale:{form}}, {max(found) * measure.scale:{form}}]"
         cells.append([Span(text, "best" if is_best else ""), Span(some, "half")])
     return cells
+
+
+def fairness_line(run: RunResults) -> str:
+    """Describe how personalised accuracy is spread over the UEs."""
+    measures = fairness(run)
+    texts = []
+    for each in run.algorithms:
+        found = [(each.estimates.get(one.name, {}).get("mean"), one) for one in measures]
+        said = [f"{one.scale * mean:{one.form}}" for mean, one in found if mean is not None]
+        texts += [f"{each.name} {' / '.join(said)}"] if said else []
+    heads = " / ".join(one.head for one in measures)
+    return f"{heads}, personal: {', '.join(texts)}." if texts else ""
 
 
 def meaning(run: RunResults) -> str:

@@ -12,14 +12,15 @@ from perfeds2.report.read import RunResults, load_run, over, read_summary
 from perfeds2.report.results import (
     LOSSES,
     PAIRED,
-    TIMING,
     accuracies,
     behind_best,
     clock_measures,
     energy_line,
+    fairness_line,
     learned,
     meaning,
     page_measures,
+    paper_measures,
     radio_line,
     results_table,
 )
@@ -139,10 +140,11 @@ def write_run_figures(run: RunResults, out: Path) -> list[Path]:
         figures["activity"] = activity_charts(run, shown[:GROUPS_ON_PAPER], UES_ON_PAPER, jobs_each=3)
         figures |= {chart.name: [chart] for chart in merge_charts(run, shown)}
     written = write_figures(out, figures)
-    measures = learned(run, accuracies(run.score))
-    table = results_table(run, [TIMING[0], *measures] if measures else clock_measures(run))
+    behind = behind_best(run)
+    table = results_table(run, paper_measures(run), behind)
     seeds = ", ".join(map(str, run.seeds))
     about = f"perfeds2 {run.version} {run.command}, {run.task}, {run.population}, seeds {seeds}. {meaning(run)}"
+    about += f" {PAIRED}" if behind else ""
     return [*written, write_latex(out / "table.tex", about, table)]
 
 
@@ -164,6 +166,8 @@ def print_summary(folder: Path) -> None:
         console.print(for_terminal(table))
     if meaning(run):
         print_prose(console, meaning(run), "dim")
+    if fairness_line(run):
+        print_prose(console, fairness_line(run), "dim")
     print_prose(console, answer(run)[0], "bold")
     notes = [*run.notes, *([run.radio["warning"]] if run.radio and run.radio["warning"] else [])]
     for said in notes[:NOTES_SHOWN]:

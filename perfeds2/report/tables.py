@@ -221,19 +221,20 @@ def line_sample(style: LineStyle) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """Render a table as a plain ``tabular`` that needs no package."""
+    """Render a table as a ``tabular`` with the rules of the package booktabs."""
     sides = "".join(column.side[0] for column in table.columns)
     rows = [[in_latex(column.head) for column in table.columns]]
     rows += [["".join(map(_span_in_latex, _spans(cell))) for cell in row] for row in table.rows]
     head, *body = (f"{' & '.join(row)} \\\\" for row in rows)
-    line = r"\hline"
-    return "\n".join([rf"\begin{{tabular}}{{{sides}}}", line, head, line, *body, line, r"\end{tabular}"])
+    first, middle, last = r"\toprule", r"\midrule", r"\bottomrule"
+    return "\n".join([rf"\begin{{tabular}}{{{sides}}}", first, head, middle, *body, last, r"\end{tabular}"])
 
 
 def write_latex(path: Path, about: str, *tables: Table) -> Path:
     """Write tables as LaTeX, with ``about`` as a comment above them. Return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "\n".join([f"% {in_latex(about)}", *map(as_latex, tables), ""]))
+    needs = r"% Needs \usepackage{booktabs}."
+    write_text(path, "\n".join([f"% {in_latex(about)}", needs, *map(as_latex, tables), ""]))
     return path
 
 

@@ -15,7 +15,16 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.network.quality import beyond_modulation, link_quality
 from perfeds2.runs.costs import COSTS, EPSILON, TIME
 from perfeds2.runs.notes import OfSeeds, Rows, notes_of
-from perfeds2.runs.statistics import INTERVAL_SEEDS, censored_median, holm, paired_p, statistic, time_to_target
+from perfeds2.runs.statistics import (
+    INTERVAL_SEEDS,
+    censored_median,
+    holm,
+    jain,
+    paired_p,
+    statistic,
+    time_to_target,
+    worst_decile,
+)
 from perfeds2.runs.store import Facts, Result, Row
 from perfeds2.spec.fields import Spec
 
@@ -35,7 +44,13 @@ SEEDS_OF_RADIO = 5  # whose cells are examined, at most
 
 
 def summarise(
-    spec: Spec, command: str, facts: Mapping[tuple[str, int], Facts], rows: Rows | None, *, radio: bool = True
+    spec: Spec,
+    command: str,
+    facts: Mapping[tuple[str, int], Facts],
+    rows: Rows | None,
+    ue_rows: Rows | None = None,
+    *,
+    radio: bool = True,
 ) -> Json:
     """Return the content of summary.json: a row per algorithm, with statistics over seeds.
 
@@ -44,6 +59,7 @@ def summarise(
         command: The command that ran them.
         facts: Facts by (algorithm, seed), in the order of the algorithms.
         rows: Evaluations by (algorithm, seed); None if nothing was trained.
+        ue_rows: Metrics of the UEs at the end by (algorithm, seed); None if nothing was trained.
         radio: Include the quality of the simulated links; False for a federation, which has real ones.
     """
     from perfeds2.spec.tasks import metric_of
@@ -54,6 +70,7 @@ def summarise(
     algorithms = [
         _timeline_part(own)
         | ({} if rows is None else learning_part(spec.run.target_accuracy, [rows[name, seed] for seed in seeds]))
+        | ({} if ue_rows is None else over_ues([ue_rows[name, seed] for seed in seeds]))
         for name, own in of_seeds.items()
     ]
     return {
@@ -121,6 +138,25 @@ def learning_part(target: float, of_seeds: Sequence[Sequence[Row]]) -> Json:
         **{name: statistic([rows[-1][name] for rows in of_seeds]) for name in METRICS},
         "diverged": sum(not math.isfinite(rows[-1]["train_loss"]) for rows in of_seeds),
     }
+
+
+def over_ues(of_seeds: Sequence[Sequence[Row]]) -> Json:
+    """Return how the final metrics are spread over the UEs, and their means weighted by the UEs' samples."""
+    score = "test_accuracy_personal"
+    of_ues = [[row[score] for row in rows] for rows in of_seeds]
+    found = {
+        name: [of(values) if np.isfinite(values).all() else math.nan for values in of_ues]
+        for name, of in (("worst_decile", worst_decile), ("jain", jain))
+    }
+    for name in ("test_accuracy", score):
+        found[f"{name}_by_samples"] = [_by_samples(rows, name) for rows in of_seeds]
+    return {name: statistic(values) for name, values in found.items()}
+
+
+def _by_samples(rows: Sequence[Row], name: str) -> float:
+    """Return a mean over UEs, weighted by their training samples; the plain mean if these are not known."""
+    samples = np.array([row["samples"] for row in rows], float)
+    return float(np.average([row[name] for row in rows], weights=samples if samples.any() else None))
 
 
 def _costs(target: float, of_seeds: Sequence[Sequence[Row]]) -> dict[str, list[float | None]]:

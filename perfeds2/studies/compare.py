@@ -41,10 +41,11 @@ def train_spec(
 def comparison_of(spec: Spec, command: str, results: Sequence[Result]) -> Comparison:
     """Combine the results of all trainings of a spec."""
     of: dict[Which, Result] = {(one.facts["algorithm"], one.facts["seed"]): one for one in results}
-    facts, rows = ({which: one.facts for which, one in of.items()}, {which: one.rows for which, one in of.items()})
+    facts = {which: one.facts for which, one in of.items()}
+    rows, ue_rows = ({which: vars(one)[name] for which, one in of.items()} for name in ("rows", "ue_rows"))
     return Comparison(
         spec,
-        summarise(spec, command, facts, rows),
+        summarise(spec, command, facts, rows, ue_rows),
         {which: one.timeline for which, one in of.items() if one.timeline is not None},
         [row for one in results for row in one.rows],
         [row for one in results for row in one.ue_rows],

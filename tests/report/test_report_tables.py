@@ -2,18 +2,21 @@
 
 import io
 import json
+import math
 import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
 from perfeds2.chart import LineStyle
 from perfeds2.report.run import print_summary, write_paper_figures, write_report
 from perfeds2.report.tables import Column, Span, Table, as_html, as_latex, as_markdown, for_terminal, in_latex
-from perfeds2.runs.table import behind_best
+from perfeds2.runs.statistics import censored_median
+from perfeds2.runs.table import behind_best, over_ues
 
 HOSTILE = r"50 % of $x_1$ & {a|b} \cmd #2 <b>~^ [red]"
 TABLE = Table(
@@ -56,6 +59,7 @@ def test_latex_is_a_plain_tabular_with_everything_escaped():
     lines = as_latex(TABLE).splitlines()
     assert lines[0] == r"\begin{tabular}{lr}"
     assert lines[-1] == r"\end{tabular}"
+    assert [lines[1], lines[3], lines[-2]] == [r"\toprule", r"\midrule", r"\bottomrule"]
     assert lines[2] == r"name & value (\%) \\"
     assert lines[4].endswith(r" (diverged in 1 of 3 seeds) & \textbf{1.5} $\pm$ 0.2 \\")
     assert lines[5] == r"two lines & holds \\"
@@ -129,3 +133,52 @@ def test_the_page_says_how_far_each_is_behind_the_best_and_whether_that_is_chanc
     assert "Behind the best, personal (points)" in html
     assert html.count(", p ") == len(rows) - 1
     assert "Student's paired test over the seeds" in unescape(html)
+
+
+def with_more(folder: Path) -> Path:
+    """Add to a made-up run what ``compare`` records: differences, fairness over the UEs, and joules."""
+    summary = json.loads((folder / "summary.json").read_text())
+    rows, ues = summary["algorithms"], pd.read_csv(folder / "ue_metrics.csv")
+    for row, behind in zip(rows, behind_best(rows), strict=True):
+        mine = pd.DataFrame(ues[ues["algorithm"] == row["algorithm"]])
+        joules = [None if time_s is None else 2 * time_s for time_s in row["time_to_target_s"]["values"]]
+        spent = {"values": joules, "reached": len(joules) - joules.count(None), "median": censored_median(joules)}
+        own = over_ues([seed.to_dict(orient="records") for _, seed in mine.groupby("seed")])
+        row |= behind | own | {"joules_to_target": spent}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_papers_table_has_energy_fairness_and_p_values(make_run, tmp_path: Path, capsys):
+    folder = with_more(make_run())
+    text = write_paper_figures(folder, tmp_path)[-1].read_text(encoding="utf-8")
+    (head,) = [line for line in text.splitlines() if line.startswith("Algorithm")]
+    heads = ["Joules to 80", "Worst tenth of UEs", "Jain's index", "personal, by samples", "Behind the best"]
+    assert [each for each in heads if each not in head] == []
+    assert text.count(", p ") == 8
+    assert "booktabs" in text
+    assert "paired test over the seeds" in text
+    page = write_report(folder).read_text()
+    assert all(each in unescape(page).replace("\xa0", " ") for each in (heads[1], heads[2], heads[3]))
+    print_summary(folder)
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"Worst tenth of UEs \(%\) / Jain's index, personal: FedAvg-SYN \d\d\.\d / 0\.99\d\d, ", said)
+
+
+def test_means_over_ues_by_hand():
+    ues = [(0.2, 0.4, 10), (0.4, 0.8, 30)]
+    rows = [{"test_accuracy": one, "test_accuracy_personal": own, "samples": size} for one, own, size in ues]
+    found = {name: each["mean"] for name, each in over_ues([rows]).items()}
+    assert found == pytest.approx(
+        {
+            "worst_decile": 0.4,
+            "jain": 1.2**2 / (2 * (0.4**2 + 0.8**2)),
+            "test_accuracy_by_samples": 0.35,
+            "test_accuracy_personal_by_samples": 0.7,
+        }
+    )
+    unknown = over_ues([[row | {"samples": 0} for row in rows]])
+    assert unknown["test_accuracy_personal_by_samples"]["mean"] == pytest.approx(0.6)  # data without limit
+    gone = over_ues([[rows[0], rows[1] | {"test_accuracy_personal": math.nan}]])
+    assert gone["worst_decile"]["mean"] is gone["jain"]["mean"] is None
