@@ -30,6 +30,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}."
 
 
+def with_article(noun: str) -> str:
+    """Return a noun after "a" or "an"."""
+    return f"{'an' if noun[0] in 'aeioAEIO' else 'a'} {noun}"
+
+
 def need_extra(what: str, extra: str, *modules: str) -> None:
     """Refuse something whose modules are missing, and say which extra has them."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]

@@ -114,18 +114,28 @@ def test_what_was_interrupted_or_went_wrong_is_said(tmp_path):
         ({"spec.toml": "", "summary.json": "{}"}, 0, "has finished (see summary.json)"),
         ({"sweep.toml": "", "sweep_summary.csv": ""}, 0, "has finished"),
         ({"spec.toml": ""}, 1, "ended before anything was trained"),
+        ({"trainings/a.json": "{}"}, 0, "Nothing works in"),
         ({"federation.toml": "nonsense"}, 2, "nonsense"),
     ],
 )
 def test_a_folder_where_nothing_works_is_told_in_a_sentence(tmp_path, files, status, said, monkeypatch):
     monkeypatch.setattr(command, "WAIT_S", 0.2)
     for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     found, out, err = told("watch", tmp_path)
     assert found == status
     if said != "nonsense":
         assert said in out + err
     assert len((out + err).strip().splitlines()) == 1
+
+
+def test_a_study_of_ones_own_is_followed(tmp_path):
+    with pytest.raises(OSError, match="no space"), open_live(tmp_path, "smallest-quorum"):
+        raise OSError("no space")
+    status, _, err = told("watch", tmp_path)
+    assert status == 1
+    assert "smallest-quorum stopped at 0%: no space" in err
 
 
 def test_no_folder_is_told_in_a_sentence(tmp_path):

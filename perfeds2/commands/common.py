@@ -96,28 +96,28 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
 
 
 def flag(name: str, help_: str, look: str = "", default: Value = None, **more: Value) -> Value:
-    """Return a flag as the default of a command's parameter, such as ``flag("--retries", "Attempts …", "N", 2)``."""
-    return typer.Option(default, name, help=help_, metavar=look, **more)
+    """Return a flag as the default of a command's parameter, such as ``flag("--retries", "Attempts …", "N", 2)``.
+
+    ``name`` may hold several names, separated by spaces.
+    """
+    return typer.Option(default, *name.split(), help=help_, metavar=look, **more)
 
 
 HELP_ALL = flag(
     "--help-all", "Show every flag and exit.", default=False, is_eager=True, expose_value=False, callback=_show_all
 )
 QUIET = flag("--quiet", "Print nothing.", default=False)
-JOBS = flag("--jobs", "Processes that train side by side. (default: by cores and memory)", "N", min=1)
+PANEL = {"rich_help_panel": "Workers"}
+WORKERS = flag("--workers --jobs", "Trainings at a time. (default: automatic)", "N", min=1, **PANEL)
 
 EPILOG = (
     "All settings: --help-all. Each also works in --set, spec files and Python. A NAME can be your own FILE.py:NAME."
 )
 TRACK = flag("--track", "Send evaluations to tensorboard, wandb, mlflow or FILE.py:NAME. Repeatable.", "NAME")
-TRAINING: Flags = {"jobs": (int | None, JOBS), "track": (list[str] | None, TRACK)}
-PANEL = {"rich_help_panel": "Workers"}
+TRAINING: Flags = {"workers": (int | None, WORKERS), "track": (list[str] | None, TRACK)}
 STUDY: Flags = {  # flags of arena, plan, sweep and tune
     "on": (str, flag("--on", "processes, ray or ray://HOST:PORT.", "ENGINE", "processes", **PANEL)),
-    "workers": (
-        int | None,
-        flag("--workers", "Trainings at a time. (default: one per core, or per GPU)", "N", **PANEL),
-    ),
+    "workers": (int | None, WORKERS),
     "retries": (int, flag("--retries", "Attempts after a training failed.", "N", 2, **PANEL)),
     "reuse": (
         list[Path] | None,
@@ -125,7 +125,7 @@ STUDY: Flags = {  # flags of arena, plan, sweep and tune
     ),
     "track": (list[str] | None, TRACK),
 }
-WITH_RESUME = {"resume", "quiet", "yes", "jobs", "as_json", "submit", *STUDY}  # the folder has all other settings
+WITH_RESUME = {"resume", "quiet", "yes", "as_json", "submit", *STUDY}  # the folder has all other settings
 
 
 COMMON: Flags = {
@@ -324,7 +324,7 @@ def study(command: str, given: Values) -> Iterator[Study]:
         raise typer.Exit(1)
 
 
-def prepare_to_train(trainings: int = 1, jobs: int | None = 1) -> None:
+def prepare_to_train(trainings: int = 1, workers: int | None = 1) -> None:
     """Set up JAX before it is imported.
 
     Several trainings get one core each, so that the results do not depend on the number of cores. If processes may share a
@@ -333,7 +333,7 @@ def prepare_to_train(trainings: int = 1, jobs: int | None = 1) -> None:
     from perfeds2.learning.compiled import deterministic, keep_compiled, one_core_each
 
     os.environ.update(deterministic())
-    if jobs != 1:
+    if workers != 1:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if trainings > 1:
         one_core_each()

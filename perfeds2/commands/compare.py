@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def compare(**given: Value) -> None:
     """Compare algorithms on the same cell, data, fading and initial weights.
 
-    Writes a folder with report.html, metrics.csv, timeline.npz, summary.json and model.safetensors.
+    Writes a folder with report.html, summary.json, metrics.csv and more files.
     """
     do_spec("compare", given, {})
 
@@ -31,7 +31,7 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
         from perfeds2.runs.folder import Folder, claimed
 
         spec = asked.spec(defaults) if asked.resume is None else _resumed(asked.resume)
-        path, jobs = asked.folder(f"{command}-{spec.task.name.label}"), given.get("jobs")
+        path, workers = asked.folder(f"{command}-{spec.task.name.label}"), given.get("workers")
         with followed(path, given.get("track")) as followers:
             if not Folder(path).finished:
                 from perfeds2.runs.estimate import refuse_days
@@ -39,7 +39,7 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
                 from perfeds2.spec.build import check
 
                 if trains:
-                    prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), jobs)
+                    prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), workers)
                 check(spec, trains=trains)
                 refuse_days(trainings_of(spec), yes=given["yes"], trains=trains)
             with claimed(path, spec) as folder:
@@ -52,7 +52,7 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
 
                     with progress(asked.quiet, command) as watch:
                         folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
-                        execution = Execution(Workers(jobs), watch=watch, followers=followers)
+                        execution = Execution(Workers(workers), watch=watch, followers=followers)
                         (train_spec if trains else simulate_spec)(spec, command, folder, execution)
                 finish_report(path)
         if not asked.quiet:

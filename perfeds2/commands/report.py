@@ -22,7 +22,7 @@ def report(
     paper: bool = flag("--paper", "Also write PDF and PNG figures and LaTeX tables.", default=False),
     out: Path | None = flag(
         "--out",
-        "Folder for --paper figures, a comparison or a leaderboard. (default: beside the results)",
+        "Folder to write to. (default: beside the results)",
         "DIR",
     ),
     x: str = flag(
@@ -86,15 +86,15 @@ def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Pa
     usual = folder / "figures" if what in ("run", "arena") else folder
     place = (out or usual) if paper else None
     if what == "plan":
-        return plan.write_plan(plan.load_plan(folder), folder, axis, place)
+        return plan.write_plan(plan.load_plan(folder), folder, axis, place, out)
     if what == "tuning":
         from perfeds2.studies.tune import load_tuning  # imports JAX
 
         if axis != "seconds":
             raise InputError(f"--x {axis}: a tuning stores one number per training, its mean over time, and no curves.")
-        return tuning.write_tuning(load_tuning(folder), place)
+        return tuning.write_tuning(load_tuning(folder), place, out)
     write = {"arena": arena.write_arena, "sweep": sweep.write_sweep, "reproduction": reproduction.write_reproduction}
-    return write.get(what, run.write_run)(folder, axis, place)
+    return write.get(what, run.write_run)(folder, axis, place, out)
 
 
 def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: str) -> list[Path]:

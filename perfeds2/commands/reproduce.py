@@ -8,7 +8,7 @@ from typing import Literal
 
 import typer
 
-from perfeds2.commands.common import JOBS, QUIET, TRACK, flag, followed, prepare_to_train
+from perfeds2.commands.common import QUIET, TRACK, WORKERS, flag, followed, prepare_to_train
 from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
@@ -48,7 +48,7 @@ def reproduce(
         "--beside", "Also judge the claims by another folder, side by side. Implies --claims.", "DIR"
     ),
     markdown: bool = flag("--markdown", "Print the claims as Markdown.", default=False),
-    jobs: int | None = JOBS,
+    workers: int | None = WORKERS,
     track: list[str] | None = TRACK,
     quiet: bool = QUIET,
 ) -> None:
@@ -79,7 +79,7 @@ def reproduce(
 
             seeds = seeds or ("3" if scale == "quick" else "5")
             figures, all_seeds = load_figures(names), resolve({"run": {"seeds": seeds}}).run.seeds
-            prepare_to_train(len(all_seeds), jobs)
+            prepare_to_train(len(all_seeds), workers)
             changed: Values = {}
             for assignment in changes or ():
                 put_text(changed, assignment)
@@ -92,7 +92,7 @@ def reproduce(
             open_set(path, scale, changed, tuned)
             place.append(path)
             with progress(quiet, "reproduce") as watch:
-                execution = Execution(Workers(jobs), watch=watch, followers=followers)
+                execution = Execution(Workers(workers), watch=watch, followers=followers)
                 for figure, table in run_figures(figures, curves, path, execution):
                     written += [table, *write_figure(figure, table, path)]
         ledgers = open_ledgers(path, beside)

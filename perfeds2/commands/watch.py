@@ -42,13 +42,15 @@ def follow(folder: Path) -> tuple[str, bool]:
     from perfeds2.report.live import BoardLines, Picture, ending
     from perfeds2.report.terminal import live
     from perfeds2.runs.folder import FILES, RESULTS
-    from perfeds2.runs.progress import DONE, Board, Tail
+    from perfeds2.runs.progress import DONE, LIVE, Board, Tail
+    from perfeds2.runs.store import TRAININGS
 
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the --out folder of a command that was started.")
     if (folder / "federation.toml").exists():
         return follow_federation(folder)
-    if not any((folder / name).exists() for name in FILES.values()):
+    is_own_study = (folder / LIVE).exists() or (folder / TRAININGS).is_dir()
+    if not is_own_study and not any((folder / name).exists() for name in FILES.values()):
         raise InputError(f"{folder} holds no run; expected a folder that perfeds2 writes to.")
     board, began_s = Board(), time.monotonic()
     with (
@@ -61,6 +63,8 @@ def follow(folder: Path) -> tuple[str, bool]:
             if not tail.is_open:
                 if results := [name for name in RESULTS.values() if (folder / name).exists()]:
                     return f"The command in {folder} has finished (see {results[0]})", True
+                if is_own_study:
+                    return f"Nothing works in {folder} any more; its trainings are there", True
                 if time.monotonic() - began_s > WAIT_S:
                     return f"the command in {folder} ended before anything was trained", False
             elif show is not None:

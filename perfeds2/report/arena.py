@@ -54,15 +54,17 @@ HOW = (
 )
 
 
-def write_arena(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
-    """Write an arena's ``report.html`` and ``arena.tex``; with ``paper``, also write figures and the table there."""
+def write_arena(folder: Path, axis: str = "seconds", paper: Path | None = None, out: Path | None = None) -> list[Path]:
+    """Write an arena's ``report.html`` and ``arena.tex`` (to ``out``); with ``paper``, also figures and the table there."""
     arena = load_arena(folder, axis)
     about = "; ".join(f"{bout.title}: {_facts(arena, bout)}" for bout in arena.bouts)
     tables = [bout_table(bout) for bout in arena.bouts]
-    written = [write_html(folder, _page(arena)), write_latex(folder / "arena.tex", about, *tables)]
+    place = out or folder
+    written = [write_html(place, _page(arena)), write_latex(place / "arena.tex", about, *tables)]
     if paper is not None:
         charts = {f"arena-{number}": bout_charts(bout) for number, bout in enumerate(arena.bouts, 1)}
-        written += [*write_figures(paper, charts), write_latex(paper / "arena.tex", about, *tables)]
+        written += write_figures(paper, charts)
+        written += [] if paper == place else [write_latex(paper / "arena.tex", about, *tables)]
     return written
 
 

@@ -45,6 +45,7 @@ def document(facts: Iterable[str], headline: str, about: Iterable[str], sections
 def write_html(folder: Path, page: str) -> Path:
     """Write the page of a folder, ``report.html``. Return its path."""
     path = folder / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
     return path
 

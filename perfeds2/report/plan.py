@@ -76,15 +76,19 @@ CANDIDATES = (
 MARGINS = "One step to each side in A, S and local steps, on up to three seeds. A choice is recommended only if no neighbour fails."
 
 
-def write_plan(plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
-    """Write the maps and the page; with ``paper``, also write maps and a table there. Return the paths."""
+def write_plan(
+    plan: Plan, folder: Path, axis: str = "seconds", paper: Path | None = None, out: Path | None = None
+) -> list[Path]:
+    """Write the maps and the page (to ``out``); with ``paper``, also write maps and a table there. Return the paths."""
     if axis not in NUMBERS:
         raise InputError(f"--x {axis}: a plan records only seconds and joules to the target.")
     maps = map_charts(plan, axis)
-    written = []
-    for out in dict.fromkeys((folder, paper or folder)):
-        written += write_figures(out, {"plan": maps}, lambda charts: figure_of(charts, ACROSS, PAGE_IN, NUMBERS[axis]))
-    written.append(write_html(folder, _page(plan, folder / "planned.toml", axis, maps)))
+    written, page_folder = [], out or folder
+    for place in dict.fromkeys((page_folder, paper or page_folder)):
+        written += write_figures(
+            place, {"plan": maps}, lambda charts: figure_of(charts, ACROSS, PAGE_IN, NUMBERS[axis])
+        )
+    written.append(write_html(page_folder, _page(plan, folder / "planned.toml", axis, maps)))
     return (
         written if paper is None else [*written, write_latex(paper / "plan.tex", plan.sentence, candidates_table(plan))]
     )

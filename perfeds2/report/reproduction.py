@@ -130,21 +130,25 @@ def write_page(
     command: str = "perfeds2 reproduce all",
     ledgers: Sequence[Ledger] | None = None,
     axis: str = "seconds",
+    to: Path | None = None,
 ) -> Path:
-    """Write ``reproduction.html`` with the figures whose numbers are in ``out``. ``command`` is what made them.
+    """Write ``reproduction.html`` (to ``to``) with the figures whose numbers are in ``out``. ``command`` made them.
 
     ``ledgers`` defaults to the folder's own; pass two to show another folder's beside it.
     """
-    path = out / "reproduction.html"
+    path = (to or out) / "reproduction.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
     again = f"{command}\nperfeds2 reproduce --claims --out {out}"
     write_text(path, _page(figures, out, again, ledgers or open_ledgers(out), COSTS[axis]))
     return path
 
 
-def write_reproduction(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
-    """Draw a reproduction's folder again; with ``paper``, also write figures and claims there. Return the paths."""
+def write_reproduction(
+    folder: Path, axis: str = "seconds", paper: Path | None = None, out: Path | None = None
+) -> list[Path]:
+    """Draw a reproduction again (to ``out``); with ``paper``, also write figures and claims there. Return the paths."""
     figures, ledgers = list(FIGURES.values()), open_ledgers(folder)
-    written = [write_page(figures, folder, command_of(folder), ledgers, axis)]
+    written = [write_page(figures, folder, command_of(folder), ledgers, axis, out)]
     if paper is None:
         return written
     for figure in figures:

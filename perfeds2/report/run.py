@@ -47,9 +47,9 @@ def write_report(folder: Path | str, axis: str = "seconds") -> Path:
     return write_html(Path(folder), page(over(load_run(folder), axis)))
 
 
-def write_run(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
-    """Write a run's ``report.html``; with ``paper``, also write figures and a table there. Return the paths."""
-    written = [write_report(folder, axis)]
+def write_run(folder: Path, axis: str = "seconds", paper: Path | None = None, out: Path | None = None) -> list[Path]:
+    """Write a run's ``report.html`` (to ``out``) and, with ``paper``, figures and a table there. Return the paths."""
+    written = [write_html(out or folder, page(over(load_run(folder), axis)))]
     return written if paper is None else [*written, *write_paper_figures(folder, paper, axis)]
 
 

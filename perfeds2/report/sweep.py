@@ -33,14 +33,14 @@ OTHER_COSTS = {  # of a front beside the time: its name, axis and unit; the firs
 }
 
 
-def write_sweep(folder: Path, axis: str = "seconds", paper: Path | None = None) -> list[Path]:
-    """Write a sweep's ``report.html`` and figures; with ``paper``, the figures go there with a LaTeX table.
+def write_sweep(folder: Path, axis: str = "seconds", paper: Path | None = None, out: Path | None = None) -> list[Path]:
+    """Write a sweep's ``report.html`` and figures (to ``out``); with ``paper``, figures go there with a LaTeX table.
 
     ``axis`` is the x axis of the curves and the cost of the target. Returns the paths.
     """
     sweep = load_sweep_folder(folder, axis)
     figures = {"sweep": setting_charts(sweep), "front": front_charts(sweep)}
-    written = [write_html(folder, page(sweep)), *write_figures(paper or folder, figures)]
+    written = [write_html(out or folder, page(sweep)), *write_figures(paper or out or folder, figures)]
     if paper is not None:
         about = f"perfeds2 {__version__} sweep over {', '.join(sweep.axes) or 'one point'}. {words(sweep)[0]}"
         written.append(write_latex(paper / "sweep.tex", about, numbers_table(sweep)))

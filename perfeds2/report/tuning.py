@@ -36,9 +36,9 @@ if TYPE_CHECKING:  # the module imports JAX
 ACROSS = 3  # landscapes per row
 
 
-def write_tuning(tuning: "Tuning", paper: Path | None = None) -> list[Path]:
-    """Write a tuning's ``report.html`` and landscapes; with ``paper``, the landscapes go there with a LaTeX table."""
-    folder, charts = tuning.path, landscapes(tuning)
+def write_tuning(tuning: "Tuning", paper: Path | None = None, out: Path | None = None) -> list[Path]:
+    """Write a tuning's ``report.html`` and landscapes (to ``out``); with ``paper``, the landscapes go there with a LaTeX table."""
+    folder, charts = out or tuning.path, landscapes(tuning)
     written = [write_html(folder, _page(tuning, charts))]
     written += write_figures(paper or folder, {"tune": charts}, lambda charts: figure_of(charts, ACROSS, PAGE_IN))
     if paper is not None:

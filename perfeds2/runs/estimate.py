@@ -139,6 +139,12 @@ def count_gpus() -> int:
     return int(asked.stdout) if asked.returncode == 0 else 0
 
 
+def count_workers(trainings: Sequence[Training]) -> int:
+    """Return how many processes of one core can train these, limited by cores and memory."""
+    free, cores = free_bytes(), count_cores()
+    return cores if free is None or not trainings else max(1, min(cores, free // bytes_needed(trainings)))
+
+
 def count_processes(groups: Sequence[Sequence[Training]], asked: int | None, *, together: bool = False) -> int:
     """Return how many processes train groups of trainings; 1 means that this process trains them in turn.
 

@@ -8,6 +8,7 @@ from perfeds2.runs.store import Facts, Row
 from perfeds2.spec.fields import Spec
 
 LOST = 0.5  # share of the decrease in loss that is lost again
+RISEN, EXPLODED = 1.1, 2.0  # times the initial loss
 
 OfSeeds = Mapping[str, Sequence[Facts]]  # facts of each seed, by algorithm
 Rows = Mapping[tuple[str, int], Sequence[Row]]  # by algorithm and seed
@@ -121,6 +122,12 @@ def _learned(spec: Spec, name: str, facts: Facts, of_seeds: Sequence[Sequence[Ro
             f"{name}: training diverged in {diverged} of {seeds} seeds: the final loss is near or above its initial "
             f"value. The step size is too large; try a third: --set {name}.beta={facts['beta'] / 3:.2g}."
         )
+    risen = sum(not has_diverged(rows) and has_risen(rows) for rows in of_seeds)
+    if risen:
+        notes.append(
+            f"{name}: has not learned yet in {risen} of {seeds} seeds: the final loss is above its initial value. "
+            f"Run it longer; if the loss keeps rising, try a smaller step size."
+        )
     is_share = str(spec.task.metric or "accuracy") == "accuracy"  # half of any other metric means nothing
     is_for_personal_step = facts["objective"] not in ("FedAvg", "FedProx") and not facts["is_personal"]
     collapsed = sum(map(has_collapsed, of_seeds)) if is_share and is_for_personal_step else 0
@@ -146,10 +153,15 @@ def has_collapsed(rows: Sequence[Row]) -> bool:
 def has_diverged(rows: Sequence[Row]) -> bool:
     """Return whether training diverged in one seed.
 
-    It did if both losses end NaN, more than 10 % above their start, or with over half of their decrease lost again.
+    It did if both losses end NaN, at over twice their initial value, or with over half of their decrease lost again.
     The last case covers ReLU units that die from too large a step: the loss stays finite, near its initial value.
     """
     return all(_is_diverging([row[name] for row in rows]) for name in ("train_loss", "train_loss_personal"))
+
+
+def has_risen(rows: Sequence[Row]) -> bool:
+    """Return whether both losses end more than 10 % above their initial values, as may be in a short run."""
+    return all(0 < RISEN * rows[0][name] < rows[-1][name] for name in ("train_loss", "train_loss_personal"))
 
 
 def _is_diverging(losses: Sequence[float]) -> bool:
@@ -157,5 +169,5 @@ def _is_diverging(losses: Sequence[float]) -> bool:
     if not math.isfinite(last):
         return True
     learned = first - least
-    rose, fell_back = last > 1.1 * first, learned > 0.1 * first and last - least > LOST * learned
+    rose, fell_back = last > EXPLODED * first, learned > 0.1 * first and last - least > LOST * learned
     return first > 0 and (rose or fell_back)  # a custom loss below 0 has no scale to compare with

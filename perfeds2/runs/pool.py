@@ -60,9 +60,8 @@ class Workers:
         Raises:
             InputError: If a value is out of range.
         """
-        flag = "--jobs" if self.on == HERE else "--workers"
         if self.count is not None and self.count < 1:
-            raise InputError(f"{flag} must be at least 1, got {self.count}.")
+            raise InputError(f"--workers must be at least 1, got {self.count}.")
         if self.retries < 0:
             raise InputError(f"--retries must be 0 or more, got {self.retries}.")
         if self.on not in (HERE, PROCESSES, "ray") and not self.on.startswith("ray://"):
@@ -278,7 +277,8 @@ def find_workers(wanted: Sequence[Training], workers: Workers) -> Engine:
         return Engine(count, not shares_gpu, together, shares_gpu, lambda _: environment)
     if workers.on == PROCESSES:
         gpus = estimate.count_gpus()
-        count = workers.count or gpus or estimate.count_cores()
+        known = [one for one in wanted if not gpus and workers.count is None and recipe_of(one.spec) is not None]
+        count = workers.count or gpus or estimate.count_workers(known)
         return Engine(count, False, gpus > 0, environment=partial(one_gpu_each, gpus))
     ray = Ray.open(workers.on, workers.count)
     return Engine(ray.count, False, ray.has_gpus, ray=ray)
@@ -359,7 +359,7 @@ class _Run:
         if self.strict:
             raise ChildProcessError(
                 errno.ECHILD,
-                f"{job.title} failed {attempts} times: {error}; see workers.log, and if memory is short, take fewer --jobs",
+                f"{job.title} failed {attempts} times: {error}; see workers.log, and if memory is short, take fewer --workers",
                 str(self.store.path.parent),
             )
         self._failed.append((job, Failure(job.title, attempts, error), reply["again"]))

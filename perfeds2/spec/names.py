@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from pydantic_core import core_schema
 
-from perfeds2.errors import InputError, did_you_mean
+from perfeds2.errors import InputError, did_you_mean, with_article
 
 Value = Any  # what a user gives for a setting: text, a number, a list or an object
 Values = dict[str, Value]  # by name; the values of a spec are nested, by section and key
@@ -132,7 +132,7 @@ class Kind:
         if callable(own.value) or not (self.is_called or type(own.value).__module__ == "builtins"):
             return own
         raise ValueError(
-            f"is not a{'n' * (self.what == 'objective')} {self.what}; expected a name such as {next(iter(self.table()), 'FILE.py:NAME')}"
+            f"is not {with_article(self.what)}; expected a name such as {next(iter(self.table()), 'FILE.py:NAME')}"
         )
 
 
@@ -331,5 +331,7 @@ def user_errors(what: str, *parts: object) -> Iterator[None]:
 def expect(made: Value, kind: type, flag: str, named: Named | None) -> Value:
     """Return what a user's function made, or raise InputError if it is not of the expected type."""
     if not isinstance(made, kind):
-        raise InputError(f"{flag} {named} gave a {type(made).__name__}; expected a {kind.__name__}.")
+        raise InputError(
+            f"{flag} {named} gave {with_article(type(made).__name__)}; expected {with_article(kind.__name__)}."
+        )
     return made

@@ -150,7 +150,9 @@ def test_report_draws_an_arena_again(shown):
 def test_a_paper_gets_a_figure_a_bout_and_the_table(shown, tmp_path):
     status, said, _ = told("report", shown, "--paper", "--out", tmp_path / "paper")
     assert status == 0
-    assert sorted(path.name for path in (tmp_path / "paper").iterdir()) == ["arena-1.pdf", "arena-1.png", "arena.tex"]
+    assert sorted(path.name for path in (tmp_path / "paper").iterdir()) == [
+        *("arena-1.pdf", "arena-1.png", "arena.tex", "report.html"),
+    ]
     assert str(tmp_path / "paper" / "arena-1.pdf") in said
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
+from command_line import told
 from made_up_runs import ALGORITHMS
 from plotly.offline import get_plotlyjs
 
@@ -178,3 +179,13 @@ MODULES = sorted(each.name for each in pkgutil.iter_modules(perfeds2.report.__pa
 def test_the_report_needs_neither_jax_nor_flower():
     code = f"import sys\nfrom perfeds2.report import {', '.join(MODULES)}\nsys.exit(bool({{'jax', 'flwr'}} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_out_leaves_the_folder_as_it_is(make_run, tmp_path: Path):
+    folder = make_run(seeds=[0])
+    write_report(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    status, said, _ = told("report", folder, "--x", "rounds", "--out", tmp_path / "other")
+    assert status == 0
+    assert said.splitlines() == [f"Report: {tmp_path / 'other' / 'report.html'}"]
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before

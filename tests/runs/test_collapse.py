@@ -7,7 +7,7 @@ from in_numpy import train_in_numpy
 
 from perfeds2 import compare
 from perfeds2.report.run import print_summary
-from perfeds2.runs.notes import has_collapsed, has_diverged
+from perfeds2.runs.notes import has_collapsed, has_diverged, has_risen
 
 SETTINGS: dict[str, Any] = {
     "ues": 6,
@@ -96,6 +96,7 @@ def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monk
         ([2.3, 3.0, 4.0], [2.3, 0.4, 0.1], False),  # only the global model is lost
         ([2.3, 0.4, 0.1], [2.3, 3.0, float("nan")], False),  # only the personal step is too long
         ([2.30, 2.28, 2.30], [2.30, 2.27, 2.30], False),  # it has hardly begun
+        ([2.32, 2.24, 3.37], [2.29, 2.20, 3.10], False),  # nor has this one: FedAvg-ASY after 1 s, which learns later
         ([2.3], [2.3], False),
         ([-1.0, -1.02, -1.05], [-1.0, -1.02, -1.05], False),  # a user's own loss
     ],
@@ -103,3 +104,10 @@ def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monk
 def test_diverged_is_who_ends_where_it_began_although_it_had_learned(global_, personal, diverged):
     losses = [{"train_loss": one, "train_loss_personal": other} for one, other in zip(global_, personal, strict=True)]
     assert has_diverged(losses) is diverged
+
+
+def test_a_short_run_whose_loss_rose_has_not_learned_yet():
+    losses = [{"train_loss": one, "train_loss_personal": own} for one, own in ((2.32, 2.29), (2.24, 2.2), (3.37, 3.1))]
+    assert has_risen(losses)
+    assert not has_diverged(losses)
+    assert not has_risen(losses[:2])

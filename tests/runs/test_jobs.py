@@ -21,7 +21,7 @@ from perfeds2 import FedAvg, compare
 from perfeds2.errors import InputError
 from perfeds2.runs import estimate, trainer, workers
 from perfeds2.runs.folder import open_folder
-from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.pool import PROCESSES, Workers, find_workers, run_all
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec import build
@@ -175,8 +175,27 @@ def test_how_many_processes_there_are(monkeypatch):
     assert estimate.count_processes(each, None) == 2
     monkeypatch.setattr(estimate, "free_bytes", lambda: 0)
     assert estimate.count_processes(each, None) == 1
-    with pytest.raises(InputError, match="--jobs must be at least 1, got 0"):
+    with pytest.raises(InputError, match="--workers must be at least 1, got 0"):
         Workers(0).check()
+
+
+def test_processes_of_one_core_are_limited_by_memory_too(monkeypatch):
+    """As the processes of ``compare`` are; a number that is asked for stands."""
+    many = trainings_of(spec_of(algorithms=("FedAvgS2",), seeds=range(9)))
+    monkeypatch.setattr(estimate, "count_cores", lambda: 4)
+    monkeypatch.setattr(estimate, "count_gpus", lambda: 0)
+    for free, count in ((None, 4), (99 * estimate.bytes_needed(many), 4), (3 * estimate.bytes_needed(many), 3), (0, 1)):
+        monkeypatch.setattr(estimate, "free_bytes", lambda free=free: free)
+        assert find_workers(many, Workers(None, PROCESSES)).count == count
+        assert find_workers(many, Workers(8, PROCESSES)).count == 8
+
+
+@pytest.mark.parametrize("command", ["compare", "run", "reproduce", "sweep", "tune", "arena"])
+def test_jobs_and_workers_are_one_flag(command):
+    for name in ("--jobs", "--workers"):
+        status, _, err = told(command, name, "0")
+        assert status == 2
+        assert "'--workers' / '--jobs': 0 is not in the range" in " ".join(err.split())
 
 
 def test_a_large_task_takes_more_memory_than_a_small_one():

@@ -84,7 +84,7 @@ def test_how_many_processes_share_a_gpu(monkeypatch):
         == estimate.count_processes(groups[:1], 8, together=True)
         == 1
     )
-    with pytest.raises(InputError, match="--jobs must be at least 1, got 0"):
+    with pytest.raises(InputError, match="--workers must be at least 1, got 0"):
         Workers(0).check()
 
     class Mine(FedAvg):

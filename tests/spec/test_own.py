@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from command_line import train_here
+from command_line import told, train_here
 from in_numpy import train_in_numpy
 
 from perfeds2 import Cell, FedAvg, Learner, PerFed, Protocol, compare, equal_share, plan, sweep
@@ -424,3 +424,11 @@ def test_an_own_asynchronous_algorithm_shares_the_band_as_ours_do():
 def test_a_note_lists_what_an_own_algorithm_fixes():
     note = "Mine fixes --batch 4, --alpha 0.01, --max-staleness 3 itself, unlike the other algorithms."
     assert note in notes_of(spec_from(**SMALL | {"batch": 9, "quorum": 2, "algorithms": ["mine.py:mine"]}), {}, None)
+
+
+@pytest.mark.parametrize(("flag", "what"), [("--algorithms", "an algorithm"), ("--attack", "an attack")])
+def test_what_a_name_is_not_has_the_right_article(tmp_path, flag, what):
+    (tmp_path / "four.py").write_text("four = 4\n")
+    status, _, said = told("compare", flag, f"{tmp_path / 'four.py'}:four", "--out", tmp_path / "run")
+    assert status == 2
+    assert f" is not {what}; expected" in said

@@ -452,7 +452,7 @@ def test_a_single_value_is_a_list_of_it():
     }
 
 
-@pytest.mark.parametrize(("more", "sentence"), [({"on": "slurm"}, "--on takes"), ({"count": 0}, "--jobs must be")])
+@pytest.mark.parametrize(("more", "sentence"), [({"on": "slurm"}, "--on takes"), ({"count": 0}, "--workers must be")])
 def test_what_no_one_can_do_leaves_no_folder(tmp_path, more, sentence):
     with pytest.raises(InputError, match=sentence):
         run_trainings(search_of(ONE, {"beta": [0.1]}), tmp_path / "new", Execution(Workers(**more)))
