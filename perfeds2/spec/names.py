@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -73,6 +74,7 @@ class Kind:
     is_path: Callable[[str], bool] | None = None  # whether a text is a path that ``file`` opens
     files: str = ""  # which files those are, in words
     page: str = ""  # which page says how to make one's own
+    has_settings: bool = False  # functions may be given settings: ``transformer:layers=4,width=64``
 
     def table(self) -> Mapping[str, Value]:
         """Return the built-in objects by name. Some tables import JAX."""
@@ -99,6 +101,8 @@ class Kind:
             return Named(given, _of_family(table[family], given))
         if given in table:
             return Named(given, table[given])
+        if self._has_settings(given):
+            return Named(given, _with_settings(table[given.partition(":")[0]], given))
         if self.is_path is not None and self.is_path(given):
             file = _imported(self.file).open(given)
             return Named(given, file, given, file.digest)
@@ -121,7 +125,12 @@ class Kind:
 
     def is_reference(self, text: str) -> bool:
         """Return whether a text refers to a user's file or module, rather than a built-in name."""
-        return ":" in text and text not in self.table() and self._family(text) is None
+        known = text in self.table() or self._has_settings(text) or self._family(text) is not None
+        return ":" in text and not known
+
+    def _has_settings(self, text: str) -> bool:
+        """Return whether a text is a built-in name with settings."""
+        return self.has_settings and ":" in text and text.partition(":")[0] in self.table()
 
     def _family(self, text: str) -> str | None:
         """Return the parametrised name for a text: ``between:THETA`` for ``between:0.5``."""
@@ -149,6 +158,24 @@ def _of_family(make: Callable[[float], object], text: str) -> object:
     except ValueError as error:
         why = f" ({error})" if "convert" not in str(error) else ""
         raise ValueError(f"needs a number as in {family}:0.5{why.replace('.)', ')')}") from None
+
+
+def _with_settings(make: Value, text: str) -> Callable[..., Value]:
+    """Return a built-in function with the settings of ``NAME:KEY=NUMBER,…``: parameters that have a number as default."""
+    name, _, words = text.partition(":")
+    parameters = inspect.signature(make).parameters.values() if inspect.isroutine(make) else ()
+    usual = {each.name: each.default for each in parameters if type(each.default) in (int, float)}
+    settings: Values = {}
+    for word in words.split(","):
+        key, _, number = word.partition("=")
+        if key not in usual:
+            known = f"its settings are {', '.join(usual)}" if usual else "it has none"
+            raise ValueError(f"has no setting {key!r}; {known}")
+        try:
+            settings[key] = type(usual[key])(number)
+        except ValueError:
+            raise ValueError(f"needs a number as in {name}:{key}={usual[key]}") from None
+    return partial(make, **settings)
 
 
 def _referred(reference: str) -> Named:

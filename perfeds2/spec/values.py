@@ -27,7 +27,7 @@ TASK = Kind(
     files="FILE.csv, FILE.npz, a folder of npz files",
     page="docs/how-to/data.md converts other data sets",
 )
-MODEL = Kind("model", "perfeds2.learning.models:MODELS")
+MODEL = Kind("model", "perfeds2.learning.models:MODELS", has_settings=True)
 SPLIT = Kind("split", "perfeds2.learning.partition:SPLITS")
 LOSS = Kind("loss", "perfeds2.learning.losses:LOSSES")
 METRIC = Kind("metric", "perfeds2.learning.losses:MEASURES")

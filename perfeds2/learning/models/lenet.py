@@ -60,14 +60,15 @@ class LeNet:
         Raises:
             DoesNotFit: The samples are not such images.
         """
-        made = replace(self, dense=(*self.dense[:-1], classes), input_scale=255 if dtype == np.uint8 else 1)
-        for colours, mean, deviation in ((3, self.mean, self.deviation), (1, GREY_MEAN, GREY_DEVIATION)):
-            side = math.isqrt(inputs // colours)
-            if inputs == colours * side**2 and side % 4 == 0 and side >= 16:
-                channels = (colours, *self.channels[1:])
-                return replace(made, side=side, channels=channels, mean=mean, deviation=deviation)
-        raise DoesNotFit(
-            "it needs square images with one or three channels and a side of at least 16 that is a multiple of 4"
+        side, colours, mean, deviation = of_images(inputs)
+        return replace(
+            self,
+            side=side,
+            channels=(colours, *self.channels[1:]),
+            dense=(*self.dense[:-1], classes),
+            mean=mean,
+            deviation=deviation,
+            input_scale=255 if dtype == np.uint8 else 1,
         )
 
     def init(self, key: RandomKey) -> Params:
@@ -96,6 +97,21 @@ class LeNet:
             maps = squash(pooled(maps, "largest")) if largest_first else pooled(squash(maps), "average")
         logits = self.head(params, maps.reshape(-1, maps.shape[-1]).T)
         return logits.reshape(*x.shape[:-1], logits.shape[-1])
+
+
+def of_images(inputs: int) -> tuple[int, int, tuple[float, ...], tuple[float, ...]]:
+    """Return the side and colours of square images with so many numbers, and the mean and deviation of such pixels.
+
+    Raises:
+        DoesNotFit: The samples are not such images.
+    """
+    for colours, mean, deviation in ((3, LENET.mean, LENET.deviation), (1, GREY_MEAN, GREY_DEVIATION)):
+        side = math.isqrt(inputs // colours)
+        if inputs == colours * side**2 and side % 4 == 0 and side >= 16:
+            return side, colours, mean, deviation
+    raise DoesNotFit(
+        "it needs square images with one or three channels and a side of at least 16 that is a multiple of 4"
+    )
 
 
 def _convolution(*, of_data: bool) -> Callable[[Array, Array], Array]:
