@@ -86,7 +86,8 @@ def test_the_quorum_defaults_to_a_quarter():
         (["run.horizon_s=nan"], "--horizon-s must be a finite number, got nan."),
         (
             ["task.name=digit"],
-            "--task 'digit' is not known; did you mean digits? or your own as FILE.csv, FILE.npz, a folder of npz files or FILE.py:NAME.",
+            "--task 'digit' is not known; did you mean digits? or your own as FILE.csv, FILE.npz, a folder of npz files or FILE.py:NAME "
+            "(docs/how-to/data.md converts other data sets).",
         ),
         (["run.algorithms=['PerFed2']"], "did you mean PerFedS2?"),
         (["protocol.stale=sometimes"], "--stale must be 'restart', 'wait' or 'ignore', got 'sometimes'."),
