@@ -21,11 +21,11 @@ CELL_16 = {
 
 @pytest.mark.slow
 def test_a_choice_that_loses_the_target_again_is_refused():
-    """30 UEs, A = 3: with seed 2 the target is reached after 0.9 s, and held in less than half of later looks.
+    """30 UEs, A = 3: with seed 3 the target is reached after 0.5 s, and held in less than half of later looks.
 
     The cell is number 16 of ``benchmarks/plan_bet.py``.
     """
-    spec = spec_from(**CELL_16, algorithms=["PerFedS2"], seeds=[2])
+    spec = spec_from(**CELL_16, algorithms=["PerFedS2"], seeds=[3])
     space = make_space(spec, {"max_staleness": [10], "local_steps": [2], "quorum": [3]})
     target = PlanTarget(0.9, "accuracy", 3.0, 9.0, "")
     searched = PlanSearch(space, Trials(space, 0.9, evaluations=30), PlanRequest(), target, 1 / 3)
