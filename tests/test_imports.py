@@ -5,7 +5,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -46,7 +46,7 @@ def modules() -> dict[str, list[ast.AST]]:
     }
 
 
-def imports(module: str, nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
+def imports(module: str, nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
     """Where an import is, and the module it asks for: at the top, inside a function or for the type checker only."""
     package = ["perfeds2", *Path(module).parent.parts]
     for node in nodes:
@@ -81,6 +81,18 @@ def test_imports_point_one_way(name):
         if LEVEL.get(imported.split(".")[1], len(LEVELS)) > LEVEL[name]  # the root's names count as above all
     ]
     assert back == []
+
+
+def test_only_deployment_imports_what_an_extra_installs_when_it_is_imported():
+    extras = {"cryptography", "mlflow", "paho", "prometheus_client", "ray", "tensorboard", "torch", "wandb"}
+    found = [
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if part(str(path.relative_to(PACKAGE))) != "deployment"
+        for _, name in imports(path.name, ast.parse(path.read_text("utf-8")).body)
+        if name.split(".")[0] in extras
+    ]
+    assert found == []
 
 
 def test_no_file_imports_itself_through_others():

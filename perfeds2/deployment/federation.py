@@ -272,8 +272,8 @@ class Federation:
 
     def _open_sum(self, members: list[Device]) -> None:
         """Send the list of members to all members of a round: with the model in planned rounds, otherwise later."""
+        from perfeds2.deployment.masks import fewest_left
         from perfeds2.deployment.summing import Summing
-        from perfeds2.privacy.masks import fewest_left
 
         assert self.learner.clip is not None
         asking = (self.dispatch, self.transport.key_of, self.dispatcher.next_ticket)

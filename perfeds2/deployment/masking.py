@@ -31,9 +31,9 @@ from perfeds2.deployment.authority import (
     read_privates,
 )
 from perfeds2.deployment.credentials import Credentials, federated_name, name_of
+from perfeds2.deployment.masks import Pair, agree, fewest_left, masked, opened, pairs_of, rows_of, to_words
 from perfeds2.deployment.transport import Arrays, Request, RoundMember, SignedKey
 from perfeds2.errors import InputError
-from perfeds2.privacy.masks import Pair, agree, fewest_left, masked, opened, pairs_of, rows_of, to_words
 from perfeds2.privacy.sharing import SECRET_BYTES
 
 
@@ -244,6 +244,8 @@ class MaskedUpdate:
         listed = [f"{each.ue} {each.ticket} {keys[number]}" for number, each in enumerate(members)]
         context = hashlib.sha256("\n".join([ring.run, *listed]).encode()).digest()
         values = np.concatenate([self.update[name].ravel() for name in sorted(self.update)])
+        if not np.isfinite(values).all():
+            raise InputError("its update has numbers that are not finite")
         self._own = own[0]
         self._pairs = pairs_of({each: secret for each, (_, secret) in known.items()}, self._own, context)
         upload, self._share = masked(to_words(values, self.clip, self.members), self._own, self._pairs)

@@ -17,10 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from perfeds2.deployment.crew import Device
-from perfeds2.deployment.record import Lap, Record
-from perfeds2.deployment.transport import Arrays, Asked, Kind, Reply, RoundMember, SignedKey
-from perfeds2.deployment.validate import Form, norm_of
-from perfeds2.privacy.masks import (
+from perfeds2.deployment.masks import (
     KEY_BYTES,
     Upload,
     digest_of,
@@ -30,6 +27,9 @@ from perfeds2.privacy.masks import (
     unlocked,
     unmasked,
 )
+from perfeds2.deployment.record import Lap, Record
+from perfeds2.deployment.transport import Arrays, Asked, Kind, Reply, RoundMember, SignedKey
+from perfeds2.deployment.validate import Form, norm_of
 from perfeds2.privacy.sharing import SEALED_BYTES, join
 from perfeds2.timeline.protocol import IDLE
 

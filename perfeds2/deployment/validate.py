@@ -118,7 +118,12 @@ def norm_of(arrays: Arrays) -> float:
 
 
 def shortened(update: Arrays, scale: float) -> Arrays:
-    """Return an update times a factor, computed in float64 so that the server and a replay get the same bits."""
+    """Return an update times a factor, computed in float64 so that the server and a replay get the same bits.
+
+    A factor of 0 gives zeros, also for an update that is not finite.
+    """
+    if scale == 0:
+        return {name: np.zeros_like(values) for name, values in update.items()}
     return {name: (values * np.float64(scale)).astype(values.dtype) for name, values in update.items()}
 
 

@@ -98,6 +98,24 @@ class PlainOort:
         return lots.choice(ues, count, replace=False, p=[weight / sum(weights) for weight in weights]).tolist()
 
 
+def test_oort_goes_on_to_explore_three_of_ten():
+    """After 200 rounds, with ten UEs known and ten unknown."""
+    losses = np.append(np.ones(10), np.full(10, np.nan))
+    merged_in, empty = np.append(np.full(10, 199), np.full(10, -1)), np.zeros(20)
+    now = Moment(200, 100.0, 10, 1e6, empty, empty, empty, np.zeros(20, int), merged_in, feedback=losses)
+    chosen = Oort(Cell.draw(20, seed=1), 10, SEED, 77_120.0, 40.0)(now)
+    assert np.count_nonzero(chosen >= 10) == 3
+
+
+def test_tiers_are_weighed_anew_if_the_loss_of_the_last_has_not_moved():
+    schedule, empty = AdaptiveTiers(**KNOWN), np.zeros(UES)
+    for k in (0, 20, 40):
+        now = Moment(k, 1.0 * k, QUORUM, 1e6, empty, empty, empty, np.zeros(UES, int), np.zeros(UES, int))
+        assert (schedule.memory["weights"] == 1).all()
+        schedule(replace(now, feedback=np.arange(1.0, UES + 1)))
+    assert sorted(schedule.memory["weights"]) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("candidates", [3, 6, 12])
 def test_power_of_choice_takes_the_highest_losses_among_the_drawn(candidates):
     schedule = power_of_choice(candidates)(cell=CELL, quorum=QUORUM, seed=SEED)

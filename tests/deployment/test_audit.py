@@ -1,5 +1,6 @@
 """Is a federation's log complete, in order and protected against changes, also after kills and lost checkpoints?"""
 
+import json
 import re
 import shutil
 
@@ -8,7 +9,7 @@ from command_line import perfeds2
 from in_process import InProcess, made_up
 from test_federation_by_hand import SETUP
 
-from perfeds2.deployment.audit import LogError, verify_log
+from perfeds2.deployment.audit import HEAD, LogError, rounds_in, verify_log
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.serve import serve
 from perfeds2.errors import InputError
@@ -141,6 +142,26 @@ def test_hashes_that_were_computed_again_do_not_help(which, change, copied, requ
     out = copied(request.getfixturevalue(which))
     forged(out, change)
     with pytest.raises(LogError):
+        verify_log(out)
+
+
+def test_a_ticket_is_merged_once():
+    lines = [
+        f"now round {k} closed at 1 s: merged UE 0 (version {k}, ticket {ticket})" for k, ticket in ((0, 7), (1, 8))
+    ]
+    assert rounds_in(lines) == [[(0, 0)], [(0, 1)]]
+    with pytest.raises(LogError, match="line 2 merges a ticket that was merged before"):
+        rounds_in([lines[0], lines[1].replace("ticket 8", "ticket 7")])
+
+
+def test_the_last_round_of_a_finished_log_may_not_be_missing(done, copied):
+    """Not even if every hash was computed again, also that in summary.json."""
+    out = copied(done)
+    forged(out, lambda lines: [line for line in lines if "round 5 closed" not in line])
+    finished = next(number for number, line in enumerate(lines_of(out)) if " finished " in line)
+    facts = json.loads((out / "summary.json").read_text())
+    (out / "summary.json").write_text(json.dumps(facts | {HEAD: lines_of(out)[finished - 1][-LINK:]}))
+    with pytest.raises(LogError, match="6 rounds closed, the log has 5"):
         verify_log(out)
 
 

@@ -130,6 +130,14 @@ def test_a_wrong_token_is_refused(made, address, device, token):
     assert enrol(device, address, token) == number(token)  # nothing of this used it up
 
 
+def test_the_token_of_one_device_lets_no_other_in(made, address, device, token):
+    n, other = number(token), next(numbers)
+    with pytest.raises(InputError, match="has expired or is for another device"):
+        enrol(device, address, f"{other}.{token.partition('.')[2]}")
+    assert not made.file(other, "crt").exists()
+    assert not made.file(n, "crt").exists()
+
+
 def test_a_server_that_the_token_does_not_name_is_not_trusted(made, device, token, tmp_path):
     """Neither one of another authority, nor one whose list is older than the token."""
     foreign = make_credentials(tmp_path / "foreign", 0)
@@ -250,6 +258,16 @@ def test_a_new_token_readmits_a_device_and_revokes_its_old_certificate(made, add
     assert n in made.devices()
     with pytest.raises(InputError, match=r"failed|refused"):
         renew(device, n)
+
+
+def test_a_certificate_that_was_replaced_cannot_be_renewed(made, address, device, token, tmp_path):
+    """Whoever still has it may not get the new key's certificate: TLS checks revocations, and so does the renewal."""
+    n = enrol(device, address, token)
+    old = read_certificates(device.file(n, "crt"))[0].public_bytes(Encoding.DER)
+    assert enrolment.renew_device(made, old)
+    enrol(Credentials(tmp_path / "again"), address, make_tokens(made, [n], days=1)[0])
+    with pytest.raises(InputError, match="the certificate was replaced"):
+        enrolment.renew_device(made, old)
 
 
 def test_revoking_a_device_deletes_its_tokens(made, address, device, token, tmp_path):

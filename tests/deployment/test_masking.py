@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.crew import Device
 from perfeds2.deployment.masking import Identity, KeyRefusedError, Keyring, MaskedUpdate, signed_text
+from perfeds2.deployment.masks import fewest_left, from_words, to_words, unlocked, unmasked
 from perfeds2.deployment.record import Lap, Record
 from perfeds2.deployment.summing import Summing
 from perfeds2.deployment.transport import Asked, Reply, Request, RoundMember
-from perfeds2.deployment.validate import form_of
+from perfeds2.deployment.validate import form_of, shortened
 from perfeds2.errors import InputError
-from perfeds2.privacy.masks import fewest_left, from_words, to_words, unlocked, unmasked
 from perfeds2.timeline.protocol import IDLE
 
 A, CLIP = 5, 2.0
@@ -282,6 +282,25 @@ def test_lists_of_the_wrong_members_are_refused(keys):
         with pytest.raises(InputError, match="5 different ones, with this device"):
             table.answer(0, "mask", Asked(wrong))
     assert fewest_left(A) == 4
+
+
+def test_a_list_with_another_ticket_for_this_device_is_refused(keys):
+    table = Table(keys)
+    members = list(table.members())
+    members[0] = replace(members[0], ticket=999)
+    with pytest.raises(InputError, match="another key for this device"):
+        table.answer(0, "mask", Asked(tuple(members)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_update_that_is_not_finite_is_not_masked(keys, value):
+    """It would count as zeros, or as the largest number, and nobody would know. Its device counts as gone."""
+    table = Table(keys)
+    table.masks[2].update = {"a": np.full((4, 9), value, np.float32)}
+    with pytest.raises(InputError, match="its update has numbers that are not finite"):
+        table.answer(2, "mask", Asked(table.members()))
+    broken = {"a": np.array([value], np.float32)}
+    np.testing.assert_array_equal(shortened(broken, 0.0)["a"], [0.0])  # in a replay of its round
 
 
 @ROUNDS

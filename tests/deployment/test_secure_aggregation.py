@@ -13,6 +13,7 @@ from worlds import check, survive_kills, world
 
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.masking import KeyRefusedError, Keyring, MaskedUpdate, signed_text
+from perfeds2.deployment.masks import fewest_left, from_words, to_words
 from perfeds2.deployment.mqtt.device import Owner, prepare, travelling
 from perfeds2.deployment.mqtt.wire import Head, Here, JobMessage, Run, read
 from perfeds2.deployment.replay_run import CLOUD, _job_by_job
@@ -21,7 +22,6 @@ from perfeds2.deployment.summing import Summing
 from perfeds2.deployment.suspects import Suspects
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
-from perfeds2.privacy.masks import fewest_left, from_words, to_words
 
 SECURE = {
     "devices": 6,

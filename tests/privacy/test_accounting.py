@@ -101,6 +101,11 @@ def test_no_timeline_is_worse_than_merges_as_early_and_dense_as_rests_allow(band
     np.testing.assert_allclose(found, worst, rtol=1e-9)
 
 
+def test_the_last_merge_counts_even_if_its_rest_does_not_end():
+    """Ten rounds with a rest of three allow four merges: in rounds 0, 3, 6 and 9."""
+    np.testing.assert_allclose(densest(10, 3) ** 2, range(5), rtol=1e-12)
+
+
 def test_the_filter_of_the_noise_is_the_root_of_a_difference():
     root = noise_filter(6)
     np.testing.assert_allclose(np.convolve(root, root)[:6], [1, -1, 0, 0, 0, 0], atol=1e-15)

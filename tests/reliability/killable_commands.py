@@ -26,7 +26,7 @@ THEIRS = (
     *("matplotlib.figure", "matplotlib.style", "pandas.core.methods.to_dict", "pandas.io.formats.csvs"),
     *("plotly.offline", "pooch", "pydantic.type_adapter"),
 )
-UNUSED = ("perfeds2.deployment", "perfeds2.play", "perfeds2.privacy.masks", "perfeds2.timeline.fast.")
+UNUSED = ("perfeds2.deployment", "perfeds2.play", "perfeds2.timeline.fast.")
 PATIENCE_S = 120.0  # no command here takes this long: one that does hangs
 
 

@@ -447,6 +447,14 @@ def test_the_least_share_counts_before_and_after_training():
     assert allowed.breach(choice) is None
 
 
+def test_the_least_share_counts_in_the_worst_seed():
+    """Each seed's timeline is another; a UE has 3 % of the merges in two seeds and 1 % in the third."""
+    search, choice = search_of(lambda *_: (1.0, 1.0), 3, PlanRequest(least_share=0.02))
+    for number, trial in enumerate(search.watched(choice)):
+        object.__setattr__(trial, "least_share", 0.01 if number == 2 else 0.03)
+    assert "has only 1.00% of the merges" in (search.breach(choice) or "")
+
+
 @pytest.mark.parametrize(("seeds", "stands"), [(3, False), (4, True)])
 def test_fewer_than_a_third_of_the_seeds_may_be_late(seeds: int, stands: bool):
     search, choice = search_of(lambda _, seed: (6.0 if seed == 0 else 1.0, 1.0), seeds)

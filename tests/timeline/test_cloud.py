@@ -73,6 +73,23 @@ def test_staleness_is_counted_in_the_edge_and_from_end_to_end(two_cells):
     assert two_cells.cloud.total_bits == 400
 
 
+def test_the_row_after_a_merge_belongs_to_the_next_cloud_round():
+    """Edge 0 closes at 1, 2 and edge 1 at 1, 3 | 3.5, 4. The cloud merges edge 0 at 2.5, and edge 1 at 3 and at 4."""
+    timeline = joined(
+        [edge([0, 1], [0, 1], [1, 2]), edge([0, 1, 1, 1], [0, 0, 0, 0], [1, 3, 3.5, 4])],
+        [np.array([0, 2]), np.array([1, 3])],
+        2,
+        cells=np.array([[0], [1], [1]]),
+        staleness=np.array([[0], [1], [0]]),
+        arrival_s=np.array([[2.5], [3.0], [4.0]]),
+        time_s=np.array([2.5, 3.0, 4.0]),
+        handed=np.array([[True, False], [False, True], [False, True]]),
+    )
+    assert timeline.cloud is not None
+    assert timeline.cloud.rows.tolist() == [3, 4, 6]
+    assert end_to_end_staleness(timeline).ravel().tolist() == [0, 1, 0, 1, 0, 0]
+
+
 def test_with_a_free_backhaul_rows_of_the_same_time_stay_on_their_side_of_the_cloud_round():
     edges = [edge([0], [0], [1.0]), edge([0, 0], [0, 0], [1.0, 1.0])]
     timeline = joined(

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from scipy import stats
 
-from perfeds2.privacy.masks import (
+from perfeds2.deployment.masks import (
     HALF,
     agree,
     digest_of,
@@ -32,7 +32,7 @@ CONTEXT = b"the list"
 def same_seeds(monkeypatch):
     """Draw the seeds of the members' own masks from a fixed seed."""
     drawn = np.random.default_rng(7)
-    monkeypatch.setattr("perfeds2.privacy.masks.new_secret", lambda: drawn.bytes(31).rjust(32, b"\0"))
+    monkeypatch.setattr("perfeds2.deployment.masks.new_secret", lambda: drawn.bytes(31).rjust(32, b"\0"))
 
 
 class Round:
@@ -93,6 +93,11 @@ def test_a_sum_of_clipped_values_never_wraps():
             assert abs(int(total.view(np.int32)[0])) <= HALF
 
 
+def test_a_value_beyond_the_clip_counts_as_the_clip():
+    words = to_words(np.array([7.5, -7.5]), 1.5, 3)
+    np.testing.assert_allclose(from_words(words, 1.5, 3), [1.5, -1.5])
+
+
 def test_fixed_point_is_as_fine_as_float32_needs():
     values = np.random.default_rng(1).uniform(-1, 1, 1000)
     assert np.abs(from_words(to_words(values, 1.0, 50), 1.0, 50) - values).max() < 2e-8
@@ -148,6 +153,15 @@ def test_fewer_than_t_shares_fit_every_secret():
         assert int.from_bytes(join(known | {4: last.to_bytes(32)}, threshold)) == wanted
     with pytest.raises(ValueError, match="3 shares are needed, got 2"):
         join(known, threshold)
+
+
+@pytest.mark.parametrize("members", [3, 4, 7])
+def test_one_share_less_than_t_is_not_enough(members):
+    seed, threshold = new_secret(), threshold_of(members)
+    shares = split(seed, threshold, members)
+    assert seed not in shares
+    assert join(dict(enumerate(shares[:threshold])), threshold) == seed
+    assert join(dict(enumerate(shares[: threshold - 1])), threshold - 1) != seed
 
 
 def test_a_share_opens_only_for_its_holder_and_only_unchanged():
