@@ -1,16 +1,10 @@
 """What axe-core says about a page that is open in a browser."""
 
-import os
-from pathlib import Path
 from typing import Any
 
-import pytest
+from needs import AXE
 
-FILE = os.environ.get("PERFEDS2_AXE")  # axe.min.js of the npm package axe-core, if there is one
 COLOURS = ["color-contrast", "link-in-text-block"]
-needs_axe = pytest.mark.skipif(
-    FILE is None, reason="$PERFEDS2_AXE names no axe.min.js; not checked: accessibility by axe-core"
-)
 
 
 def faults(browser: Any, *, dark: bool) -> list[dict[str, Any]]:
@@ -18,8 +12,7 @@ def faults(browser: Any, *, dark: bool) -> list[dict[str, Any]]:
 
     Checking the colours of each letter of an equation takes many seconds, so equations become plain text of the same colour.
     """
-    assert FILE is not None
-    browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(FILE).read_text(encoding="utf-8")})
+    browser.execute_cdp_cmd("Runtime.evaluate", {"expression": AXE.read_text(encoding="utf-8")})
     wait_for_colours(browser)
     found = [] if dark else run(browser, {"rules": {name: {"enabled": False} for name in COLOURS}})
     browser.execute_script("for (const each of document.querySelectorAll('math')) each.textContent = each.textContent")

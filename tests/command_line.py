@@ -61,11 +61,12 @@ def train_here(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.contextmanager
 def compiled_as_users_do() -> Iterator[None]:
     """Optimise in this process as a user's command does: worth it where much is trained (``conftest.py``)."""
+    usual = jax.config.jax_disable_most_optimizations  # type: ignore[attr-defined]  # one of its flags
     jax.config.update("jax_disable_most_optimizations", False)
     try:
         yield
     finally:
-        jax.config.update("jax_disable_most_optimizations", True)
+        jax.config.update("jax_disable_most_optimizations", usual)
 
 
 def optimised() -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Compiled programs are kept in pytest's cache, not in the user's; compiling them again would take half of the time. Tests and
 the commands they start compile with little optimisation and the compiler's simpler code generator, which takes less time.
-Commands from docs/tutorial and notebooks train so much that they are optimised a little.
+Commands from docs/tutorial and notebooks train so much that they are optimised a little. ``make test-real`` runs the tests
+without all of this, at night.
 """
 
 import ctypes
@@ -10,11 +11,13 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jax
+import needs
 import pytest
 import typecheck
 import unrendered
@@ -29,16 +32,16 @@ QUICK_COMPILING = (
     "--xla_backend_optimization_level=1",  # where a test asks for optimised programs; otherwise it is 0
 )  # halves the compile time
 COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
-os.environ["XLA_FLAGS"] = " ".join(
-    [*QUICK_COMPILING, os.environ.get("XLA_FLAGS", "")]
-)  # read when the first function is compiled
-os.environ |= {
-    "PERFEDS2_COMPILE_CACHE": str(COMPILED),
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-}  # of the commands that tests start
+AS_USERS = "PERFEDS2_AS_USERS" in os.environ  # make test-real: with nothing below replaced
+if not AS_USERS:
+    os.environ["XLA_FLAGS"] = " ".join(
+        [*QUICK_COMPILING, os.environ.get("XLA_FLAGS", "")]
+    )  # read when the first function is compiled
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # of the commands that tests start
+os.environ["PERFEDS2_COMPILE_CACHE"] = str(COMPILED)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each command would compile the whole package again
 sys.dont_write_bytecode = False
-jax.config.update("jax_disable_most_optimizations", True)
+jax.config.update("jax_disable_most_optimizations", not AS_USERS)
 jax.config.update("jax_compilation_cache_dir", str(COMPILED))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # many small ones are compiled in each process
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -61,13 +64,44 @@ MOST_BYTES = 2.2e9  # memory above which a process drops compiled programs after
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 
-os.fsync = lambda _: None  # type: ignore[assignment]  # tests kill processes, not machines; a disk would take milliseconds
-
-Figure.savefig = unrendered.save_unrendered  # type: ignore[method-assign]  # tests that look at pixels ask for ``rendered``
+if not AS_USERS:
+    os.fsync = lambda _: None  # type: ignore[assignment]  # tests kill processes, not machines; a disk would take milliseconds
+    Figure.savefig = unrendered.save_unrendered  # type: ignore[method-assign]  # tests that look at pixels ask for ``rendered``
 
 gc.disable()  # imports make many objects and hardly any garbage; ``pytest_collection_finish`` enables it
 typecheck.check_first_calls()
 hook = install_import_hook("perfeds2", "typecheck.checked")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-there", action="store_true", help="Fail tests whose extra or program is missing.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    missing = needs.missing(item)
+    if item.config.getoption("all_there") and not needs.FROM_ELSEWHERE.issuperset(missing):
+        pytest.fail(f"needs {', '.join(missing)}, which should be there", pytrace=False)
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Fail a test that is skipped for any reason but what it is marked to need."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and not needs.missing(item):
+        report.outcome, report.longrepr = "failed", f"{item.nodeid} was skipped, but nothing it needs() is missing"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """The same for a file that cannot even be imported without something."""
+    report = yield
+    if report.skipped and needs.is_present(str(report.longrepr[2]).removeprefix("Skipped: needs ")):
+        report.outcome, report.longrepr = "failed", f"{collector.nodeid} was skipped, but nothing it needs is missing"
+    return report
 
 
 def pytest_configure(config):

@@ -5,7 +5,6 @@ import http.server
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from needs import needs
 from prometheus_client import generate_latest
 from test_docs import commands, parse
 
@@ -79,9 +79,8 @@ def test_a_unit_starts_a_command_there_is(path):
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+@needs("systemd")
 def test_a_unit_is_one_for_systemd_and_gives_little_away(path, tmp_path):
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("needs systemd-analyze")
     for each in UNITS:  # the programs are not installed here
         text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", each.read_text(encoding="utf-8"), flags=re.MULTILINE)
         (tmp_path / each.name).write_text(text)
@@ -225,11 +224,10 @@ def test_the_dashboard_is_one_for_grafana():
 
 
 def promtool(*words):
-    if shutil.which("promtool") is None:
-        pytest.skip("needs promtool")
     return subprocess.run(["promtool", *words], capture_output=True, text=True, check=False)
 
 
+@needs("promtool")
 def test_prometheus_accepts_the_alerts_and_the_dashboards_expressions(tmp_path):
     shown = [text.replace('"$instance"', '".*"') for text in EXPRESSIONS if "label_values" not in text]
     recorded = [
@@ -241,6 +239,7 @@ def test_prometheus_accepts_the_alerts_and_the_dashboards_expressions(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+@needs("promtool")
 def test_alerts_fire_when_they_should_and_only_then(tmp_path):
     """Played by promtool: after ten minutes of a federation below its quorum, with a broker that hangs."""
     on = 'instance="a"'

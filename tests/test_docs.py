@@ -10,6 +10,7 @@ import typer
 from command_line import commands as commands_of_ours
 from command_line import perfeds2, train_here
 from in_numpy import train_in_numpy
+from needs import needs
 from typer.core import TyperGroup
 
 from perfeds2.api import compare
@@ -49,16 +50,14 @@ STUDY = ROOT / "docs/how-to/study.md"  # tests/test_study.py runs it
 TORCH = ROOT / "docs/how-to/torch.md"
 
 
-@pytest.fixture(autouse=True)
-def extra(request):
-    """What only runs where PyTorch is installed."""
-    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("path") == TORCH:
-        pytest.importorskip("torch")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "path", [path for path in DOCS if python_blocks(path) and path != STUDY], ids=lambda path: path.name
+    "path",
+    [
+        pytest.param(path, id=path.name, marks=[needs("torch")] * (path == TORCH))
+        for path in DOCS
+        if python_blocks(path) and path != STUDY
+    ],
 )
 def test_the_examples_of_a_document_run(path, capsys, tmp_path, monkeypatch):
     """One after the other, in one namespace, as a reader would. What they train is traced, not compiled."""
@@ -146,7 +145,12 @@ def commands(path, *, in_a_line):
 
 
 SAID = [
-    pytest.param(path, command, id=f"{path.name}: {command}", marks=[pytest.mark.slow] * ("simulate" in command))
+    pytest.param(
+        path,
+        command,
+        id=f"{path.name}: {command}",
+        marks=[pytest.mark.slow] * ("simulate" in command) + [needs("torch")] * (path == TORCH),
+    )
     for path in DOCS
     if path != STUDY
     for in_a_line in (False, True)

@@ -17,15 +17,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from axe import faults, needs_axe, wait_for_colours
+from axe import faults, wait_for_colours
+from needs import in_chromium, needs
 from typer.main import get_command
 
 import perfeds2
 from perfeds2.cli import app
 from perfeds2.spec.fields import settings
-
-for needed in ("zensical", "latex2mathml"):
-    pytest.importorskip(needed, reason=f"{needed} is not installed (the extra docs); not checked: the site")
 
 ROOT = Path(__file__).parent.parent
 LOADS = {
@@ -294,10 +292,6 @@ def test_a_picture_that_is_none_is_an_error(capsys):
 
 # ---- in the browser
 
-in_browser = pytest.mark.skipif(
-    shutil.which("chromium") is None or shutil.which("chromedriver") is None,
-    reason="chromium and chromedriver are not on PATH; not checked: that the site fits a phone, searches offline and loads nothing else",
-)
 FLAGS = "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
 LOOKED_AT = [
     "reference/settings.html",
@@ -320,7 +314,7 @@ WIDE = [
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
+    from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
@@ -335,14 +329,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver.quit()
 
 
-quiet = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # selenium leaves its sockets to the collector
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:selenium"),
-]
-
-
 def reader(test: Any) -> Any:
-    for mark in (pytest.mark.browser, in_browser, *quiet):
+    for mark in in_chromium:
         test = mark(test)
     return test
 
@@ -410,7 +398,7 @@ def test_the_search_finds_without_a_server(browser, site):
 
 
 @reader
-@needs_axe
+@needs("axe")
 @pytest.mark.parametrize("place", LOOKED_AT)
 def test_axe_finds_no_serious_fault(browser, site, place):
     open_page(browser, site / place, 360)

@@ -187,8 +187,6 @@ def test_a_memory_that_does_nothing_changes_no_weight():
 
 
 def test_the_clock_is_measured_against_its_twin():
-    pytest.importorskip("simpy")
-    pytest.importorskip("numba")
     results = list(clock_group(2, 0, silent, ues=8, rounds=50, crowd=100))
     names = [
         "five",
@@ -224,7 +222,6 @@ def test_where_the_time_goes_and_what_a_core_is_worth(monkeypatch):
 
 
 def test_allocation_is_measured_against_a_solver():
-    pytest.importorskip("cvxpy")
     results = list(allocation_group(1, 0, silent, many=50, few=8, scheduled=40, rounds=5, quorum=4))
     names = ("many", "few", "cvxpy-at-once", "cvxpy-each", "same", "deficit")
     assert_measured(results, {f"allocation/{name}" for name in names})
@@ -232,7 +229,6 @@ def test_allocation_is_measured_against_a_solver():
 
 
 def test_both_forms_of_the_solvers_problem_have_the_same_answer():
-    pytest.importorskip("cvxpy")
     uplink = opening(6, 1)
     assert solver_finish_s(uplink) == pytest.approx(solver_finish_s(uplink, one_by_one=True), rel=1e-6)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from command_line import told
+from needs import needs
 
 from perfeds2.commands import watch as command
 from perfeds2.report import live as view
@@ -145,7 +146,7 @@ def test_no_folder_is_told_in_a_sentence(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="no signals of that kind")
+@needs("posix")
 def test_ctrl_c_leaves_the_run_alone(tmp_path):
     (tmp_path / "spec.toml").write_text("")
     live = Live(tmp_path)

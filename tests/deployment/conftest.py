@@ -1,6 +1,7 @@
 """Brokers to try things on: Mosquitto, where it is installed, and the embedded one."""
 
 import pytest
+from needs import needs
 
 
 @pytest.fixture(scope="session")
@@ -11,12 +12,8 @@ def made(tmp_path_factory):
     return make_credentials(tmp_path_factory.mktemp("keys") / "credentials", 4)
 
 
-@pytest.fixture(params=["mosquitto", "embedded"])
+@pytest.fixture(params=[pytest.param("mosquitto", marks=needs("mosquitto")), "embedded"])
 def kind(request):
-    from perfeds2.deployment.mqtt.broker import find_mosquitto
-
-    if request.param == "mosquitto" and find_mosquitto() is None:
-        pytest.skip("Mosquitto is not installed")
     return request.param
 
 

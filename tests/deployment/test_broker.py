@@ -11,9 +11,6 @@ import sys
 import time
 
 import pytest
-
-pytest.importorskip("cryptography")
-
 from raw_mqtt import Client, connect_packet, files_of, is_alive, tls_to, wait_for
 
 from perfeds2.deployment.credentials import BROKER, Credentials, make_credentials

@@ -9,11 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-pytest.importorskip("cryptography")
-
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from raw_mqtt import Client, connect_packet, is_alive, text, tls_to, wait_for
 

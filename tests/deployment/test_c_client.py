@@ -1,6 +1,5 @@
 """Is the wire protocol open? A client in C takes part, and both clients keep every point of docs/explanation/wire.md."""
 
-import shutil
 import subprocess
 import sys
 import time
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import needs
 from raw_mqtt import wait_for
 
 from benchmarks import conform
@@ -20,11 +20,6 @@ from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.setup import Setup
 
 FOLDER = Path(__file__).parents[2] / "examples" / "c-client"
-LIBRARIES = [Path("/usr/include") / name for name in ("mosquitto.h", "openssl/evp.h")]
-needs_c = pytest.mark.skipif(
-    shutil.which("gcc") is None or not all(path.exists() for path in LIBRARIES),
-    reason="needs gcc, libmosquitto-dev and libssl-dev",
-)
 WHERE = ["{host}", "{port}", "{ca}", "{certificate}", "{key}", "{number}"]
 
 
@@ -46,7 +41,7 @@ def test_the_client_is_short():
 
 
 @pytest.mark.slow
-@needs_c
+@needs("gcc")
 def test_the_c_client_keeps_every_point_of_the_protocol(client, tmp_path):
     x = np.random.default_rng(0).normal(size=(40, 64))
     data = write_data(tmp_path / "mine.csv", x, np.arange(40) % 10)
@@ -83,7 +78,7 @@ def test_our_own_device_keeps_every_point_of_the_protocol(tmp_path):
 
 
 @pytest.mark.slow
-@needs_c
+@needs("gcc")
 def test_the_c_client_computes_the_gradient_and_the_metrics(client, tmp_path):
     """All samples are the same, so every batch is the same."""
     x = np.random.default_rng(1).normal(size=64)
@@ -113,7 +108,7 @@ def test_the_c_client_computes_the_gradient_and_the_metrics(client, tmp_path):
 
 
 @pytest.mark.slow
-@needs_c
+@needs("gcc")
 def test_a_federation_of_c_clients_learns(client, tmp_path):
     from sklearn.datasets import load_digits
 

@@ -1,9 +1,6 @@
 """What can be set for edge servers below a cloud, and which run does an edge take part in?"""
 
 import pytest
-
-pytest.importorskip("paho")
-
 from fake_broker import FakeBroker
 
 from perfeds2.deployment.mqtt.backhaul import CloudLink

@@ -5,9 +5,6 @@ import os
 import stat
 
 import pytest
-
-pytest.importorskip("cryptography")
-
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec

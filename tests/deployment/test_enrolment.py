@@ -8,9 +8,6 @@ import ssl
 import time
 
 import pytest
-
-pytest.importorskip("cryptography")
-
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa

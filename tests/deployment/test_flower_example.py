@@ -2,20 +2,17 @@
 
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import FLOWER, ROOT, needs
 
 from perfeds2.deployment.setup import Setup
 from perfeds2.learning.replay import replay
 from perfeds2.runs.store import load_arrays
 from perfeds2.timeline.record import Timeline
 
-pytest.importorskip("flwr")
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
+EXAMPLE = ROOT / "examples" / "flower"
 SETTINGS = "devices = 4\nquorum = 2\nmax-staleness = 3\nrounds = 5\n"
 SIMULATE = """
 import sys
@@ -41,13 +38,13 @@ run_simulation(server, client, num_supernodes=4, backend_config={"init_args": on
 
 
 @pytest.mark.slow
+@needs("flower")
 def test_it_trains_in_flowers_simulation_and_replays_to_the_same_weights(tmp_path):
-    pytest.importorskip("ray")
-    paths = os.pathsep.join([str(EXAMPLE), *sys.path])
+    paths = f"{EXAMPLE}{os.pathsep}{ROOT}"
     environment = os.environ | {"PYTHONPATH": paths, "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     environment |= {"FLWR_HOME": str(tmp_path / "home"), "JAX_PLATFORMS": "cpu"}
     environment["RAY_prestart_worker_first_driver"] = "0"  # no client would use that worker
-    command = [sys.executable, "-c", SIMULATE, SETTINGS, str(tmp_path / "out")]
+    command = [str(FLOWER), "-c", SIMULATE, SETTINGS, str(tmp_path / "out")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_accuracy_personal: " in done.stdout

@@ -11,14 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("paho")
-
+from needs import needs
 from raw_mqtt import wait_for
 
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.mqtt import transport as transport_module
-from perfeds2.deployment.mqtt.broker import Limits, find_mosquitto, free_port, running_broker
+from perfeds2.deployment.mqtt.broker import Limits, free_port, running_broker
 from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.setup import Setup
@@ -27,8 +25,8 @@ CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
 HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 CONNECTIONS = 20  # that the broker takes: far fewer than the silent ones
 pytestmark = [
-    pytest.mark.skipif(HAPROXY is None, reason="HAProxy is not installed."),
-    pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed."),
+    needs("haproxy"),
+    needs("mosquitto"),
 ]
 
 

@@ -9,11 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("paho")
-
 import command_line
+import pytest
 from raw_mqtt import wait_for
 
 from perfeds2.deployment.audit import verify_log

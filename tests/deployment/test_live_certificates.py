@@ -3,9 +3,6 @@
 import contextlib
 
 import pytest
-
-pytest.importorskip("paho")
-
 from live import Live
 
 from perfeds2.deployment.credentials import BROKER, Credentials

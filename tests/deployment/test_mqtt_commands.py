@@ -3,9 +3,6 @@
 import command_line
 import pytest
 
-pytest.importorskip("paho")
-pytest.importorskip("cryptography")
-
 from perfeds2 import errors
 from perfeds2.deployment.mqtt import broker, runs
 from perfeds2.deployment.mqtt.many import read_numbers

@@ -14,12 +14,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 
-import pytest
-
-pytest.importorskip("paho")
-
 import command_line
+import pytest
 from drills import MERGED, VICTIMS
+from needs import needs
 from raw_mqtt import wait_for
 from test_own_model import example, write_samples
 
@@ -39,7 +37,7 @@ PERFEDS2 = [sys.executable, "-m", "perfeds2", "federate"]
 DEPLOY = Path(__file__).parents[2] / "deploy"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed."),
+    needs("mosquitto"),
 ]
 
 
@@ -203,7 +201,6 @@ def by_hand(folder, port):
 @pytest.mark.usefixtures("forking")
 def test_own_model_and_data_where_mosquitto_is_missing(tmp_path):
     """The example of docs/how-to/deploy.md; the embedded broker carries it, and the command says so."""
-    pytest.importorskip("equinox")
     (tmp_path / "my_task.py").write_text(example())
     write_samples(tmp_path / "data")
     said, out = [], tmp_path / "run"

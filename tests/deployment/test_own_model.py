@@ -8,6 +8,7 @@ import command_line
 import numpy as np
 import pytest
 from in_process import InProcess
+from needs import needs
 
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.device import do_job
@@ -47,7 +48,6 @@ def test_the_example_has_at_most_twenty_lines():
 
 @pytest.mark.slow
 def test_the_example_takes_part_and_replays_to_the_same_weights(tmp_path):
-    pytest.importorskip("equinox")
     module = tmp_path / "my_task.py"
     module.write_text(example())
     write_samples(tmp_path / "data")
@@ -120,7 +120,6 @@ class Net(nn.Module):
 
 @pytest.fixture(scope="module")
 def net_file(tmp_path_factory):
-    pytest.importorskip("torch")
     file = tmp_path_factory.mktemp("torch") / "mine.py"
     file.write_text(NET)
     return file
@@ -155,8 +154,8 @@ def federated(setup, owners, out):
 
 
 @pytest.mark.slow
+@needs("torch")
 def test_the_pytorch_example_is_federated_and_replays_to_the_same_weights(tmp_path):
-    pytest.importorskip("torch")
     for device in range(2):
         folder, labels = tmp_path / f"device-{device}", np.arange(20) % 2
         folder.mkdir()
@@ -177,6 +176,7 @@ def test_the_pytorch_example_is_federated_and_replays_to_the_same_weights(tmp_pa
 
 
 @pytest.mark.slow
+@needs("torch")
 def test_a_pytorch_model_given_by_name_is_federated_and_replays(net_file, tmp_path):
     net = f"{net_file}:Net"
     setup = Setup.from_texts({"devices": 2, "quorum": 1, "rounds": 3, "algorithm": "FedAvgS2"}, net)
@@ -189,6 +189,7 @@ def test_a_pytorch_model_given_by_name_is_federated_and_replays(net_file, tmp_pa
 
 
 @pytest.mark.slow
+@needs("torch")
 def test_a_model_from_the_network_is_never_loaded(net_file):
     run = Run(run="a-run", settings=f'devices = 2\nquorum = 1\nmodel = "{net_file}:Net"')
     for owner in (Owner(), Owner(model=f"{net_file}:Net")):
@@ -197,10 +198,10 @@ def test_a_model_from_the_network_is_never_loaded(net_file):
 
 
 @pytest.mark.slow
+@needs("torch")
 def test_a_pytorch_model_without_the_shape_of_a_sample_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text(EXAMPLE.read_text(encoding="utf-8").replace("sample_shape", "shape"))
     setup = Setup.from_texts({"devices": 2, "quorum": 1, "app-module": str(tmp_path / "mine.py")})
-    pytest.importorskip("torch")
     with pytest.raises(InputError, match=r"needs the shape of a sample; add sample_shape = \(1, 28, 28\)"):
         setup.model()
 

@@ -1,12 +1,12 @@
 """Is a shaped uplink as slow as it should be, and does the prediction agree with a run that keeps to its times?"""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import needs
 
 from perfeds2.deployment.setup import Setup
 from perfeds2.learning.task import payload_bits
@@ -44,12 +44,8 @@ def test_without_root_it_says_so(monkeypatch):
     assert "iproute2" in (shape.why_not() or "")
 
 
-def may_make_networks():
-    return shape.why_not() is None and subprocess.run(["ip", "netns", "list"], check=False).returncode == 0
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not may_make_networks() or shutil.which("python3") is None, reason="needs root and iproute2")
+@needs("namespaces")
 def test_an_uplink_has_its_rate_and_nothing_is_left_behind():
     send = (
         "import socket, time\n"
@@ -58,22 +54,19 @@ def test_an_uplink_has_its_rate_and_nothing_is_left_behind():
     )
     import socket
 
-    try:
-        with shape.networks([1e6]) as names, socket.create_server(("10.231.255.1", 0)) as server:
-            port = server.getsockname()[1]
-            device = subprocess.Popen(
-                ["ip", "netns", "exec", names[0], "python3", "-c", send.format(port=port)],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            connection, _ = server.accept()
-            with connection:
-                while connection.recv(65536):
-                    pass
-                connection.sendall(b"!")
-            said, _ = device.communicate()
-    except RuntimeError as error:
-        pytest.skip(f"this kernel cannot: {error}")
+    with shape.networks([1e6]) as names, socket.create_server(("10.231.255.1", 0)) as server:
+        port = server.getsockname()[1]
+        device = subprocess.Popen(
+            ["ip", "netns", "exec", names[0], "python3", "-c", send.format(port=port)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        connection, _ = server.accept()
+        with connection:
+            while connection.recv(65536):
+                pass
+            connection.sendall(b"!")
+        said, _ = device.communicate()
     # 2 Mbit at 1 Mbit/s, less the bucket of 64 kB
     assert 1.2 < float(said) < 4.0
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout

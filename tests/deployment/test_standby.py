@@ -4,9 +4,6 @@ import threading
 import time
 
 import pytest
-
-pytest.importorskip("paho")
-
 from in_process import InProcess, made_up
 from raw_mqtt import wait_for
 from test_federation_by_hand import SETUP

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from needs import needs
 
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.mqtt.broker import running_broker
@@ -28,9 +29,6 @@ from perfeds2.learning.objectives import FedAvg, PerFed
 from perfeds2.runs.folder import open_folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_device.py"
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="needs PyTorch, which is not a dependency"
-)
 
 
 def test_the_example_imports_neither_jax_nor_perfeds2_and_fits_on_three_screens():
@@ -71,7 +69,7 @@ def same(theirs, ours):
 
 
 @pytest.mark.slow
-@needs_torch
+@needs("torch")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # which torch's own jvp uses
 def test_its_meta_gradient_is_ours():
     example, model = load_example(), MLP((5, 4, 3))
@@ -84,7 +82,7 @@ def test_its_meta_gradient_is_ours():
 
 
 @pytest.mark.slow
-@needs_torch
+@needs("torch")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 @pytest.mark.parametrize("algorithm", ["FedAvgS2", "PerFedS2"])
 def test_its_local_steps_are_ours(algorithm):
@@ -157,7 +155,7 @@ def device(number, where, *, is_command):
         client.disconnect()
 
 
-@needs_torch
+@needs("torch")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_a_federation_of_such_devices_learns(tmp_path):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from curvature import assert_hessian_is_what_differences_say
+from needs import needs
 
 from perfeds2.learning.models import first_convolution, lenet
 from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU, LeNet, by_patches, by_rows, patches, pooled
@@ -180,7 +181,7 @@ def test_every_way_to_convolve_is_a_convolution(monkeypatch, convolve):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(jnp.abs(theirs).max()))
 
 
-@pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="JAX 0.11 lowers these kernels only where a GPU is")
+@needs("jax<0.11")  # newer ones lower these kernels only where a GPU is
 def test_the_kernels_are_ones_a_gpu_takes():
     """As far as can be seen without one: they are lowered to its language, side by side and differentiated twice."""
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 75, 6), (2, 3, 32, 32, 40), (2, 75, 6))]

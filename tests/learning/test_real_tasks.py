@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from needs import needs
 from small_files import har_archive, write_femnist
 
 from perfeds2.errors import InputError
@@ -208,23 +209,17 @@ def test_unknown_characters_are_one_letter():
 # ---- the real data, where they are at hand
 
 
-def real(name):
-    try:
-        return find(source_of(name))
-    except InputError as error:
-        pytest.skip(str(error))
-
-
+@needs("shakespeare")
 def test_the_real_plays_give_leafs_counts():
-    found = real("shakespeare")
+    found = find(source_of("shakespeare"))
     texts = [path for path in found.folder.iterdir() if path.name.startswith(("leaf_roles", "raw_data", "1994"))]
     every = [read_roles(path) for path in texts]
     assert count_roles(every[0]) == WHOLE
     assert all(roles == every[0] for roles in every)
 
 
+@needs("mnist")
 def test_the_real_digits_have_their_counts():
-    real("mnist")
     data: Any = TASKS["mnist"](1, 10, 0).data
     assert (int(data.train_count[0]), int(data.test_count[0])) == (60_000, 10_000)
     assert np.bincount(np.asarray(data.y)[:60_000]).tolist() == [

@@ -3,7 +3,6 @@
 import http.server
 import json
 import math
-import shutil
 import threading
 import time
 from pathlib import Path
@@ -11,27 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from axe import faults, needs_axe
+from axe import faults
+from needs import in_chromium, needs
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from perfeds2.play.knobs import KNOBS, knobs_at, read_state, settings_at
 from perfeds2.play.page import canned_page
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.resolve import spec_from
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        shutil.which("chromium") is None or shutil.which("chromedriver") is None,
-        reason="chromium and chromedriver are not on PATH; not checked: that the play page draws what the clock did, fits a "
-        "phone, is reached by keyboard, trains, and opens offline",
-    ),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # selenium leaves its sockets to the collector
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:selenium"),
-]
-pytest.importorskip("selenium")
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+pytestmark = in_chromium
 
 
 def open_page(browser: Any, url: str, width: int = 1200, *, dark: bool = False, calm: bool = True) -> None:
@@ -278,7 +268,7 @@ def test_a_canned_page_opens_offline_and_moves(browser, talk):
     assert browser.get_log("browser") == []
 
 
-@needs_axe
+@needs("axe")
 @pytest.mark.parametrize("name", ["served", "talk"])
 def test_axe_finds_no_serious_fault(browser, request, name):
     open_page(browser, request.getfixturevalue(name), 360)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from arena_by_formula import plan_of, played, run
-from axe import faults, needs_axe
+from axe import faults
+from needs import in_chromium, needs
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -21,16 +22,7 @@ from perfeds2.report.together import write_together
 from perfeds2.studies.arena_plan import USUAL
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None,
-        reason="chromium and chromedriver are not on PATH; not checked: that the page draws, stays offline, fits a phone, "
-        "hides lines on a click and runs no script from a name",
-    ),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # selenium leaves its sockets to the collector
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:selenium"),
-]
+pytestmark = in_chromium
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
@@ -188,7 +180,7 @@ def test_a_phone_shows_the_accuracies_first(browser: webdriver.Chrome, page: Pat
     assert browser.execute_script(shown)  # without a finger
 
 
-@needs_axe
+@needs("axe")
 @pytest.mark.parametrize("name", ["page", "beside"])
 def test_axe_finds_no_fault(browser: webdriver.Chrome, request: pytest.FixtureRequest, name: str):
     see_page(browser, request.getfixturevalue(name), 390)

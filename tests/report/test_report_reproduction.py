@@ -14,6 +14,7 @@ import test_report_in_browser as in_browser
 from command_line import told
 from made_up_runs import SLOW_S, made_up_metrics
 from matplotlib.image import imread
+from needs import in_chromium
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -66,8 +67,8 @@ def lines(chart: Chart) -> dict[str, Series]:
     return {line.name: line for line in chart.series}
 
 
-def in_chromium(test):
-    for mark in in_browser.pytestmark:
+def reader(test):
+    for mark in in_chromium:
         test = mark(test)
     return test
 
@@ -490,7 +491,7 @@ def test_the_page_has_ledger_rule_figures_and_commands(reproduced: Path, tmp_pat
     assert len(text) < 8_000_000
 
 
-@in_chromium
+@reader
 def test_every_chart_draws_hides_its_own_lines_and_fits_a_phone(
     browser: webdriver.Chrome, reproduced: Path, tmp_path: Path
 ):
@@ -513,7 +514,7 @@ def test_every_chart_draws_hides_its_own_lines_and_fits_a_phone(
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
 
 
-@in_chromium
+@reader
 def test_hostile_texts_are_shown_and_not_run(browser: webdriver.Chrome, tmp_path: Path):
     figure = Figure("exp_1", EVIL, (Panel(EVIL, EVIL, (PanelLine(EVIL, "PerFedS2", {}),), {}),))
     numbers_of(figure, seeds=1).to_csv(tmp_path / "exp_1.csv", index=False)

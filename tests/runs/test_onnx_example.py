@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import onnx
 import pytest
 from command_line import told
 from in_numpy import train_in_numpy
@@ -18,7 +19,7 @@ from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.models.mlp import MLP
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "to_onnx.py")
-onnx = pytest.importorskip("onnx", reason="pip install onnx")
+
 to_onnx = runpy.run_path(EXAMPLE)["to_onnx"]
 random = np.random.default_rng(0)
 SMALL = {"side": 16, "channels": (3, 4, 5), "dense": (7, 6, 9)}

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from needs import needs
 
 from perfeds2.errors import InputError
 from perfeds2.runs.pool import HERE, Workers
@@ -80,7 +81,6 @@ class Sweeps:
 
 @pytest.fixture(scope="module")
 def sweeps() -> Iterator[Sweeps]:
-    pytest.importorskip("ray", reason="needs the extra [ray]")
     command = [sys.executable, "-c", SWEEPS, json.dumps([BASE, GRID])]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=ENVIRONMENT) as process:
@@ -116,7 +116,6 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Two nodes of one core. All their processes are in one session, so none survives the test."""
-    pytest.importorskip("ray", reason="needs the extra [ray]")
     folder = tempfile.mkdtemp(prefix="ray")  # short, because Ray makes sockets in it
     process = subprocess.Popen(
         [sys.executable, str(CLUSTER)],
@@ -140,6 +139,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
+@needs("ray")
 def test_ray_on_this_machine_gives_the_same_bytes(expected, sweeps, tmp_path):
     sweeps.begin("ray", 1, tmp_path / "out")
     assert sweeps.finish() == ""
@@ -147,6 +147,7 @@ def test_ray_on_this_machine_gives_the_same_bytes(expected, sweeps, tmp_path):
 
 
 @pytest.mark.slow
+@needs("ray")
 def test_a_cluster_of_two_nodes_gives_the_same_bytes_also_if_one_is_killed_half_way(
     expected, sweeps, cluster, tmp_path
 ):

@@ -1,6 +1,5 @@
 """Does ``--model mine.py:Net`` train a PyTorch module, and do the weights go back into it?"""
 
-import importlib.util
 import sys
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from command_line import perfeds2
 from in_numpy import train_in_numpy
+from needs import needs
 from safetensors.numpy import load_file
 
 from perfeds2 import compare
@@ -15,7 +15,6 @@ from perfeds2.errors import InputError
 from perfeds2.spec.build import model_of
 from perfeds2.spec.resolve import spec_from
 
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch, which is an extra")
 SMALL = (
     "--ues",
     "4",
@@ -80,7 +79,7 @@ def mine(tmp_path, monkeypatch):
     return tmp_path
 
 
-@needs_torch
+@needs("torch")
 @pytest.mark.slow
 def test_a_module_is_trained_resumed_exported_and_loaded_again(mine, monkeypatch):
     import torch  # type: ignore[import-not-found]
@@ -112,7 +111,7 @@ def test_a_module_is_trained_resumed_exported_and_loaded_again(mine, monkeypatch
     np.testing.assert_array_equal(net.layers[3].bias.detach(), every["PerFedS2/1/layers.3.bias"])
 
 
-@needs_torch
+@needs("torch")
 @pytest.mark.slow
 @pytest.mark.usefixtures("mine")
 def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
@@ -122,7 +121,7 @@ def test_a_module_that_is_ready_starts_every_seed_with_its_weights():
 
 
 @pytest.mark.slow
-@needs_torch
+@needs("torch")
 @pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(
     ("name", "sentence"),

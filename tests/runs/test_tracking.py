@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from in_numpy import train_in_numpy
+from needs import needs
 
 from perfeds2 import compare, errors
 from perfeds2.errors import InputError
@@ -258,8 +259,8 @@ def test_mlflow_keeps_its_store_in_the_folder_unless_it_was_set_up_otherwise(tmp
 # ---- the packages themselves, where they are installed
 
 
+@needs("tensorboard")
 def test_tensorboard_reads_back_every_point_once(tmp_path):
-    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import (  # pyright: ignore[reportMissingImports]
         EventAccumulator,
     )
@@ -276,8 +277,8 @@ def test_tensorboard_reads_back_every_point_once(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")  # MLflow's use of SQLAlchemy
+@needs("mlflow")
 def test_mlflow_reads_back_every_point_once(tmp_path, monkeypatch):
-    pytest.importorskip("mlflow")
     from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")

@@ -157,7 +157,6 @@ def test_a_model_that_does_not_fit_is_refused_in_a_sentence(task, model, sentenc
     ids=" ".join,
 )
 def test_every_command_refuses_it_before_anything_is_run(words, tmp_path, monkeypatch):
-    pytest.importorskip("flwr")
     monkeypatch.chdir(tmp_path)
     status, said = perfeds2(*words, "--model", "lstm", "--out", tmp_path / "out")
     assert (status, said.count("\n")) == (2, 1), said
@@ -319,7 +318,6 @@ def test_a_federation_knows_its_model_by_name(tmp_path):
 
 
 def test_a_federation_with_its_own_model_takes_no_other(tmp_path):
-    pytest.importorskip("flwr")
     status, said = perfeds2("federate", "local", "--model", "mlp", "--app-module", "a.py", "--out", tmp_path / "out")
     assert (status, said.count("\n")) == (2, 1), said
     assert "--model mlp and --app-module were both given; the module defines its own model. Give one of them." in said

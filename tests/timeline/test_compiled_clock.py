@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from needs import needs
 from random_runs import STALE, Run, assert_same, drawn_by_lot, only, round_robin, runs, uneven_share
 from test_agrees_with_processes import assert_agrees
 
@@ -30,7 +31,6 @@ from perfeds2.timeline.recorder import FOREVER, Recorder, Station, nothing_yet
 from perfeds2.timeline.simulate import play
 from perfeds2.timeline.state import Conditions
 
-pytest.importorskip("numba", reason="without Numba the NumPy clock plays everything")
 pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaWarning")
 POLICIES = compiled.POLICIES
 PROPERTY = settings(
@@ -332,7 +332,7 @@ def test_what_cannot_be_loaded_is_done_without(nothing_loaded, monkeypatch):
     assert loading.loaded(False, 100.0) is None
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has other rights")
+@needs("posix")
 def test_a_folder_that_others_may_write_is_not_read(monkeypatch, tmp_path):
     folder_of = loading._folder.__wrapped__
     monkeypatch.setenv(loading.FOLDER, str(tmp_path))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import needs
 from random_runs import assert_same, only
 
 from perfeds2.network import blocks
@@ -195,7 +196,7 @@ print(int(status.partition("VmHWM:")[2].split()[0]) / 2**20)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@needs("linux")
 @pytest.mark.slow
 def test_the_clock_is_no_worse_than_linear_in_the_ues_and_small_in_memory():
     """Processor seconds, which a busy machine changes little; a square law would be 100 times."""

@@ -144,7 +144,6 @@ def on_both_clocks(cells: Cells, protocol: Protocol, cloud: Protocol, **limits) 
     """Play on both clocks, assert that the timelines are the same, and that the compiled one played all rounds."""
     with only("numpy"):
         slow = simulate_cells(cells, protocol, cloud, **LOAD, **limits)
-    pytest.importorskip("numba")
     by_numpy = []
     with only("compiled"), patch.object(simulating, "tick", lambda *given: by_numpy.append(given)):
         fast = simulate_cells(cells, protocol, cloud, **LOAD, **limits)
@@ -205,7 +204,6 @@ def test_the_compiled_clock_takes_over_and_hands_back(monkeypatch):
 
 
 def test_one_compiled_loop_serves_single_cells_and_edges():
-    pytest.importorskip("numba")
     cells = cells_of(12, 3)
     with only("compiled"):
         simulate(cells.cells[0], Protocol(1), **LOAD, rounds=3)
