@@ -4,6 +4,7 @@ BIN := .venv/bin
 CORE := .venv/.installed
 DEV := .venv/.installed-dev
 EXTRAS := .venv/.installed-extras
+FLOWER := build/flower/.installed
 AXE := build/axe/package/axe.min.js
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 # A file's tests share what is expensive: one process does them. The longest begin (tests/conftest.py).
@@ -11,19 +12,26 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS = $(shell expr $(CORES) + 2)
 PYTEST = $(BIN)/pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-WITH_AXE = $(if $(wildcard $(AXE)),PERFEDS2_AXE=$(CURDIR)/$(AXE))
-# Exit status 1 means that all tests ran and some failed.
-AGAIN = || { [ $$? = 1 ] && echo "Running the failed tests once more, one at a time." && $(WITH_AXE) $(BIN)/pytest --last-failed --last-failed-no-failures none; }
+# With RETRY=1 a failed test is run once more, alone; if it passes then, it is listed.
+AGAIN = $(if $(RETRY),$(BIN)/python .ci/again.py )
 
-.PHONY: run extras test test-quick test-slow mutate audit site wheel lint bench format clean
+.PHONY: run extras extras-of-python test test-needs test-quick test-slow test-real mutate audit site wheel lint bench format clean
 
 run: $(CORE)  ## the default comparison: six algorithms, one cell
 	$(BIN)/perfeds2 compare
 
-extras: $(EXTRAS) $(AXE)  ## what some tests need besides: PyTorch, TensorBoard, MLflow, and axe-core by npm
+extras: extras-of-python $(AXE)  ## what some tests need besides: PyTorch, Ray, TensorBoard, MLflow, axe-core by npm, and Flower
 
-test: $(DEV)  ## the whole test suite; without make extras, the tests that need an extra are skipped; RETRY=1 repeats failed tests once
-	$(WITH_AXE) $(PYTEST) $(if $(RETRY),$(AGAIN))
+extras-of-python: $(EXTRAS) $(FLOWER)
+
+test: $(DEV)  ## the whole test suite; what needs a missing extra or program is skipped; RETRY=1 repeats failed tests once
+	$(AGAIN)$(PYTEST)
+
+test-needs: extras  ## only the tests that need an extra or a program; one that is missing fails
+	$(AGAIN)$(PYTEST) -m needs --all-there
+
+test-real: $(DEV)  ## all tests, nightly: with os.fsync, drawn figures and the optimisation that users get
+	PERFEDS2_AS_USERS=1 $(AGAIN)$(PYTEST) --timeout 1800
 
 test-quick: WORKERS = $(CORES)
 test-quick: $(DEV)  ## what to run while coding: all but what compiles much or starts processes; a minute on 2 cores, 25 s more with nothing compiled
@@ -41,7 +49,7 @@ audit:  ## known vulnerabilities of what we depend on, where the network permits
 	$(PYTHON) .ci/audit.py
 
 wheel: $(DEV)  ## what would be released, in dist/, tried in empty environments of the other Pythons at hand
-	$(BIN)/python .ci/wheel.py
+	$(BIN)/python .ci/wheel.py $(if $(EVERY),--every)
 
 lint: $(DEV)  ## formatting, lint rules, types
 	$(BIN)/ruff format --check .
@@ -79,6 +87,12 @@ $(EXTRAS): pyproject.toml constraints.txt
 	grep -v '^torch==' constraints.txt >.venv/without-torch.txt
 	$(INSTALL:constraints.txt=.venv/without-torch.txt) $(TORCH_CPU) || $(INSTALL) -e '.[torch]'
 	touch $(CORE) $(DEV) $@
+
+# Flower asks for older versions than users of perfeds2 get.
+$(FLOWER): pyproject.toml examples/flower/constraints.txt
+	test -x build/flower/bin/python || $(PYTHON) -m venv build/flower
+	build/flower/bin/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c examples/flower/constraints.txt 'flwr[simulation]' -e .
+	touch $@
 
 $(AXE):
 	mkdir -p build/axe

@@ -1,10 +1,10 @@
 """Can the release be installed and run in an empty environment?
 
-The source archive is built, the wheel out of the archive, and the wheel is put into an empty environment of every Python from
-3.11 on that is at hand: there a comparison is trained in an empty folder. This Python itself, with which all tests are run, is
-left out where there are others. Old ones get the oldest versions of what we depend on that we say will do. The archive must hold
-every file of the repository, and the tests in it must run. What is not at hand is said and left out. `dist/` holds the two files
-afterwards.
+The source archive is built, the wheel out of the archive, and the wheel is put into empty environments: of the newest Python at
+hand as users install it, without constraints; of the oldest with the oldest versions of what we depend on that we say will do; and
+of this one with constraints.txt. With --every, each Python at hand also gets it without constraints. In an empty folder the help is
+shown, a comparison is trained, and a federation runs. The archive must hold every file of the repository, and the tests in it must
+run. What is not at hand is said and left out. `dist/` holds the two files afterwards.
 """
 
 import importlib.util
@@ -23,9 +23,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-AS_OLD = ("3.11", "3.12")  # as the oldest versions we allow of what we depend on, which they get
 COMPARE = ["compare", "--ues", "6", "--quorum", "2", "--horizon-s", "1", "--batch", "8", "--seeds", "1", "--jobs", "1"]
 COMPARE += ["--algorithms", "PerFedS2", "--out", "run"]
+FEDERATE = ["federate", "local", "--devices", "3", "--quorum", "2", "--rounds", "2", "--out", "federation"]
 WRITES = {"spec.toml", "metrics.csv", "summary.json", "report.html"}
 TRIED = ["tests/test_release.py", "tests/test_imports.py", "tests/timeline/test_rounds_by_hand.py"]  # of the archive's
 
@@ -41,7 +41,8 @@ def main() -> int:
         build_of_what_images_copy(folder)
         with ThreadPoolExecutor(2) as pool:
             tests = pool.submit(run_tests_of, folder / f"perfeds2-{version}")
-            failures = [each for each in pool.map(lambda one: try_wheel(*one, folder, wheel), pythons()) if each]
+            tried = pool.map(lambda one: try_wheel(*one, folder, wheel), tries(folder, every="--every" in sys.argv))
+            failures = [each for each in tried if each]
         failures += [tests.result()] if tests.result() else []
         shutil.copy(archive, ROOT / "dist")
         shutil.copy(wheel, ROOT / "dist")
@@ -112,10 +113,20 @@ def missing_files(archive: Path) -> list[str]:
     return sorted(set(listed.stdout.splitlines()) - held)
 
 
-def pythons() -> list[tuple[str, str]]:
-    """Each version's interpreter that starts here, and not this one's if there are others."""
-    found, ours = list(at_hand()), f"{sys.version_info.major}.{sys.version_info.minor}"
-    return [each for each in found if each[0] != ours] or found
+def tries(folder: Path, every: bool) -> list[tuple[str, str, Path | None]]:
+    """The name and the interpreter of each environment, and its constraints."""
+    found = list(at_hand())
+    (newest, program), (oldest, oldest_program) = found[-1], found[0]
+    unbound = found if every else [(newest, program)]
+    return [
+        *[(f"{version}, newest versions", python, None) for version, python in unbound],
+        (f"{oldest}, oldest versions", oldest_program, oldest_versions(folder)),
+        (
+            f"{sys.version_info.major}.{sys.version_info.minor}, constraints.txt",
+            sys.executable,
+            ROOT / "constraints.txt",
+        ),
+    ]
 
 
 def at_hand() -> Iterator[tuple[str, str]]:
@@ -132,39 +143,41 @@ def at_hand() -> Iterator[tuple[str, str]]:
         say(f"no Python {', '.join(absent)} at hand: not tried.", 0)
 
 
-def oldest(folder: Path) -> Path:
+def oldest_versions(folder: Path) -> Path:
     """Constraints: of each package we depend on the first version that we say will do."""
-    named = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = [*project["dependencies"], *project["optional-dependencies"]["mqtt"]]
     bounds = [re.match(r"([\w-]+)>=([\d.]+)", each) for each in named]
     (path := folder / "oldest.txt").write_text("".join(f"{each[1]}=={each[2]}\n" for each in bounds if each), "utf-8")
     return path
 
 
-def try_wheel(version: str, python: str, folder: Path, wheel: Path) -> str | None:
-    """Install it where nothing else is, and train. What went wrong, if anything."""
-    began, home, empty = time.monotonic(), folder / version, folder / f"empty-{version}"
-    empty.mkdir()
-    pip, versions = pip_for(home / "bin" / "python"), ROOT / "constraints.txt"
-    if version in AS_OLD:
-        versions = oldest(empty)
+def try_wheel(name: str, python: str, versions: Path | None, folder: Path, wheel: Path) -> str | None:
+    """Install it with the extra for federations where nothing else is, and use it. What went wrong, if anything."""
+    began, place = time.monotonic(), folder / name.replace(", ", "-").replace(" ", "-")
+    home, empty = place / "environment", place / "empty"
+    empty.mkdir(parents=True)
+    pip, program = pip_for(home / "bin" / "python"), home / "bin" / "perfeds2"
     steps: list[list[str | Path]] = [
         [python, "-m", "venv", "--without-pip", home],
-        [*pip, "install", "--quiet", "--no-compile", "-c", versions, wheel],
+        [*pip, "install", "--quiet", "--no-compile", *(["-c", versions] if versions else []), f"{wheel}[mqtt]"],
         [*pip, "check"],
-        [home / "bin" / "perfeds2", "--version"],
-        [home / "bin" / "perfeds2", *COMPARE],
+        [program, "--version"],
+        [program, "--help"],
+        [program, *COMPARE],
+        [program, *FEDERATE],
     ]
     for step in steps:
         done = call(step, empty, PERFEDS2_COMPILE_CACHE="off")
         if done.returncode:
             said = (done.stdout + done.stderr).strip()[-2000:]
-            return f"Python {version}: {' '.join(map(str, step[1:]))} failed: {said}"
-        if step[-1] == "--version" and f"Python {version}." not in done.stdout:
-            return f"Python {version}: perfeds2 --version says {done.stdout!r}"
+            return f"Python {name}: {' '.join(map(str, step[1:]))} failed: {said}"
+        if step[-1] == "--version" and f"Python {name.partition(',')[0]}." not in done.stdout:
+            return f"Python {name}: perfeds2 --version says {done.stdout!r}"
     written = {each.name for each in (empty / "run").iterdir()}
     if not written >= WRITES:
-        return f"Python {version}: a comparison wrote {', '.join(sorted(written))} only."
-    say(f"Python {version}, {versions.stem}: installed, compared ({time.monotonic() - began:.0f} s).", 0)
+        return f"Python {name}: a comparison wrote {', '.join(sorted(written))} only."
+    say(f"Python {name}: installed, compared and federated ({time.monotonic() - began:.0f} s).", 0)
     return None
 
 

@@ -133,7 +133,52 @@ def test_every_extra_is_named_in_a_test(extra):
 def test_ci_installs_every_extra_that_needs_no_gpu_and_no_account(extra):
     installed = re.findall(r"-e '\.\[([\w,]+)\]'", (ROOT / "Makefile").read_text(encoding="utf-8"))
     assert extra in ",".join(installed).split(",")
-    assert ".installed-extras" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert "make RETRY=1 test-needs" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+# ---- what CI does
+
+
+def test_ci_begins_with_the_two_commands_of_the_readme_on_a_bare_machine():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "make run" in readme
+    assert "make test" in readme
+    parts = re.findall(r'^part "([^"]+)"', (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
+    assert parts == ["bare machine", "extras and servers", "wheel", "lint and audit"]
+
+
+def test_the_bare_machine_sees_no_tool_but_the_few_it_lists():
+    look = "for tool in gcc npm chromium perfeds2 pip; do type $tool >/dev/null 2>&1 && echo $tool; done; ls -A $HOME; git --version"
+    ended = subprocess.run([ROOT / ".ci/bare.sh", look], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("git version")
+    failed = subprocess.run(
+        [ROOT / ".ci/bare.sh", "exit 3", "echo not run"], capture_output=True, text=True, check=False
+    )
+    assert failed.returncode == 3
+    assert "'exit 3' ended with status 3" in failed.stdout
+    assert "not run" not in failed.stdout
+
+
+@pytest.mark.parametrize(("lucky", "broken", "expected"), [(0, 0, 0), (1, 0, 0), (3, 0, 0), (4, 0, 1), (1, 1, 1)])
+def test_a_test_that_fails_and_then_passes_alone_is_listed_and_four_are_too_many(lucky, broken, expected, tmp_path):
+    fake = tmp_path / "fake_pytest.py"
+    fake.write_text(
+        "import json, pathlib, sys\n"
+        "alone = '--last-failed' in sys.argv\n"
+        "assert alone == ('-n' not in sys.argv) and '-q' in sys.argv\n"
+        f"failed = ['broken'] * {broken} + [f'lucky-{{n}}' for n in range({lucky})] * (not alone)\n"
+        "cache = pathlib.Path('.pytest_cache/v/cache/lastfailed')\n"
+        "cache.parent.mkdir(parents=True, exist_ok=True)\n"
+        "cache.write_text(json.dumps(dict.fromkeys(failed, True)))\n"
+        "sys.exit(1 if failed else 0)\n"
+    )
+    command = [sys.executable, str(ROOT / ".ci/again.py"), sys.executable, str(fake), "-n", "4", "-q"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == expected, ended.stderr
+    assert re.findall(r"^failed, then passed alone: (.+)$", ended.stdout, re.MULTILINE) == [
+        f"lucky-{n}" for n in range(lucky)
+    ]
 
 
 # ---- what GitHub reads
