@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
-git clone -q . "$place/clone"
+if git rev-parse HEAD >/dev/null 2>&1; then git clone -q . "$place/clone"; else cp -r . "$place/clone"; fi # or an archive
 mkdir "$place/bin" "$place/home" "$place/tmp"
 for tool in sh bash env make git cat cp mv rm ls ln mkdir mktemp rmdir touch chmod chown head tail sort uniq wc cut tr grep sed awk find xargs \
   expr test true false sleep date uname id whoami getconf nproc dirname basename readlink realpath stat tar gzip gunzip kill ps tee printf \
