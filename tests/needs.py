@@ -1,7 +1,7 @@
 """What not every machine has: extras, programs, real data and rights, each by name.
 
 ``@needs("torch")`` skips a test where PyTorch is missing. ``pytest -m needs`` runs only these tests, and with ``--all-there`` one
-that is skipped fails, unless it needs what nobody can install. A test that is skipped without this marker always fails.
+that is skipped fails, unless it needs what cannot be installed. A test that is skipped without this marker always fails.
 """
 
 import importlib.util
@@ -105,7 +105,7 @@ FROM_ELSEWHERE = {
     "mnist",
     "cifar100",
     "shakespeare",
-}  # nobody can install rights; data may be away
+}  # rights cannot be installed, and data may be away
 
 
 @cache
