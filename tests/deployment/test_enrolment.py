@@ -258,7 +258,7 @@ def test_a_new_token_readmits_a_device_and_revokes_its_old_certificate(made, add
 
 
 def test_a_certificate_that_was_replaced_cannot_be_renewed(made, address, device, token, tmp_path):
-    """Whoever still has it may not get the new key's certificate: TLS checks revocations, and so does the renewal."""
+    """Its holder may not get the new key's certificate: TLS checks revocations, and so does the renewal."""
     n = enrol(device, address, token)
     old = read_certificates(device.file(n, "crt"))[0].public_bytes(Encoding.DER)
     assert enrolment.renew_device(made, old)

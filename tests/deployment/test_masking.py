@@ -294,7 +294,7 @@ def test_a_list_with_another_ticket_for_this_device_is_refused(keys):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_update_that_is_not_finite_is_not_masked(keys, value):
-    """It would count as zeros, or as the largest number, and nobody would know. Its device counts as gone."""
+    """It would count as zeros, or as the largest number, unnoticed. Its device counts as gone."""
     table = Table(keys)
     table.masks[2].update = {"a": np.full((4, 9), value, np.float32)}
     with pytest.raises(InputError, match="its update has numbers that are not finite"):
