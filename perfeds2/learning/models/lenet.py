@@ -100,7 +100,7 @@ class LeNet:
 
 
 def of_images(inputs: int) -> tuple[int, int, tuple[float, ...], tuple[float, ...]]:
-    """Return the side and colours of square images with so many numbers, and the mean and deviation of such pixels.
+    """Return the side and colours of square images of this many numbers, and the mean and deviation of such pixels.
 
     Raises:
         DoesNotFit: The samples are not such images.
