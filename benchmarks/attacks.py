@@ -54,6 +54,7 @@ class Bench:
                 quorum=quorum,
                 labels_per_ue=labels,
                 rounds=self.rounds,
+                schedule="first",
                 algorithms=["PerFedS2"],
                 seeds=self.seeds,
                 eval_every_s=NEVER_S,

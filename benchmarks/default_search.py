@@ -71,7 +71,7 @@ def train(setting: Setting, seeds: str, horizon_s: float, out: Path) -> pd.DataF
     folder = out / f"{setting.labels_per_ue}-{setting.alpha}-{setting.beta}-{seeds}"
     if not (folder / "summary.json").exists():
         flags = {"labels-per-ue": setting.labels_per_ue, "alpha": setting.alpha, "beta": setting.beta}
-        flags |= {"seeds": seeds, "horizon-s": horizon_s, "jobs": 1, "out": folder}
+        flags |= {"schedule": "first", "seeds": seeds, "horizon-s": horizon_s, "jobs": 1, "out": folder}
         words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         command = [sys.executable, "-m", "perfeds2", "compare", "--quiet", *words]
         subprocess.run(command, check=True, env=os.environ | ONE_CORE)  # noqa: S603 (our own command)

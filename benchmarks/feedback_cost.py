@@ -26,6 +26,7 @@ def main(rounds: int = 600, repeats: int = 7) -> None:
     one_core_each()
     for schedule in SCHEDULES:
         settings = {"algorithms": ["PerFedS2"], "schedule": schedule, "rounds": rounds, "seeds": [0]}
+        settings |= {"bandwidth": "equal_share", "shares": "equal"}
         specs = spec_from(**settings, feedback_rounds=rounds), spec_from(**settings)
         whole, chunked = (Workbench().prepare(trainings_of(spec)[0]) for spec in specs)
         taken_s: list[list[float]] = [[], []]

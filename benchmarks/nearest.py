@@ -88,7 +88,7 @@ class Bench:
             beta=beta,
             seeds=[seed],
             horizon_s=self.horizon_s,
-            **METHODS[method],
+            **({"schedule": "first", "bandwidth": "equal_share", "shares": "equal"} | METHODS[method]),
         )
         stage, task = Stage.of(spec, seed), make_task(spec, seed)
         (algorithm,) = make_algorithms(spec, stage)

@@ -81,7 +81,7 @@ class Piece:
 
 def space_of(cell: int, arguments: argparse.Namespace) -> Space:
     settings = cell_of(cell, arguments.ues)
-    spec = spec_from(**settings, algorithms=["PerFedS2"], seeds=arguments.seeds)
+    spec = spec_from(**settings, schedule="first", algorithms=["PerFedS2"], seeds=arguments.seeds)
     return make_space(spec, parse_grid(arguments.search, "--search"))
 
 

@@ -6,6 +6,7 @@ from perfeds2.allocation.bandwidth import Uplink as Uplink
 from perfeds2.allocation.bandwidth import between as between
 from perfeds2.allocation.bandwidth import equal_finish as equal_finish
 from perfeds2.allocation.bandwidth import equal_share as equal_share
+from perfeds2.allocation.schedule import by_distance as by_distance
 from perfeds2.allocation.schedulers import Moment as Moment
 from perfeds2.api import compare as compare
 from perfeds2.errors import InputError as InputError

@@ -1,7 +1,8 @@
 """Share the uplink band among the UEs of a round.
 
 A bandwidth policy is any function from an ``Uplink`` (what the base station knows when the round opens) to one
-bandwidth per UE. The bandwidths hold until the round closes or a UE leaves or returns.
+bandwidth per UE. The bandwidths hold until the round closes or a UE leaves or returns, also while a UE computes and
+after it has finished.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +35,9 @@ Policy = Callable[[Uplink], Bandwidth]
 
 
 def equal_share(uplink: Uplink) -> Bandwidth:
-    """Give the same bandwidth to every UE that has something to send.
+    """Give the same bandwidth to every UE whose upload has not arrived when the round opens.
+
+    A UE that is still computing, and one that has finished, keeps its part until the round closes.
 
     Args:
         uplink: The state of the uplink when the round opens.

@@ -23,8 +23,10 @@ from perfeds2.allocation.schedulers import (
     random,
     round_robin,
 )
-from perfeds2.allocation.shares import Shares, check_shares
+from perfeds2.allocation.shares import Shares, check_shares, distance_shares, nearest_feasible
+from perfeds2.network.cell import Cell
 
+ROWS = 4096  # rows of a schedule; a longer run repeats them
 Rows = Int[np.ndarray, "K A"]
 Merges = Int[np.ndarray, " m"]  # one number per merge
 
@@ -45,6 +47,35 @@ def deficit(shares: Shares, quorum: int, rounds: int) -> Rows:
     """
     check_shares(shares, quorum, None)
     return _largest_deficit_first(tuple(map(float, shares)), quorum, rounds).copy()
+
+
+def by_distance(
+    cell: Cell, quorum: int, max_staleness: int | None, *, payload_bits: float, samples: float, rounds: int = ROWS
+) -> Callable[[int], Chosen]:
+    """Plan rounds as ``compare`` does by default: UEs with shorter jobs take part more often, within what A and S allow.
+
+    Args:
+        cell: The UEs and their radio.
+        quorum: Updates that close a round (A).
+        max_staleness: Largest staleness of a merged update in rounds (S); None for no bound.
+        payload_bits: Size of one upload in bits.
+        samples: Samples that one job computes on.
+        rounds: How many rounds to plan. Later rounds repeat the plan.
+
+    Returns:
+        A schedule: the UEs of each round, by its number.
+
+    Raises:
+        ValueError: If no shares suit A and S.
+
+    Example:
+        >>> from perfeds2 import Cell, by_distance
+        >>> plan = by_distance(Cell.draw(4, seed=0), 2, 3, payload_bits=77_120, samples=120)
+        >>> plan(0)
+        array([1, 2])
+    """
+    shares = nearest_feasible(distance_shares(cell, payload_bits, samples, quorum), quorum, max_staleness)
+    return as_schedule(deficit(shares, quorum, rounds))
 
 
 @lru_cache(maxsize=32)  # planning a run asks for the same schedule many times

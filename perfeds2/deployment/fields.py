@@ -77,6 +77,7 @@ DEFAULTS = DeploymentSpec()
 
 RENAMED = {  # settings whose name or default differs from a simulation's
     ("cell", "ues"): {"name": "devices", "default": "6", "description": "Number of devices, n."},
+    ("protocol", "schedule"): {"default": "first"},
     ("run", "rounds"): {"default": "300", "description": "Number of rounds."},
     ("run", "algorithms"): {
         "name": "algorithm",

@@ -212,7 +212,8 @@ class Setup:
         if own_model:
             put(values, SETTINGS["model"].section, SETTINGS["model"].key, own_model)
         own = {"deployment": values.pop("deployment", {})}
-        if given.get("schedule", "first") != "first":
+        put(values, "protocol", "shares", "equal")  # a server does not know where its devices are
+        if given["schedule"] != "first":
             put(values, "protocol", "unplanned", "rest")
         spec = resolve(values)
         if spec.algorithms[0].value.rounds is not None:

@@ -97,7 +97,8 @@ OURS = (
 )  # not settings by themselves
 
 
-OF_NONE = {"radio": "paper", "cells": 1}  # what a setting means that is not given
+# What a setting means that is not given; the page shows rounds that close on the first A arrivals.
+OF_NONE = {"radio": "paper", "cells": 1, "bandwidth": "equal_share"}
 
 
 def knobs_at(flags: Keywords) -> tuple[tuple[Knob, ...], dict[str, object]]:
@@ -170,7 +171,12 @@ def settings_at(state: State, horizon_s: float, fixed: Keywords | None = None) -
     algorithms = [
         algorithm_name(str(state["objective"]), mode) for mode in MODES if mode != "SYN" or not hands_over(state)
     ]
-    return dict(fixed or {}) | said | {"algorithms": algorithms, "seed": state["seed"], "horizon_s": horizon_s}
+    return (
+        {"schedule": "first"}
+        | dict(fixed or {})
+        | said
+        | {"algorithms": algorithms, "seed": state["seed"], "horizon_s": horizon_s}
+    )
 
 
 def hands_over(state: State) -> bool:

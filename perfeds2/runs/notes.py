@@ -21,6 +21,11 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
     from perfeds2.spec.tasks import recipe_of
 
     notes, recipe = unit_warnings(spec), recipe_of(spec)
+    if has_ties(spec):
+        notes.append(
+            "With --bandwidth equal_finish all UEs arrive at the same moment, so without a plan their numbers decide who is "
+            "merged (erratum 12): add --schedule deficit, or use --bandwidth equal_share."
+        )
     for name, flags in fixed_settings(spec).items():
         if flags:
             notes.append(f"{name} fixes {', '.join(flags)} itself, unlike the other algorithms.")
@@ -48,6 +53,16 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
         if rows is not None:
             notes += _learned(spec, name, own[0], [rows[name, seed] for seed in spec.run.seeds])
     return notes
+
+
+def has_ties(spec: Spec) -> bool:
+    """Return whether rounds close on the first arrivals of UEs that all arrive together."""
+    from perfeds2.spec.methods import method_of
+
+    found = [method_of(named) for named in spec.algorithms]
+    follow = any(each is None or (each[1].mode == "S2" and each[1].rounds is None) for each in found)
+    is_race = spec.protocol.schedule.value is None and (spec.protocol.quorum or 0) < spec.cell.ues // spec.edges
+    return follow and is_race and spec.protocol.bandwidth.text == "equal_finish"
 
 
 def robustness(spec: Spec, name: str, quorum: int, *, always: bool = False) -> str | None:

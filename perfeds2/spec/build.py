@@ -27,7 +27,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share, in_each_cell
+from perfeds2.allocation.bandwidth import Bandwidth, Policy, Uplink, between, equal_finish, equal_share, in_each_cell
 from perfeds2.allocation.tiers import AllTiers, OneTier, arrive_together, tiers_by_latency
 from perfeds2.errors import InputError
 from perfeds2.learning.feedback import REPORTS
@@ -76,6 +76,11 @@ TIERS = 5  # default number of tiers M of FedAT and TiFL
 FROM_SETTINGS = Protocol(1)  # stands for the protocol that the settings describe
 
 
+def settings_bandwidth(uplink: Uplink) -> Bandwidth:
+    """Stand for the bandwidth policy that the settings name."""
+    raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """What a UE computes, when a round closes, and how the bandwidth is shared.
@@ -87,7 +92,7 @@ class Algorithm:
         name: Its name in tables and charts.
         learner: The objective, step sizes and merge.
         protocol: The quorum and the staleness bound; by default those of the settings, with their schedule.
-        bandwidth: The policy that divides the uplink bandwidth among uploading UEs.
+        bandwidth: The policy that divides the uplink bandwidth among uploading UEs; by default that of the settings.
         schedule: The UEs planned for each round; None closes a round on the first arrivals.
         shares: Participation target of each UE (η), shape (n,); None is equal shares.
         mode: SYN, S2, ASY or custom; only shown.
@@ -103,7 +108,7 @@ class Algorithm:
     name: str
     learner: Learner
     protocol: Protocol = FROM_SETTINGS
-    bandwidth: Policy = equal_share
+    bandwidth: Policy = settings_bandwidth
     schedule: Schedule | None = None
     shares: PerUe | None = None
     mode: str = "custom"
@@ -209,9 +214,9 @@ def asking(spec: Spec, algorithm: Algorithm) -> Algorithm:
 def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     """Make the algorithm with a given name.
 
-    The schedule and the shares apply to S2 algorithms only; the bandwidth policy applies to all. As an exception, ASY
-    uses equal_share in place of equal_finish and between: with A = 1 the order of simultaneous arrivals would be
-    rounding noise (erratum 12).
+    The schedule and the shares apply to S2 algorithms only; the bandwidth policy applies to all. As an exception, an
+    algorithm whose own rounds close on the first of several arrivals (ASY and SAFA) uses equal_share
+    in place of equal_finish and between: the order of simultaneous arrivals would be rounding noise (erratum 12).
     """
     found = method_of(named)
     if found is None:
@@ -220,7 +225,8 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
             made = call(made, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
         return _follow_settings(spec, stage, expect(made, Algorithm, "--algorithms", named))
     name, own = found
-    learner, bandwidth = make_learner(spec, name, own), _bandwidth(spec, alone=own.mode == "ASY")
+    races = own.mode == "ASY" or own.rounds == "draft"
+    learner, bandwidth = make_learner(spec, name, own), _bandwidth(spec, races=races)
     algorithm = Algorithm(name, learner, protocol_of(spec, own.mode), bandwidth, mode=own.mode)
     if own.rounds == "draft":
         return in_drafts(spec, algorithm)
@@ -232,11 +238,11 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     return in_tiers(spec, algorithm, stage, at_once=own.rounds != "one tier", of_quorum=own.rounds == "groups")
 
 
-def _bandwidth(spec: Spec, *, alone: bool) -> Policy:
-    """Return the bandwidth policy; ``alone`` says that rounds close on one update."""
+def _bandwidth(spec: Spec, *, races: bool) -> Policy:
+    """Return the bandwidth policy; ``races`` says that rounds close on the first of several arrivals."""
     named = spec.protocol.bandwidth
     together = named.value is equal_finish or named.text.startswith(f"{between.__name__}:")
-    return equal_share if alone and together else named.value
+    return equal_share if races and together else named.value
 
 
 def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:
@@ -254,8 +260,9 @@ def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:
         if own.schedule is None:
             shares, schedule = stage.plan(algorithm.learner.samples)
             algorithm = replace(algorithm, shares=shares, schedule=schedule)
-    if own.bandwidth is equal_share:
-        algorithm = replace(algorithm, bandwidth=_bandwidth(spec, alone=algorithm.protocol.quorum == 1))
+    if own.bandwidth is settings_bandwidth:
+        races = own.protocol is not FROM_SETTINGS and own.schedule is None and own.protocol.quorum < stage.cell.ues
+        algorithm = replace(algorithm, bandwidth=_bandwidth(spec, races=races))
     return algorithm
 
 

@@ -233,7 +233,9 @@ class ProtocolSpec(Section, title="Rounds"):
     stale: Literal["restart", "wait", "ignore"] = setting(
         "RULE", "An update beyond the bound: restart, wait, or ignore.", "restart"
     )
-    schedule: Annotated[Named, SCHEDULE] = setting("RULE", "What closes a semi-synchronous round.", "first")
+    schedule: Annotated[Named, SCHEDULE] = setting(
+        "RULE", "What closes a semi-synchronous round.", "deficit", shown="deficit; first where no plan is possible"
+    )
     unplanned: Literal["work", "rest"] | None = setting(
         "WHAT", "UEs that are not planned for a round work or rest.", shown="work"
     )
@@ -241,9 +243,19 @@ class ProtocolSpec(Section, title="Rounds"):
     feedback_rounds: Count | None = setting("C", "Rounds between reports to a schedule that asks for them.", shown="20")
     tiers: Count | None = setting("M", "Number of tiers of FedAT and TiFL.", shown="5")
     shares: Annotated[tuple[NotNegative, ...] | Annotated[Named, SHARES], BeforeValidator(read_shares), WRITTEN] = (
-        setting("RULE", "Participation targets: a rule, or one number per UE.", "equal")
+        setting(
+            "RULE",
+            "Participation targets: a rule, or one number per UE.",
+            "distance",
+            shown="distance; equal where no plan is possible",
+        )
     )
-    bandwidth: Annotated[Named, POLICY] = setting("POLICY", "How the uplink bandwidth is divided.", "equal_share")
+    bandwidth: Annotated[Named, POLICY] = setting(
+        "POLICY",
+        "How the uplink bandwidth is divided.",
+        "equal_finish",
+        shown="equal_finish; equal_share with --schedule first",
+    )
 
 
 class LearningSpec(Section, title="Learning"):

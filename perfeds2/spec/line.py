@@ -26,7 +26,7 @@ def command_line(command: str, spec: Spec, defaults: Mapping[str, Value]) -> str
         value = said.get(each.section, {}).get(each.key)
         if value is not None and value != usual.get(each.section, {}).get(each.key):
             flags[each.keyword] = value
-            usual = _read(flags, defaults) if each in first else usual
+            usual = _read(flags, defaults) if each in first or each.section in ("energy", "protocol") else usual
     if (seeds := flags.get("seeds")) is not None:
         counted = list(seeds) == list(range(len(seeds)))
         flags["seeds"] = len(seeds) if counted else [f"{seed}..{seed}" for seed in seeds]

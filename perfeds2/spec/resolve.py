@@ -14,9 +14,19 @@ import pydantic
 from pydantic_core import ErrorDetails
 
 from perfeds2.errors import InputError, did_you_mean, input_errors
-from perfeds2.spec.fields import SECTIONS, LearningSpec, Section, Spec, own_settings, sections_of, settings, settings_of
+from perfeds2.spec.fields import (
+    SECTIONS,
+    LearningSpec,
+    ProtocolSpec,
+    Section,
+    Spec,
+    own_settings,
+    sections_of,
+    settings,
+    settings_of,
+)
 from perfeds2.spec.names import Named, Value, Values, method_name
-from perfeds2.spec.values import ALGORITHM, CELL, MERGE, RADIO, TASK, read_list
+from perfeds2.spec.values import ALGORITHM, CELL, MERGE, POLICY, RADIO, SCHEDULE, SHARES, TASK, read_list
 
 SEEDS = ("run", "seeds")
 SPLITTING = ("labels_per_ue", "split")  # alternatives; only one may be given
@@ -214,7 +224,7 @@ def resolve(values: Mapping[str, Value]) -> Spec:
     """
     _refuse_both(values.get("task"))
     spec = validated(Spec, _with_defaults(values))
-    ues, task, protocol, run, cell = spec.cell.ues, spec.task, spec.protocol, spec.run, spec.cell
+    ues, task, protocol, run, cell = spec.cell.ues, spec.task, usual_rounds(spec), spec.run, spec.cell
     if task.split is not None:
         task = task.with_(labels_per_ue=None)
     if str(task.metric or "accuracy") in ("accuracy", "r2") and not 0 < run.target_accuracy <= 1:
@@ -226,7 +236,7 @@ def resolve(values: Mapping[str, Value]) -> Spec:
         raise InputError(f"--ues {ues} must be a multiple of the number of cells, {spec.edges} (--cells).")
     members = ues // spec.edges
     of = "the number of UEs" if spec.edges == 1 else "the number of UEs of a cell"
-    quorum = max(1, round(members / 4)) if protocol.quorum is None else protocol.quorum
+    quorum = quorum_of(spec)
     if quorum > members:
         raise InputError(f"--quorum must be from 1 to {of}, {members} (--ues), got {quorum}.")
     resting = protocol.rest_rounds or 1
@@ -257,6 +267,35 @@ def resolve(values: Mapping[str, Value]) -> Spec:
     algorithms, seeds = run.algorithms or usual_algorithms(spec), tuple(dict.fromkeys(run.seeds))
     run = run.with_(algorithms=algorithms, horizon_s=horizon_s, eval_every_s=every_s, seeds=seeds)
     return spec.with_(protocol=protocol.with_(quorum=quorum), run=run, own=_own_files(spec))
+
+
+def quorum_of(spec: Spec) -> int:
+    """Return the updates that close a semi-synchronous round: by default those of a quarter of a server's UEs."""
+    return spec.protocol.quorum or max(1, round(spec.cell.ues // spec.edges / 4))
+
+
+def usual_rounds(spec: Spec) -> ProtocolSpec:
+    """Return the rounds with the defaults of their schedule, shares and bandwidth.
+
+    By default they are the paper's: planned by deficit, with shares by distance, and the UEs of a round finish together.
+    Such a plan needs one server and A·S ≥ n, and UEs that restart when stale, never rest and have no energy budget.
+    Without these, rounds close on the first arrivals. Without a plan, UEs have equal shares and equal bandwidth.
+    """
+    protocol, given = spec.protocol, spec.protocol.model_fields_set
+    fleet: Value = None if spec.cell.kind is None else spec.cell.kind.value
+    has_budget = spec.energy.budget is not None or getattr(fleet, "has_energy_budgets", False)
+    is_free = protocol.stale == "restart" and (protocol.rest_rounds or 1) == 1 and not has_budget
+    bound = "unbounded" if protocol.unplanned == "rest" else protocol.max_staleness
+    is_bounded = bound == "unbounded" or quorum_of(spec) * max(bound, 1) >= spec.cell.ues
+    can_plan = spec.edges == 1 and is_free and is_bounded
+    schedule = protocol.schedule if "schedule" in given or can_plan else SCHEDULE.find("first")
+    is_planned = schedule.value is not None
+    usual: Values = {"schedule": schedule}
+    if not (is_planned and can_plan):
+        usual["shares"] = SHARES.find("equal")
+    if not is_planned:
+        usual["bandwidth"] = POLICY.find("equal_share")
+    return protocol.with_(**{key: value for key, value in usual.items() if key not in given})
 
 
 def usual_algorithms(spec: Spec) -> tuple[Named, ...]:

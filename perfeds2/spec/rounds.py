@@ -16,8 +16,6 @@ from perfeds2.spec.names import Named, Value, call
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.state import Schedule
 
-ROWS = 4096  # rows of a schedule; a longer run repeats them
-
 
 def protocol_of(spec: Spec, mode: str) -> Protocol:
     """Return the protocol of a mode (SYN, S2 or ASY) for the cell of a spec."""
@@ -75,7 +73,7 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[PerUe,
             return shares, None
         if {"round_", "moment"} & inspect.signature(named.value).parameters.keys():  # it plans rounds itself
             return shares, checked_when_opened(named, protocol, named.value)
-        known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or ROWS}
+        known = {"cell": cell, "shares": shares, "quorum": protocol.quorum, "rounds": spec.run.rounds or schedules.ROWS}
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
         planned = call(named.value, f"--schedule {named}", known | more)
         if callable(planned):

@@ -32,7 +32,7 @@ from perfeds2.studies.plan_data import (
     or_inf,
     too_many_fail,
 )
-from perfeds2.studies.plan_space import CELL_AXES, Space, around, map_of, neighbours, variants
+from perfeds2.studies.plan_space import CELL_AXES, Space, around, map_of, neighbours, variants, varied
 from perfeds2.studies.plan_trials import Played, Trials
 from perfeds2.studies.search import FACTOR, Rung, successive_halving
 
@@ -437,7 +437,7 @@ def begin(space: Space, trials: Trials, request: PlanRequest) -> tuple[Choice, P
     best, best_s, asked_s = _reference(space, trials, request)
     rung = Rung(spec.run.seeds[:1], 1.2 * best_s)
     for axis in ("bits", "local_steps", "rest_rounds", *CELL_AXES):
-        tried = [best.with_(**{axis: value}) for value in space.axes[axis]]
+        tried = [varied(space, best, axis, value) for value in space.axes[axis]]
         if tried != [best] or request.horizon_s is None:  # otherwise nothing depends on it
             trials.train(tried, rung)
         for each in tried:

@@ -207,10 +207,19 @@ def fits(schedule: str, bandwidth: str) -> bool:
     return schedule != "first" or not together
 
 
+def varied(space: Space, choice: Choice, axis: str, value: object) -> Choice:
+    """Return a choice with another value of an axis. No plan suits UEs that rest: they close rounds by arriving first."""
+    changed = choice.with_(**{axis: value})
+    if changed.rest_rounds == 1 or changed.schedule == "first" or ("schedule", "first") not in space.named:
+        return changed
+    shared = ("bandwidth", "equal_share") in space.named and not fits("first", changed.bandwidth)
+    return changed.with_(schedule="first", **{"bandwidth": "equal_share"} if shared else {})
+
+
 def variants(space: Space, choice: Choice) -> list[Choice]:
-    """Return the choices with the same A, S and schedule that differ in one other setting."""
+    """Return the choices with the same A and S that differ in one other setting, and in the schedule if that must."""
     return [
-        choice.with_(**{axis: value})
+        varied(space, choice, axis, value)
         for axis in ("local_steps", "bits", "stale", "rest_rounds", *CELL_AXES)
         for value in space.axes[axis]
         if value != vars(choice)[axis]

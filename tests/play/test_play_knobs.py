@@ -35,8 +35,8 @@ def test_every_knob_is_a_setting_and_begins_where_the_setting_does():
         if knob.name not in OURS:
             assert knob.name in keywords
     spec = spec_from(**settings_at(start_of(KNOBS), 30.0))
-    plain = spec_from(algorithms=["PerFed-SYN", "PerFedS2", "PerFed-ASY"], seeds=[0])
-    assert spec == plain  # the page starts from the usual defaults
+    plain = spec_from(schedule="first", algorithms=["PerFed-SYN", "PerFedS2", "PerFed-ASY"], seeds=[0])
+    assert spec == plain  # the page starts from the usual defaults, with rounds that close on the first arrivals
     assert usual("bandwidth") == "equal_share"
 
 

@@ -106,8 +106,8 @@ def test_who_looks_at_more_samples_has_a_timeline_of_its_own():
     assert personal.compute_s == pytest.approx(3 * averaged.compute_s)
 
 
-SEEN = [{"ues": 5}, {"cpu_hz": "1e8,1e9"}, {"quorum": 3}, {"schedule": "deficit"}, {"shares": "distance"}]
-SEEN += [{"bandwidth": "equal_finish"}, {"rounds": 4}, {"model": "mlp"}, {"payload_bits": 100.0}]
+SEEN = [{"ues": 5}, {"cpu_hz": "1e8,1e9"}, {"quorum": 3}, {"schedule": "random"}, {"shares": "equal"}]
+SEEN += [{"bandwidth": "equal_share"}, {"rounds": 4}, {"model": "mlp"}, {"payload_bits": 100.0}]
 UNSEEN = [{"alpha": 0.5}, {"PerFedS2.beta": 0.5}, {"labels_per_ue": 3}, {"held_out": True}, {"batch": 3}]
 
 

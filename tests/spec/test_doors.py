@@ -71,7 +71,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "quorum": ("3", 3),
     "max_staleness": ("unbounded", "unbounded"),
     "stale": ("wait", "wait"),
-    "schedule": ("deficit", "deficit"),
+    "schedule": ("round_robin", "round_robin"),
     "unplanned": ("rest", "rest"),
     "rest_rounds": ("3", 3),
     "feedback_rounds": ("5", 5),

@@ -60,7 +60,14 @@ def test_a_mode_is_that_of_every_cell(mode, quorum):
 
 
 def test_a_flat_federation_shares_the_band_inside_each_cell_and_pays_the_backhaul():
-    spec = spec_of(cells=3, merge_at="cloud", algorithms=["FedAvg-SYN"], rounds=1, quorum=12)
+    flat_cells = {
+        "cells": 3,
+        "merge_at": "cloud",
+        "algorithms": ["FedAvg-SYN"],
+        "rounds": 1,
+        "bandwidth": "equal_share",
+    }
+    spec = spec_of(**flat_cells, quorum=12)
     flat = played(spec)
     assert flat.cloud is None
     stage = Stage.of(spec, 3)
@@ -71,7 +78,7 @@ def test_a_flat_federation_shares_the_band_inside_each_cell_and_pays_the_backhau
         rate = cell.bandwidth_hz / 4 * np.log2(1 + signal_hz / (cell.bandwidth_hz / 4))
         slowest_s.append((cell.compute_s(40) + upload_bits(spec) / rate).max())
     assert flat.time_s[0] == pytest.approx(max(slowest_s), rel=1e-9)
-    later = played(spec_of(cells=3, merge_at="cloud", algorithms=["FedAvg-SYN"], rounds=1, backhaul_s=0.25))
+    later = played(spec_of(**flat_cells, backhaul_s=0.25))
     assert later.time_s[0] == pytest.approx(flat.time_s[0] + 0.5)
 
 

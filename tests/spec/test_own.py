@@ -412,7 +412,7 @@ def test_what_an_own_algorithm_fixes_stays_and_is_listed():
     assert (mine.learner.batch, mine.learner.local_steps, mine.learner.personal_step) == (4, 2, 0.01)
     assert (mine.learner.beta, mine.learner.clip, mine.learner.bits) == (0.02, 1.5, 8)
     listed = ["--batch 4", "--local-steps 2", "--alpha 0.01", "--quorum 5", "--max-staleness unbounded"]
-    assert fixed_settings(spec) == {"Mine": [*listed, "--bandwidth equal_finish"]}
+    assert fixed_settings(spec) == {"Mine": [*listed, "--schedule first"]}
 
 
 def test_an_own_asynchronous_algorithm_shares_the_band_as_ours_do():
@@ -422,7 +422,8 @@ def test_an_own_asynchronous_algorithm_shares_the_band_as_ours_do():
 
 @pytest.mark.usefixtures("file")
 def test_a_note_lists_what_an_own_algorithm_fixes():
-    note = "Mine fixes --batch 4, --alpha 0.01, --max-staleness 3 itself, unlike the other algorithms."
+    fixed = "--batch 4, --alpha 0.01, --max-staleness 3, --schedule first, --bandwidth equal_share"
+    note = f"Mine fixes {fixed} itself, unlike the other algorithms."
     assert note in notes_of(spec_from(**SMALL | {"batch": 9, "quorum": 2, "algorithms": ["mine.py:mine"]}), {}, None)
 
 

@@ -113,7 +113,10 @@ def test_what_ones_own_does_wrong_is_a_sentence(name, sentence):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"unplanned": "rest"}, "--unplanned rest needs a plan; choose a --schedule other than first"),
+        (
+            {"unplanned": "rest", "schedule": "first"},
+            "--unplanned rest needs a plan; choose a --schedule other than first",
+        ),
         (
             {"schedule": "age", "stale": "wait"},
             "--schedule age may leave out a UE for more than 5 rounds, and with --stale wait",

@@ -10,7 +10,7 @@ from perfeds2.runs.trainer import costs_at, facts_of
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.resolve import resolve
 
-GIVEN = {"cell": {"ues": 8}, "protocol": {"quorum": 4}, "learning": {"clip": 5.0}}
+GIVEN = {"cell": {"ues": 8}, "protocol": {"quorum": 4, "schedule": "first"}, "learning": {"clip": 5.0}}
 
 
 def timeline(name="FedAvgS2", *, secure, bits, downlink_s, planned=False):
