@@ -119,7 +119,7 @@ def check_work(trainings: Sequence[Training], workers: Workers, *, yes: bool) ->
 def run_all(
     trainings: Sequence[Training],
     store: Store,
-    workers: Workers = Workers(),
+    workers: Workers = Workers(),  # noqa: B008 (frozen)
     reporter: Reporter | None = None,
     *,
     strict: bool = False,
