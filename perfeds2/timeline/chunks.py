@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from perfeds2.network.link import PerUe
-from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import play
+from perfeds2.timeline.simulate import play, start_clock
 from perfeds2.timeline.state import Conditions
 
 CHUNK = 20  # default number of rounds between two reports to a schedule
@@ -26,10 +25,10 @@ class ChunkedPlay:
     ) -> None:
         self._feedback = np.full(conditions.cell.ues, np.nan)
         schedule = copy.deepcopy(conditions.schedule)
-        self._conditions = replace(conditions, schedule=schedule, feedback=self._feedback)
+        conditions = replace(conditions, schedule=schedule, feedback=self._feedback)
         self.rounds, self.horizon_s, self._chunk = rounds, horizon_s, chunk
-        self._clock = start_clock(self._conditions)
-        _, self.timeline = play(self._conditions, self._clock, rounds=0)
+        self._clock = start_clock(conditions)
+        _, self.timeline = play(self._clock, rounds=0)
         self.is_finished = False
 
     def play(self, feedback: PerUe) -> Timeline:
@@ -38,6 +37,6 @@ class ChunkedPlay:
         wanted = self._chunk if self.rounds is None else min(self._chunk, self.rounds - before)
         self._feedback[:] = feedback
         until = {"rounds": wanted, "horizon_s": self.horizon_s}
-        self._clock, self.timeline = play(self._conditions, self._clock, self.timeline, **until)
+        self._clock, self.timeline = play(self._clock, self.timeline, **until)
         self.is_finished = self.timeline.rounds < before + wanted or self.timeline.rounds == self.rounds
         return self.timeline

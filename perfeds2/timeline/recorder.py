@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfeds2.network.link import Downlink, Numbers, PerUe
+from perfeds2.network.link import Numbers, PerUe
 from perfeds2.timeline.jobs import LOST, OPEN, Jobs, in_order
 from perfeds2.timeline.protocol import IDLE, Protocol, Server
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.state import Clock, Conditions, RoundInfo, open_parts
+from perfeds2.timeline.state import RoundInfo
 
-FOREVER = np.iinfo(np.int64).max  # rounds
 MANY_LOST = 256  # above this many jobs lost at once, consecutive UEs share a row
 
 
@@ -53,11 +52,16 @@ class Recorder:
         if model_s is not None:
             self._models.append([model_s[None, merged], model_s[lost]])
 
-    def add_rounds(self, rounds: Sequence[np.ndarray], lost: Sequence[np.ndarray] | None = None) -> None:
-        """Add several rounds at once: their timeline columns, and the columns of the jobs lost in them."""
+    def add_rounds(
+        self,
+        rounds: Sequence[np.ndarray],
+        lost: Sequence[np.ndarray] = (),
+        waits_s: Sequence[np.ndarray] = (),
+    ) -> None:
+        """Add several rounds at once: their columns, those of the jobs lost in them, and how long both waited."""
         self._rounds.append(rounds)
-        if lost is not None:
-            self._lost.append(lost)
+        for columns, more in ((self._lost, lost), (self._models, waits_s)):
+            columns += [list(more)] if more else []
 
     def timeline(
         self,
@@ -78,35 +82,20 @@ class Recorder:
         return Timeline(*parts)  # type: ignore[call-arg]  # in the order of its fields
 
 
-def nothing_yet(compute_s: PerUe, quorum: int, downlink: Downlink | None = None, downlink_s: float = 0.0) -> Timeline:
-    """Return a timeline without rounds, in which every UE holds w_0. ``downlink_s`` is a part of ``compute_s``."""
+def nothing_yet(compute_s: PerUe, quorum: int, waits: bool = False, downlink_s: float = 0.0) -> Timeline:
+    """Return a timeline without rounds, in which every UE holds w_0.
+
+    ``waits`` says whether it records waits for models. ``downlink_s`` is a part of ``compute_s``.
+    """
     n, none, never = compute_s.size, np.empty(0, np.int64), np.empty(0)
     ues, arrival_s = np.empty((0, quorum), np.int64), np.empty((0, quorum))
     open_ = np.zeros(n, np.int64), np.full(n, np.inf)
     empty = Timeline(ues, ues, arrival_s, never, compute_s, none, none, none, never, *open_, none)
     if downlink_s:
         empty = replace(empty, downlink_s=np.array(downlink_s))
-    if downlink is None:
+    if not waits:
         return empty
     return replace(empty, model_s=arrival_s, lost_model_s=never, open_model_s=np.zeros(n))
-
-
-@dataclass
-class Station:
-    """A base station with its server: a clock and the record of its rounds."""
-
-    conditions: Conditions
-    clock: Clock
-    record: Recorder
-    left: int = FOREVER  # rounds to play; an edge then sends its model to the cloud, below 0 if that is too late
-    sent_s: float = 0.0  # of an edge: when all models before the newest one were sent
-
-    def timeline(self) -> Timeline:
-        """Return the timeline of what was recorded up to the clock."""
-        clock, waits_s, open_ = self.clock, self.clock.model_s, None
-        if clock.jobs is not None:
-            waits_s, open_ = None, open_parts(clock, self.conditions.cell.here(clock.time_s))
-        return self.record.timeline(clock.server.versions, clock.arrived_s, waits_s, open_)
 
 
 @dataclass

@@ -8,12 +8,12 @@ import numpy as np
 from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import PerUe
-from perfeds2.timeline.clock import start_clock, tick
+from perfeds2.timeline.engine import Engine
 from perfeds2.timeline.fast.play import Tell, find_crowd, knows, play_crowd, play_fast
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import FOREVER, Recorder, Station, nothing_yet
-from perfeds2.timeline.state import Budget, Clock, Conditions, RoundInfo, Schedule
+from perfeds2.timeline.recorder import Recorder
+from perfeds2.timeline.state import FOREVER, Budget, Conditions, RoundInfo, Schedule
 
 
 def simulate(
@@ -65,7 +65,7 @@ def simulate(
     timeline = None if crowd is None else play_crowd(conditions, crowd, rounds, horizon_s, tell)
     if timeline is not None:
         return timeline
-    _, timeline = play(conditions, start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
+    _, timeline = play(start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
     return timeline
 
 
@@ -113,61 +113,37 @@ def conditions_of(
     return Conditions(cell, protocol, float(payload_bits), compute_s, shares, bandwidth, schedule, budget)
 
 
+def start_clock(conditions: Conditions) -> Engine:
+    """Return the clock of a single cell at time 0, just after the first UEs have received w_0."""
+    return Engine([conditions])
+
+
 def play(
-    conditions: Conditions,
-    clock: Clock,
+    clock: Engine,
     past: Timeline | None = None,
     *,
     rounds: int | None = None,
     horizon_s: float | None = None,
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
-) -> tuple[Clock, Timeline]:
-    """Continue from a clock; return the clock where it stopped, and the past timeline with the new rounds appended."""
-    past = before_rounds(conditions, clock) if past is None else past
+) -> tuple[Engine, Timeline]:
+    """Continue a clock; return it, and the past timeline with the new rounds appended."""
+    (station,), end_s = clock.stations, math.inf if horizon_s is None else horizon_s
+    past = clock.before_rounds(station) if past is None else past
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock is at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    station = Station(conditions, clock, Recorder(past))
-    last, fast = None if rounds is None else past.rounds + rounds, watch is None and knows(conditions)
-    advance(station, last, horizon_s, watch, tell, fast=fast)
-    return station.clock, station.timeline()
+    clock.records, fast = [Recorder(past)], watch is None and knows(station.conditions)
+    station.left = FOREVER if rounds is None else rounds
 
-
-def before_rounds(conditions: Conditions, clock: Clock) -> Timeline:
-    """Return the timeline before the first round of a clock."""
-    cell, quorum = conditions.cell, conditions.protocol.quorum
-    if clock.jobs is not None:  # the log has the waits
-        return nothing_yet(conditions.compute_s, quorum)
-    return nothing_yet(conditions.compute_s, quorum, cell.downlink, cell.downlink_s)
-
-
-def advance(
-    station: Station,
-    last: int | None,
-    horizon_s: float | None,
-    watch: Callable[[RoundInfo], None] | None = None,
-    tell: Tell | None = None,
-    *,
-    fast: bool,
-) -> None:
-    """Simulate and record rounds before round ``last`` that close by ``horizon_s``.
-
-    ``fast`` allows the compiled loops, which must support the conditions.
-    """
-    conditions, end_s = station.conditions, math.inf if horizon_s is None else horizon_s
-    while True:
-        station.left = FOREVER if last is None else last - station.clock.server.round
-        if fast and station.left > 0:
-            play_fast([station], horizon_s, tell)
-        clock = station.clock
-        if last is not None and clock.server.round >= last:
-            return
-        ticked = tick(conditions, clock, end_s)
-        if ticked is None or ticked[0].time_s > end_s:
-            return
-        station.clock, info = ticked
-        station.record.add(info, clock.model_s if clock.jobs is None else None)
+    def on_round(info: RoundInfo) -> None:
         if watch is not None:
             watch(info)
         if tell is not None:
-            tell(station.clock.server.round, station.clock.time_s)
+            tell(clock.server.round, info.closing.time_s)
+
+    goes_on = True
+    while goes_on:
+        if fast and station.left > 0:
+            play_fast([clock], clock.records, horizon_s, tell)
+        goes_on = clock.play(end_s, on_round=on_round, once=fast)
+    return clock, clock.timelines()[0]

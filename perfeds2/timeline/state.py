@@ -1,13 +1,14 @@
-"""Define the state of the clock: the fixed conditions, the progress of every UE, and the record of a round."""
+"""Define the state of the engine: the fixed conditions, the work of every UE, its stations, and what happened in a round."""
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from perfeds2.allocation.bandwidth import Mask, Policy, Uplink, equal_share
 from perfeds2.network.availability import Availability
@@ -16,13 +17,13 @@ from perfeds2.network.energy import EnergyModel
 from perfeds2.network.handover import Attached, Settled
 from perfeds2.network.link import Numbers, PerUe
 from perfeds2.timeline.jobs import OPEN, Jobs
-from perfeds2.timeline.protocol import IDLE, Closing, Planned, Protocol, Server, oldest_version
+from perfeds2.timeline.protocol import IDLE, NO_UES, Closing, Planned, Protocol, Server, oldest_version
 
 Ues = Int[np.ndarray, " _"]
-WorkLeft = tuple[PerUe, PerUe, PerUe]  # compute_s, bits and arrived_s, as in ``Clock``
 # Maps a round number to the UEs that close the round, or to groups of UEs: the first complete one closes it.
 # If its parameter is named ``moment``, the schedule gets a ``Moment`` instead of the round number.
 Schedule = Callable[[Any], Planned]
+FOREVER = np.iinfo(np.int64).max  # rounds
 ALL_BUT = 1 - 1e-9  # a budget counts as spent from this fraction on, because sums are rounded
 
 
@@ -80,7 +81,7 @@ def too_few(versions: Numbers, round_: int, protocol: Protocol, has_energy: Mask
     return int(np.count_nonzero(can)) < protocol.quorum
 
 
-# ---- The clock
+# ---- What stays the same
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,6 @@ class Conditions:
         return None if self.cell.fleet is None else self.cell.fleet.presence
 
     @cached_property
-    def has_idle(self) -> bool:
-        """Whether a UE may be without a job."""
-        protocol = self.protocol
-        resting = protocol.waits or protocol.rests or protocol.rest_rounds > 1
-        return resting or self.budget is not None or self.presence is not None
-
-    @cached_property
     def looks(self) -> bool:
         """Whether the schedule takes a ``Moment`` instead of a round number."""
         return self.schedule is not None and "moment" in inspect.signature(self.schedule).parameters
@@ -139,47 +133,98 @@ class JobTimes:
         return replace(self, begun_s=begun_s, sending_s=sending_s, model_s=model_s)
 
 
-@dataclass(frozen=True)
-class Clock:
-    """The state of every UE at one time."""
+# ---- The state between two events
 
-    time_s: float
+
+def empty() -> PerUe:
+    return np.empty(0)
+
+
+@dataclass
+class Station:
+    """A server with its cell, and the jobs that it has handed out. Arrays are replaced, never changed after an event."""
+
+    conditions: Conditions
     server: Server
-    compute_s: PerUe  # seconds left to wait for the model and to compute
-    bits: PerUe  # bits left to send
-    arrived_s: PerUe  # when the update was complete at the server; infinite if it is not
-    planned: Planned | None = None  # UEs that close the round, if only they get its model
-    spent_j: PerUe | None = None  # None without a budget
-    model_s: PerUe | None = None  # how long each UE waited for its model; None without a downlink
-    sent_s: float = 0.0  # when the base station has sent all models
+    arrived_s: PerUe  # when each update was complete at the server; infinite if it is not
+    sent_s: PerUe  # when it was sent to a base station; differs from ``arrived_s`` for uploads on the backhaul
+    closed_s: float = 0.0  # when the last round closed, and the model of the open one was made
+    left: int = FOREVER  # rounds to play; an edge then waits for the cloud; below 0: none can close
     jobs: JobTimes | None = None  # None in a plain cell
-
-    @property
-    def work(self) -> Work:
-        return Work(self.time_s, self.compute_s, self.bits)
+    model_s: PerUe | None = None  # how long after ``closed_s`` each UE has its model; None if always at once
+    free_s: float = 0.0  # when the base station has sent all models
+    begun_s: float = 0.0  # when the open round began
+    opens_s: float = math.inf  # when the cloud's model will be at an edge that waits for it, if that is settled
+    sent_to: Ues = field(default_factory=lambda: NO_UES)  # the cell that each update was sent to, in a network
+    planned: Planned | None = None  # UEs that close the round, if only they get its model
+    present: Mask | None = None  # UEs that are present; None if all are
+    signal_hz: PerUe = field(default_factory=empty)
+    uplink: Uplink | None = None  # as the policy saw it; None: ask the policy before time goes on
+    bandwidth_hz: PerUe = field(default_factory=empty)
+    arrival_s: PerUe = field(default_factory=empty)  # when each update arrives if nothing changes
+    interrupted: list[Jobs] = field(default_factory=list)  # parts of jobs since the round opened
 
     @property
     def busy(self) -> Mask:
-        """UEs with a job that has not arrived."""
+        """UEs with a job that is not sent."""
         return (self.server.versions != IDLE) & np.isinf(self.arrived_s)
 
+    @property
+    def waits(self) -> bool:
+        """Whether an edge waits for the cloud's model."""
+        return math.isinf(self.server.opened_s)
 
-class Air(NamedTuple):
-    """The bandwidths in use, and the rates and arrival times they give if nothing changes."""
+    def parts(self, ues: Ues, outcome: int, now_s: float) -> Jobs:
+        """Return the current parts of these UEs' jobs, over now. The part of an absent UE is empty, unless it arrived."""
+        jobs, server, until_s = self.jobs, self.server, np.minimum(self.sent_s[ues], now_s)
+        assert jobs is not None
+        now = np.full(ues.size, now_s)
+        begun_s, sending_s = jobs.begun_s[ues], np.minimum(jobs.sending_s[ues], until_s)
+        if self.present is not None:
+            away = ~self.present[ues] & np.isinf(self.arrived_s[ues])
+            begun_s, sending_s, until_s = (np.where(away, now, times_s) for times_s in (begun_s, sending_s, until_s))
+        sending_s = np.maximum(sending_s, begun_s)
+        model_s = np.minimum(jobs.model_s[ues], sending_s - begun_s)
+        outcomes, rounds = np.full(ues.size, outcome), np.full(ues.size, server.round)
+        return Jobs(ues, server.versions[ues], begun_s, sending_s, until_s, now, outcomes, rounds, model_s)
 
-    uplink: Uplink
-    bandwidth_hz: PerUe
-    rate_bps: PerUe
-    arrival_s: PerUe  # infinite for absent UEs
+    def open_parts(self, now_s: float) -> Jobs | None:
+        """Return the current parts of all open jobs; None in a plain cell."""
+        return None if self.jobs is None else self.parts(np.flatnonzero(self.server.versions != IDLE), OPEN, now_s)
 
 
 @dataclass(frozen=True)
+class Network:
+    """How stations affect each other: jobs that follow their UEs, and interference."""
+
+    trip_s: Float[np.ndarray, "E E"]  # from the cell that an update is sent to, to the server that gave the job
+    co_channel: Bool[np.ndarray, "E E"] | None  # in which cells uploads are noise for each; None: in none
+
+
+@dataclass
+class State:
+    """The work left to every UE at a time, and the stations. Arrays are replaced when time goes on."""
+
+    time_s: float
+    compute_s: PerUe  # seconds left to wait for the model and to compute
+    bits: PerUe  # bits left to send; 0 without an unsent upload
+    stations: list[Station]
+    network: Network | None = None  # None: one station
+    spent_j: PerUe | None = None  # None without a budget
+    serving: Ues = field(default_factory=lambda: NO_UES)  # the cell of each UE, in a network
+    rate_bps: PerUe = field(default_factory=empty)
+    sent_s: PerUe = field(
+        default_factory=empty
+    )  # when each upload is sent if nothing changes; in a network infinite without one
+    before: "tuple[float, list[Station]] | None" = None  # time and stations when a round last closed; None: as now
+
+
+@dataclass
 class RoundInfo:
     """What happened in one round."""
 
     start_s: float
     closing: Closing
-    handed: Ues  # that start a new job when the round closes
     lost: Ues  # whose job ended without a merge
     staleness: Int[np.ndarray, " A"]
     uplink: Uplink
@@ -189,34 +234,4 @@ class RoundInfo:
     versions: Numbers  # the model each UE worked from when the round closed
     interrupted: Sequence[Jobs]  # parts of jobs whose UE left before the round closed
     ended: Sequence[Jobs]  # parts of jobs that ended when the round closed
-
-
-def open_parts(clock: Clock, present: Mask | None) -> Jobs:
-    """Return the current parts of all open jobs."""
-    ues = np.flatnonzero(clock.server.versions != IDLE)
-    return parts_of(clock, ues, np.minimum(clock.arrived_s[ues], clock.time_s), OPEN, clock.time_s, present)
-
-
-def parts_of(
-    clock: Clock,
-    ues: Ues,
-    until_s: Float[np.ndarray, " j"],
-    outcome: int,
-    end_s: float | None = None,
-    present: Mask | None = None,
-) -> Jobs:
-    """Return the current parts of these UEs' jobs, at work until ``until_s`` and over at ``end_s``.
-
-    The part of an absent UE is empty, unless its update has already arrived.
-    """
-    jobs, server = clock.jobs, clock.server
-    assert jobs is not None
-    end = np.full(ues.size, clock.time_s if end_s is None else end_s)
-    begun_s, sending_s = jobs.begun_s[ues], np.minimum(jobs.sending_s[ues], until_s)
-    if present is not None:
-        away = ~present[ues] & np.isinf(clock.arrived_s[ues])
-        begun_s, sending_s, until_s = (np.where(away, end, each) for each in (begun_s, sending_s, until_s))
-    sending_s = np.maximum(sending_s, begun_s)
-    model_s = np.minimum(jobs.model_s[ues], sending_s - begun_s)
-    outcomes, round_ = np.full(ues.size, outcome), np.full(ues.size, server.round)
-    return Jobs(ues, server.versions[ues], begun_s, sending_s, until_s, end, outcomes, round_, model_s)
+    handed: Ues = field(default_factory=lambda: NO_UES)  # that start a new job when the round closes

@@ -67,25 +67,21 @@ class Edge:
         return list(self.phones)
 
     def reaches(self, phone: Phone) -> bool:
-        """Whether it can give a phone a model now."""
-        return phone.here
+        """Whether it can give a phone a model now; an edge that waits for the cloud has none."""
+        return self.has_model and phone.here
 
     def __iter__(self) -> Iterator[Phone]:
         return iter(self.heard)
 
     def give(self, phones: list[Phone], version: int) -> None:
-        """Give phones a model; while it is on its way from the cloud, they wait for it."""
+        """Give phones a model."""
         for phone in phones:
             if phone.takes_one():
-                phone.begin(version, 0.0 if self.has_model else math.inf)
+                phone.begin(version, 0.0)
 
     def receive(self) -> None:
-        """The cloud's model is here: who waits for it begins to compute."""
-        self.has_model = True
-        for phone in self.phones:
-            if phone.busy and phone.ready_s == math.inf:
-                phone.ready_s = phone.env.now + phone.compute_s
-                phone.process.interrupt("model")
+        """The cloud's model is here: the next round opens with it."""
+        self.has_model = self.weather.moved = True
         self.bell.put(-1)
 
 
@@ -119,10 +115,6 @@ class MetroEdge(Edge):
         if not self.has_model or self.serving[phone.number] != self.number:
             return False
         return self.at_work(phone.number) in (None, phone)
-
-    def receive(self) -> None:
-        self.has_model = self.weather.moved = True
-        self.bell.put(-1)
 
 
 class Roamer(Phone):
@@ -238,7 +230,7 @@ def serve(env, edge: Edge, rules: RoundRules, edge_rounds: int, inbox: simpy.Sto
             freed, edge.freed = edge.freed, False
             if edge.weather.moved:
                 edge.weather.moved = False
-                edge.give(in_turn(phones, places), k)
+                edge.give([phone for phone in in_turn(phones, places) if edge.reaches(phone)], k)
                 yield env.timeout(0)
                 open_the_air(edge.heard, edge.inputs.radio, k, None, edge.weather)
             elif freed and (free := in_turn(phones, places)):

@@ -22,14 +22,12 @@ from perfeds2.allocation.schedulers import best_channel
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
-from perfeds2.timeline import simulate as module
-from perfeds2.timeline.clock import start_clock
+from perfeds2.timeline.engine import Engine
 from perfeds2.timeline.fast import loading
 from perfeds2.timeline.fast import play as compiled
 from perfeds2.timeline.protocol import Protocol
-from perfeds2.timeline.recorder import FOREVER, Recorder, Station, nothing_yet
-from perfeds2.timeline.simulate import play
-from perfeds2.timeline.state import Conditions
+from perfeds2.timeline.simulate import play, start_clock
+from perfeds2.timeline.state import FOREVER, Conditions
 
 pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaWarning")
 POLICIES = compiled.POLICIES
@@ -45,11 +43,9 @@ PROPERTY = settings(
 def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Which rounds the NumPy clock plays."""
     rounds: list[int] = []
-    tick = module.tick
+    close = Engine._close
     with monkeypatch.context() as patched:
-        patched.setattr(
-            module, "tick", lambda setting, now, *by: (rounds.append(now.server.round), tick(setting, now, *by))[1]
-        )
+        patched.setattr(Engine, "_close", lambda now, number: (rounds.append(now.server.round), close(now, number))[1])
         yield rounds
 
 
@@ -57,9 +53,9 @@ def assert_both_show_the_same(run: Run, rounds: int, horizon_s: float | None = N
     limits = {"rounds": rounds, "horizon_s": horizon_s}
     setting = run.setting
     with only("numpy"):
-        then, slow = play(setting, start_clock(setting), **limits)
+        then, slow = play(start_clock(setting), **limits)
     with only("compiled"):
-        now, fast = play(setting, start_clock(setting), **limits)
+        now, fast = play(start_clock(setting), **limits)
     assert_same(fast, slow)
     assert (now.time_s, now.server.round, now.server.opened_s) == (then.time_s, then.server.round, then.server.opened_s)
     for one, other in zip(standing(now), standing(then), strict=True):
@@ -67,7 +63,7 @@ def assert_both_show_the_same(run: Run, rounds: int, horizon_s: float | None = N
 
 
 def standing(now):
-    return now.compute_s, now.bits, now.arrived_s, now.server.versions, now.server.merged_in
+    return now.compute_s, now.bits, now.stations[0].arrived_s, now.server.versions, now.server.merged_in
 
 
 @st.composite
@@ -142,7 +138,7 @@ def test_they_may_take_turns(run: Run, chunks: list[tuple[int, Any]]):
     now = start_clock(setting)
     for rounds, which in chunks:
         with only(which):
-            now, past = play(setting, now, past, rounds=rounds)
+            now, past = play(now, past, rounds=rounds)
     assert past is not None
     with only("numpy"):
         assert_same(past, run.simulate(sum(rounds for rounds, _ in chunks)))
@@ -166,7 +162,7 @@ def test_a_crowd_is_the_same_followed_or_not(hopeful, proved):
     assert (fast is not None) == proved
     if fast is not None:
         with only("numpy"):
-            assert_same(fast, play(setting, start_clock(setting), rounds=40)[1])
+            assert_same(fast, play(start_clock(setting), rounds=40)[1])
 
 
 @dataclass(frozen=True)
@@ -268,15 +264,15 @@ def test_it_is_compiled_after_a_short_run_and_beside_a_long_one(nothing_loaded, 
     run = Run(Cell.draw(5), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None)
     setting = run.setting
     with counting(monkeypatch) as by_numpy:
-        play(setting, start_clock(setting), rounds=10)  # too little to be worth it
+        play(start_clock(setting), rounds=10)  # too little to be worth it
         assert started == []
         monkeypatch.setattr(loading, "LOAD_S", 0.01)
         monkeypatch.setattr(loading, "COMPILE_PAYS_S", 0.01)
-        play(setting, start_clock(setting), rounds=100)
+        play(start_clock(setting), rounds=100)
         assert [command[1:] for command in started] == []
         assert at_exit == [nothing_loaded]  # once, for the next run
         monkeypatch.setattr(loading, "COMPILE_S", 0.01)
-        play(setting, start_clock(setting), rounds=100)
+        play(start_clock(setting), rounds=100)
     assert len(by_numpy) == 210
     assert [command[1:] for command in started] == [["-m", "perfeds2.timeline.fast.loading"]]
 
@@ -313,13 +309,12 @@ def test_the_work_ahead_is_estimated_from_rounds_ues_and_seconds():
     """A round takes 0.25 ms and 0.1 us more for each UE."""
     setting = Run(Cell.draw(1_000), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None).setting
     clock = start_clock(setting)
-    station = Station(setting, clock, Recorder(nothing_yet(setting.compute_s, 2)))
-    assert compiled._seconds_left(station, 100, None) == pytest.approx(100 * 3.5e-4)
+    assert compiled._seconds_left(clock, 100, None) == pytest.approx(100 * 3.5e-4)
     assert loading.Loaded.spent_s == pytest.approx(3.5e-4)
-    assert compiled._seconds_left(station, 100, 6.0) == 0  # nothing is known about a round's length
-    later = replace(station, clock=replace(clock, time_s=2.0, server=replace(clock.server, round=10)))
-    assert compiled._seconds_left(later, FOREVER, 6.0) == pytest.approx(20 * 3.5e-4)
-    assert compiled._seconds_left(later, 5, 6.0) == pytest.approx(5 * 3.5e-4)
+    assert compiled._seconds_left(clock, 100, 6.0) == 0  # nothing is known about a round's length
+    clock.time_s, clock.stations[0].server = 2.0, replace(clock.server, round=10)
+    assert compiled._seconds_left(clock, FOREVER, 6.0) == pytest.approx(20 * 3.5e-4)
+    assert compiled._seconds_left(clock, 5, 6.0) == pytest.approx(5 * 3.5e-4)
 
 
 def test_what_cannot_be_loaded_is_done_without(nothing_loaded, monkeypatch):

@@ -16,13 +16,12 @@ from perfeds2.network.blocks import each_block
 from perfeds2.network.cell import Cell
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline import simulate as clock
-from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.fast import play as compiled
 from perfeds2.timeline.fast.play import play_crowd, split_crowd
 from perfeds2.timeline.jobs import LOST
 from perfeds2.timeline.protocol import Protocol, _smallest
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import play, simulate
+from perfeds2.timeline.simulate import play, simulate, start_clock
 from perfeds2.timeline.state import Conditions
 
 
@@ -33,7 +32,7 @@ def setting(ues: int, quorum: int, bound: int, seed: int = 0, **of_cell) -> Cond
 
 def follow_everybody(given: Conditions, **limits) -> Timeline:
     with only("numpy"):
-        return play(given, start_clock(given), **limits)[1]
+        return play(start_clock(given), **limits)[1]
 
 
 def follow(

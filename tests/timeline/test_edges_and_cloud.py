@@ -20,8 +20,8 @@ from perfeds2.network.handover import Attached, Handover
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.runs.trainer import stalls_until
-from perfeds2.timeline import simulate as simulating
 from perfeds2.timeline.cells import simulate_cells
+from perfeds2.timeline.engine import Engine
 from perfeds2.timeline.fast import play as compiled
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -49,8 +49,10 @@ def test_one_cell_with_a_free_backhaul_is_a_single_cell(clock):
         alone = simulate(cells.cells[0], protocol, **LOAD, rounds=30)
     assert many.cloud is not None
     np.testing.assert_array_equal(many.cloud.time_s, alone.time_s[1::2])
-    open_ = {"open_arrival_s": many.open_arrival_s}  # jobs that arrive later are known, because more was played
-    assert_same(replace(many, cloud=None), replace(alone, **open_))
+    more = {"open_arrival_s": many.open_arrival_s}  # jobs that arrive later are known, because more was played
+    more |= {"model_s": many.model_s, "lost_model_s": many.lost_model_s, "open_model_s": many.open_model_s}
+    assert not any(many.columns[name].any() for name in ("model_s", "lost_model_s", "open_model_s"))
+    assert_same(replace(many, cloud=None), replace(alone, **more))
 
 
 def test_edges_are_independent_until_the_cloud_merges_them():
@@ -145,7 +147,7 @@ def on_both_clocks(cells: Cells, protocol: Protocol, cloud: Protocol, **limits) 
     with only("numpy"):
         slow = simulate_cells(cells, protocol, cloud, **LOAD, **limits)
     by_numpy = []
-    with only("compiled"), patch.object(simulating, "tick", lambda *given: by_numpy.append(given)):
+    with only("compiled"), patch.object(Engine, "_close", lambda *given: by_numpy.append(given)):
         fast = simulate_cells(cells, protocol, cloud, **LOAD, **limits)
     assert slow.cloud is not None
     assert slow.cloud.rows.size > 5

@@ -21,12 +21,11 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.traces import Trace, TraceEnd, Traces
-from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.jobs import LOST, MERGED, OPEN
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import play
+from perfeds2.timeline.simulate import play, start_clock
 from perfeds2.timeline.state import RoundInfo
 
 PROPERTY = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -96,7 +95,7 @@ def closes(run: Run, rounds: int) -> int:
     """How many of the rounds close within a while: who is never there long enough starves a round."""
     setting, limits = run.setting, {"rounds": rounds, "horizon_s": 60.0}
     try:
-        return play(setting, start_clock(setting), **limits)[1].rounds
+        return play(start_clock(setting), **limits)[1].rounds
     except ValueError as error:
         if "never closes" not in str(error):
             raise
@@ -173,7 +172,7 @@ def test_chunks_of_a_fleets_rounds_make_the_whole(drawn: Drawn, chunks: list[int
     setting = run.setting
     clock, past = start_clock(setting), None
     for rounds in chunks:
-        clock, past = play(setting, clock, past, rounds=min(rounds, total - clock.server.round))
+        clock, past = play(clock, past, rounds=min(rounds, total - clock.server.round))
     assert past is not None
     assert_same(past, run.simulate(total))
 
@@ -327,7 +326,7 @@ def test_a_round_that_waits_for_a_ue_that_has_left_for_good_says_so():
 
 
 def test_a_round_may_see_more_fades_than_times_that_ues_come_or_go(monkeypatch):
-    monkeypatch.setattr("perfeds2.timeline.clock.MAX_CHANGES", 10)
+    monkeypatch.setattr("perfeds2.timeline.engine.MAX_CHANGES", 10)
     cell = Cell(np.ones(2), np.ones(2), cycles_per_sample=1.0, coherence_s=0.1)
     hours = Availability([Hours(), Hours(((0.0, 1.0), (5.0, math.inf)))], keeps=True)
     fleet = Fleet(np.full(2, np.nan), np.full(2, np.nan), None, hours)

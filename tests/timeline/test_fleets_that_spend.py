@@ -20,11 +20,10 @@ from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.fleet import CUT, Fleet, Spread
 from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
-from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import play, simulate
+from perfeds2.timeline.simulate import play, simulate, start_clock
 from perfeds2.timeline.state import Budget
 
 SPENT = EnergyModel(1e-27, True, 0.7, 1e-7)  # a bit of everything
@@ -123,7 +122,7 @@ def test_what_a_budget_counts_is_what_the_timeline_tells(keeps):
     model = ENERGY["yang"]
     budget = Budget.of(1e9, model, cell, 100.0)
     setting = replace(Run(cell, Protocol(2), 1e5, 100.0, equal_share, None).setting, budget=budget)
-    clock, line = play(setting, start_clock(setting), rounds=30)
+    clock, line = play(start_clock(setting), rounds=30)
     assert clock.spent_j is not None
     told = energy_of(line, cell, model, 1e5, np.zeros(0)).ue_j
     np.testing.assert_allclose(clock.spent_j, told, rtol=1e-9)
@@ -137,7 +136,7 @@ def test_chunks_of_rounds_with_jobs_that_differ_make_the_whole(drawn: Drawn, chu
     total = closes(run, sum(chunks))
     clock, past = start_clock(run.setting), None
     for rounds in chunks:
-        clock, past = play(run.setting, clock, past, rounds=min(rounds, total - clock.server.round))
+        clock, past = play(clock, past, rounds=min(rounds, total - clock.server.round))
     assert past is not None
     assert_same(past, run.simulate(total))
 

@@ -29,10 +29,9 @@ from perfeds2.network.fleet import Fleet
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import Moves, Waypoints
 from perfeds2.network.radios import RADIOS
-from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.jobs import MERGED
 from perfeds2.timeline.protocol import Protocol
-from perfeds2.timeline.simulate import play, simulate
+from perfeds2.timeline.simulate import play, simulate, start_clock
 from perfeds2.timeline.state import RoundInfo
 
 MAKE: dict[Any, Any] = {
@@ -94,8 +93,8 @@ def test_simulate_agrees_with_processes(run: Run, rounds: int):
 def test_cut_into_pieces_the_timeline_is_the_same_and_a_prefix_is_the_shorter_one(run: Run, rounds: int, data):
     first = data.draw(st.integers(0, rounds))
     whole = run.simulate(rounds)
-    clock, past = play(run.setting, start_clock(run.setting), rounds=first)
-    assert_same(play(run.setting, clock, past, rounds=rounds - first)[1], whole)
+    clock, past = play(start_clock(run.setting), rounds=first)
+    assert_same(play(clock, past, rounds=rounds - first)[1], whole)
     assert_same(whole.prefix(first), run.simulate(first))
 
 

@@ -13,10 +13,9 @@ from jaxtyping import config
 from random_runs import STALE, assert_same
 
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.protocol import Protocol, Stale
 from perfeds2.timeline.record import Timeline, load_timelines, save_timelines
-from perfeds2.timeline.simulate import play, simulate
+from perfeds2.timeline.simulate import play, simulate, start_clock
 from perfeds2.timeline.state import Conditions
 
 
@@ -215,7 +214,7 @@ def test_play_does_not_go_on_from_another_past():
     cell = Cell.draw(6, 1)
     setting = Conditions(cell, Protocol(2, 1, "ignore"), 1e5, cell.compute_s(50.0), np.full(6, 1 / 6))
     with pytest.raises(ValueError, match="the clock is at round 0, but the past has 12 rounds"):
-        play(setting, start_clock(setting), small(), rounds=1)
+        play(start_clock(setting), small(), rounds=1)
 
 
 @pytest.mark.parametrize("rounds", [-1, 13])

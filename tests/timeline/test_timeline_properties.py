@@ -8,10 +8,9 @@ from random_runs import STALE, Run, assert_same, finish_together, runs, uneven_s
 
 from perfeds2.allocation.bandwidth import Uplink, equal_share
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.clock import start_clock
 from perfeds2.timeline.jobs import LOST, MERGED
 from perfeds2.timeline.protocol import Protocol
-from perfeds2.timeline.simulate import play, simulate
+from perfeds2.timeline.simulate import play, simulate, start_clock
 from perfeds2.timeline.state import RoundInfo
 
 PROPERTY = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -134,7 +133,7 @@ def test_chunks_make_the_whole(run: Run, chunks: list[int]):
     setting = run.setting
     clock, past = start_clock(setting), None
     for rounds in chunks:
-        clock, past = play(setting, clock, past, rounds=rounds)
+        clock, past = play(clock, past, rounds=rounds)
     assert past is not None
     assert_same(past, run.simulate(sum(chunks)))
     assert clock.time_s == past.end_s

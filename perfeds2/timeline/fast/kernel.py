@@ -45,8 +45,10 @@ class Servers(NamedTuple):
     first: np.ndarray  # where the UEs of each begin among all that are followed; the last row is where they end
     bandwidth_hz: np.ndarray
     round: np.ndarray  # the open round
-    time_s: np.ndarray  # when the last round closed
-    opened_s: np.ndarray  # when the model of the open round is there
+    time_s: np.ndarray  # now
+    closed_s: np.ndarray  # when the last round closed
+    opened_s: np.ndarray  # when the open round opened; infinite while an edge waits for the cloud
+    opens_s: np.ndarray  # when the cloud's model will be at an edge that waits for it, if that is settled
     left: np.ndarray  # rounds to play, then an edge needs a model; -1: too late; cloud: rounds of all edges
     drawn: np.ndarray  # round of the first row of signals
     rival: np.ndarray  # of a single server: bits that the best UE that is not followed has sent, and since when
@@ -62,6 +64,7 @@ class Followed(NamedTuple):
     arrived_s: np.ndarray
     versions: np.ndarray
     merged_in: np.ndarray
+    model_s: np.ndarray  # how long after the closing that made it each UE was handed its model
 
 
 class RoundBuffers(NamedTuple):
@@ -71,11 +74,13 @@ class RoundBuffers(NamedTuple):
     staleness: np.ndarray
     arrival_s: np.ndarray
     time_s: np.ndarray
+    model_s: np.ndarray
     lost_ue: np.ndarray
     lost_version: np.ndarray
     lost_round: np.ndarray
     lost_arrival_s: np.ndarray
     lost_count: np.ndarray
+    lost_model_s: np.ndarray
 
 
 class Scratch(NamedTuple):
@@ -123,6 +128,7 @@ def play_rounds(
                 followed.arrived_s[first:end],
                 followed.versions[first:end],
                 followed.merged_in[first:end],
+                followed.model_s[first:end],
             )
             while servers.left[server] > 0:
                 row = servers.round[server] - servers.drawn[server]
@@ -130,9 +136,15 @@ def play_rounds(
                     why = DRAW
                     break
                 signal, plan = signals[row, first:end], rows[row]
-                stopped, lost_rows = _play_round(
-                    loops, rules, servers, server, own, signal, plan, search, record, played, lost_rows, scratch
-                )
+                stopped = DONE
+                if servers.opens_s[server] < np.inf:
+                    stopped = _open_round(loops, rules, servers, server, own, signal, plan, search, scratch)
+                if stopped == DONE:
+                    hands_out = edge_rounds == 0 or servers.left[server] > 1  # an edge waits for the cloud first
+                    stopped, lost_rows = _play_round(
+                        *(loops, rules, servers, server, own, signal, plan, search),
+                        *(record, played, lost_rows, hands_out, scratch),
+                    )
                 if stopped == LATE:
                     servers.left[server] = -1
                 elif stopped != DONE:
@@ -146,7 +158,7 @@ def play_rounds(
             or not _play_cloud(above, servers, edges, edge_rounds, merges, merged, scratch)
         ):
             return why, played, lost_rows, merged
-        _open_edges(servers, followed, edges, edge_rounds)
+        _tell_edges(servers, edges, edge_rounds)
         merged += 1
 
 
@@ -155,8 +167,10 @@ def play_one_round(draw, loops, searching):
     signals, two, one = np.ones((1, 2)), np.ones(2), np.ones(1, np.int64)
     draw(signals, np.uint64(0), 0, 0, np.arange(2))
     rules = Rules(1, 1, RESTART, EQUAL_SHARE, False, 2, 1.0, np.inf, np.inf, 0, 0.0, 0.0)
-    servers = Servers(np.array([0, 2]), np.full(1, 1e6), 0 * one, np.zeros(1), np.zeros(1), one, 0 * one, two)
-    followed = Followed(np.arange(2), two, two.copy(), two.copy(), np.full(2, np.inf), np.zeros(2, int), np.full(2, -1))
+    zero, never = np.zeros(1), np.full(1, np.inf)
+    servers = Servers(np.array([0, 2]), np.full(1, 1e6), 0 * one, zero, zero, zero, never, one, 0 * one, two)
+    numbers = np.zeros(2, int), np.full(2, -1)
+    followed = Followed(np.arange(2), two, two.copy(), two.copy(), np.full(2, np.inf), *numbers, np.zeros(2))
     record, scratch, search = new_buffers(1, 1, 8), new_scratch(2), new_search(2) if searching else None
     rows = np.empty((1, 0), np.int64)
     play_rounds(
@@ -168,9 +182,9 @@ def new_buffers(rounds, quorum, lost_rows):
     """Return empty buffers for this many rounds and rows of lost jobs."""
     table, whole = (rounds, quorum), np.int64
     return RoundBuffers(
-        *(np.empty(table, whole), np.empty(table, whole), np.empty(table), np.empty(rounds)),
+        *(np.empty(table, whole), np.empty(table, whole), np.empty(table), np.empty(rounds), np.empty(table)),
         *(np.empty(lost_rows, whole), np.empty(lost_rows, whole), np.empty(lost_rows, whole)),
-        *(np.empty(lost_rows), np.empty(lost_rows, whole)),
+        *(np.empty(lost_rows), np.empty(lost_rows, whole), np.empty(lost_rows)),
     )
 
 
@@ -186,15 +200,40 @@ def new_search(n):
 
 
 @compiled
-def _play_round(loops, rules, servers, server, followed, signal, plan, search, record, played, lost_rows, scratch):
-    """Play one round of a server; return the reason to stop and the next row for lost jobs."""
-    round_, time_s, band_hz = servers.round[server], servers.time_s[server], servers.bandwidth_hz[server]
+def _forecast(loops, rules, followed, signal, plan, search, time_s, band_hz, scratch):
+    """Share the band and compute rates and arrivals; return whether the policy gave a share."""
     _who_is_served(rules, followed, plan, scratch.serve)
     if search is None:
         _equal_parts(rules, followed, band_hz, scratch)
     elif not share_band(loops, rules, followed, signal, band_hz, search, scratch):
-        return ASK, lost_rows
+        return False
     _arrivals(loops[0], rules, followed, signal, time_s, scratch)
+    return True
+
+
+@compiled
+def _open_round(loops, rules, servers, server, followed, signal, plan, search, scratch):
+    """Let UEs work until the cloud's model is at an edge, and hand it out; return the reason to stop."""
+    round_, time_s, opens_s = servers.round[server], servers.time_s[server], servers.opens_s[server]
+    if opens_s > rules.horizon_s:
+        return LATE
+    if not _forecast(loops, rules, followed, signal, plan, search, time_s, servers.bandwidth_hz[server], scratch):
+        return ASK
+    _carry_over(rules, followed, scratch.rate, scratch.arrival, time_s, opens_s)
+    _hand_out(rules, followed, round_, scratch)
+    _begin_jobs(rules, followed, round_, opens_s - servers.closed_s[server])
+    servers.time_s[server], servers.opened_s[server], servers.opens_s[server] = opens_s, opens_s, np.inf
+    return DONE
+
+
+@compiled
+def _play_round(
+    loops, rules, servers, server, followed, signal, plan, search, record, played, lost_rows, hands_out, scratch
+):
+    """Play one round of a server; return the reason to stop and the next row for lost jobs."""
+    round_, time_s, band_hz = servers.round[server], servers.time_s[server], servers.bandwidth_hz[server]
+    if not _forecast(loops, rules, followed, signal, plan, search, time_s, band_hz, scratch):
+        return ASK, lost_rows
     close_s = _close(rules, followed, plan, round_, max(time_s, servers.opened_s[server]), scratch)
     if close_s == np.inf:
         return ASK, lost_rows
@@ -207,8 +246,12 @@ def _play_round(loops, rules, servers, server, followed, signal, plan, search, r
     end = _merge(rules, followed, round_, close_s, record, played, lost_rows, scratch)
     if end < 0:
         return FULL, lost_rows
-    _carry_over(rules, followed, scratch.rate, scratch.arrival, round_ + 1, time_s, close_s)
-    servers.round[server], servers.time_s[server], servers.opened_s[server] = round_ + 1, close_s, close_s
+    _carry_over(rules, followed, scratch.rate, scratch.arrival, time_s, close_s)
+    servers.round[server], servers.time_s[server], servers.closed_s[server] = round_ + 1, close_s, close_s
+    servers.opened_s[server] = close_s if hands_out else np.inf
+    if hands_out:
+        _hand_out(rules, followed, round_ + 1, scratch)
+        _begin_jobs(rules, followed, round_ + 1, 0.0)
     return DONE, end
 
 
@@ -227,21 +270,18 @@ def _play_cloud(rules, servers, edges, edge_rounds, record, played, scratch):
     if close_s == np.inf or close_s > rules.horizon_s or known > servers.left[cloud]:
         return False
     _merge(rules, edges, round_, close_s, record, played, 0, scratch)
+    _hand_out(rules, edges, round_ + 1, scratch)
     servers.round[cloud], servers.time_s[cloud], servers.opened_s[cloud] = round_ + 1, close_s, close_s
     return True
 
 
 @compiled
-def _open_edges(servers, followed, edges, edge_rounds):
-    """Open the next round of the edges that the cloud has handed its model, when the model is there."""
+def _tell_edges(servers, edges, edge_rounds):
+    """Settle when the cloud's model is at the edges that it has handed it to."""
     cloud = servers.first.size - 1
     for edge in range(cloud):
         if edges.versions[edge] == servers.round[cloud]:
-            servers.left[edge], servers.opened_s[edge] = edge_rounds, servers.time_s[cloud] + edges.job_s[edge]
-            wait_s = servers.opened_s[edge] - servers.time_s[edge]
-            for i in range(servers.first[edge], servers.first[edge + 1]):
-                if wait_s > 0 and followed.versions[i] == servers.round[edge]:
-                    followed.compute_s[i] += wait_s
+            servers.left[edge], servers.opens_s[edge] = edge_rounds, servers.time_s[cloud] + edges.job_s[edge]
 
 
 @compiled
@@ -357,16 +397,20 @@ def _none_else_arrives(log1p, rules, followed, round_, time_s, close_s, band_hz,
 
 @compiled
 def _merge(rules, followed, round_, close_s, record, played, lost_rows, scratch):
-    """Close a round, record it and hand out the new model; return the next row for lost jobs, or -1 if there is none."""
+    """Close a round, record it and end its jobs; return the next row for lost jobs, or -1 if there is none."""
     end = _lose(rules, followed, scratch.arrival, round_, close_s, scratch.merged, scratch.lost, record, lost_rows)
     if end >= 0:
         for slot in range(rules.quorum):
             i = scratch.merged[slot]
             record.ues[played, slot] = followed.ues[i]
             record.staleness[played, slot] = round_ - followed.versions[i]
-            record.arrival_s[played, slot] = scratch.arrival[i]
+            record.arrival_s[played, slot], record.model_s[played, slot] = scratch.arrival[i], followed.model_s[i]
+            followed.versions[i] = IDLE
         record.time_s[played] = close_s
-        _hand_out(rules, followed, round_ + 1, scratch)
+        if rules.bound >= 0:
+            for i in range(followed.versions.size):
+                if scratch.lost[i]:
+                    followed.versions[i] = IDLE
     return end
 
 
@@ -394,20 +438,21 @@ def _lose(rules, followed, arrival, round_, close_s, merged, lost, record, row):
         between = followed.ues[i] - before - 1
         before = followed.ues[i]
         if others and between:
-            row = _write_lost(record, row, first, before - between, others_version, round_, np.inf, between)
+            row = _write_lost(record, row, first, before - between, others_version, round_, np.inf, between, 0.0)
         if lost[i]:
             arrived_s = arrival[i] if arrival[i] <= close_s else np.inf
-            row = _write_lost(record, row, first, followed.ues[i], versions[i], round_, arrived_s, 1)
+            wait_s = followed.model_s[i]
+            row = _write_lost(record, row, first, followed.ues[i], versions[i], round_, arrived_s, 1, wait_s)
         if row < 0:
             return row
     behind = n + rules.others - before - 1
     if others and behind:
-        row = _write_lost(record, row, first, before + 1, others_version, round_, np.inf, behind)
+        row = _write_lost(record, row, first, before + 1, others_version, round_, np.inf, behind, 0.0)
     return row
 
 
 @compiled
-def _write_lost(record, row, first, ue, version, round_, arrived_s, count):
+def _write_lost(record, row, first, ue, version, round_, arrived_s, count, model_s):
     """Record one lost job; after row ``first``, extend the last row if the UE follows it and lost the same job."""
     if (
         row > first
@@ -420,46 +465,32 @@ def _write_lost(record, row, first, ue, version, round_, arrived_s, count):
     if row < 0 or row == record.lost_ue.size:
         return -1
     record.lost_ue[row], record.lost_version[row], record.lost_round[row] = ue, version, round_
-    record.lost_arrival_s[row], record.lost_count[row] = arrived_s, count
+    record.lost_arrival_s[row], record.lost_count[row], record.lost_model_s[row] = arrived_s, count, model_s
     return row + 1
 
 
 @compiled
 def _hand_out(rules, followed, new, scratch):
-    """Hand the new model to the merged and lost UEs, or with ``wait`` to the idle UEs longest without a merge."""
-    merged, lost, order, key = scratch.merged, scratch.lost, scratch.order, scratch.key
-    versions, waits = followed.versions, rules.stale == WAIT and rules.bound >= 0
-    ended = IDLE if waits else new
-    for slot in range(rules.quorum):
-        versions[merged[slot]] = ended
-    if rules.bound >= 0:
-        for i in range(versions.size):
-            if lost[i]:
-                versions[i] = ended
-    if not waits:
-        return
-    idle = 0
+    """Hand the new model to the idle UEs; with ``wait``, to those longest without a merge, as many as may work."""
+    order, key, versions, idle = scratch.order, scratch.key, followed.versions, 0
     for i in range(versions.size):
         if versions[i] == IDLE:
             order[idle], key[i] = i, followed.merged_in[i]
             idle += 1
-    sort(order, idle, key, merged)
-    for slot in range(min(rules.at_work - (versions.size - idle), idle)):
+    handed = idle
+    if rules.stale == WAIT and rules.bound >= 0:
+        sort(order, idle, key, scratch.merged)
+        handed = min(rules.at_work - (versions.size - idle), idle)
+    for slot in range(handed):
         versions[order[slot]] = new
 
 
 @compiled
-def _carry_over(rules, followed, rate, arrival, new, time_s, now_s):
-    """Subtract the work done in the round, and start the new jobs."""
+def _carry_over(rules, followed, rate, arrival, time_s, now_s):
+    """Subtract the work done between two times."""
     lasted_s, least_bits = now_s - time_s, LEAST_LEFT * rules.payload_bits
     for i in range(followed.bits.size):
-        if followed.versions[i] == new:
-            followed.compute_s[i], followed.bits[i], followed.arrived_s[i] = (
-                followed.job_s[i],
-                rules.payload_bits,
-                np.inf,
-            )
-        elif followed.versions[i] == IDLE:
+        if followed.versions[i] == IDLE:
             followed.compute_s[i], followed.bits[i], followed.arrived_s[i] = 0.0, 0.0, np.inf
         elif arrival[i] <= now_s:
             followed.compute_s[i], followed.bits[i], followed.arrived_s[i] = 0.0, 0.0, arrival[i]
@@ -467,3 +498,12 @@ def _carry_over(rules, followed, rate, arrival, new, time_s, now_s):
             left_s = followed.compute_s[i] - lasted_s
             followed.bits[i] = max(min(left_s, 0.0) * rate[i] + followed.bits[i], least_bits)
             followed.compute_s[i], followed.arrived_s[i] = max(left_s, 0.0), np.inf
+
+
+@compiled
+def _begin_jobs(rules, followed, new, model_s):
+    """Start the jobs on a model that UEs were handed so many seconds after it was made."""
+    for i in range(followed.bits.size):
+        if followed.versions[i] == new:
+            followed.compute_s[i], followed.bits[i] = followed.job_s[i], rules.payload_bits
+            followed.arrived_s[i], followed.model_s[i] = np.inf, model_s

@@ -24,8 +24,8 @@ from perfeds2.network.link import LN2, rate_bps
 from perfeds2.timeline.fast import loading
 from perfeds2.timeline.protocol import Protocol, Server
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import FOREVER, Above, Recorder, Station, nothing_yet
-from perfeds2.timeline.state import Clock, Conditions
+from perfeds2.timeline.recorder import Above, Recorder, nothing_yet
+from perfeds2.timeline.state import FOREVER, Conditions, State, Station
 
 if TYPE_CHECKING:  # the module imports Numba
     from perfeds2.timeline.fast.kernel import Followed, Rules, Servers
@@ -100,7 +100,8 @@ class Crowd:
 
 
 def play_fast(
-    stations: Sequence[Station],
+    states: Sequence[State],
+    records: Sequence[Recorder],
     horizon_s: float | None,
     tell: Tell | None,
     crowd: Crowd | None = None,
@@ -109,7 +110,8 @@ def play_fast(
     """Play the rounds that stations have left in the compiled loops, as far as the loops apply and save time.
 
     Args:
-        stations: Stations with conditions that ``knows`` accepts; changed in place.
+        states: States of one station with conditions that ``knows`` accepts; changed in place.
+        records: Where their rounds are recorded.
         horizon_s: Stop before the first round that closes after this time, in seconds.
         tell: Called with the number of closed rounds and the simulated time.
         crowd: The UEs to follow at a single station; the clock has only their state. The loops prove in every round
@@ -119,24 +121,25 @@ def play_fast(
     Returns:
         Whether the crowd is safe: False if that proof failed.
     """
-    some, count = stations[0].conditions, len(stations)
-    left = [one.left if above is None else above.rounds // count for one in stations]
-    work_s = sum(_seconds_left(one, rounds, horizon_s) for one, rounds in zip(stations, left, strict=True))
+    stations = [state.stations[0] for state in states]
+    some, count = stations[0].conditions, len(states)
+    left = [station.left if above is None else above.rounds // count for station in stations]
+    work_s = sum(_seconds_left(state, rounds, horizon_s) for state, rounds in zip(states, left, strict=True))
     searching = some.bandwidth is policies.equal_finish
     wait, unknown = crowd is not None, crowd is not None and left[0] == FOREVER
     kernel = loading.loaded(searching, math.inf if unknown else work_s, wait=wait)
     if kernel is None:
         return True
-    names, followed = kernel.names, _followed(kernel, stations, crowd)
-    n, most = followed.ues.size, max(count, *(one.clock.bits.size for one in stations))
+    names, followed = kernel.names, _followed(kernel, states, crowd)
+    n, most = followed.ues.size, max(count, *(state.bits.size for state in states))
     scratch, search = names.new_scratch(most), names.new_search(most) if searching else None
     rules = _rules(kernel, some, horizon_s, crowd)
-    higher, edges, edge_rounds, top = rules, followed, 0, stations[0].clock.server  # not used without a cloud
+    higher, edges, edge_rounds, top = rules, followed, 0, stations[0].server  # not used without a cloud
     if above is not None:
         higher, edge_rounds, top = rules._replace(**_round_rules(above.protocol)), above.edge_rounds, above.server
         of_server = {"versions": top.versions.copy(), "merged_in": top.merged_in.copy()}
         edges = followed._replace(ues=np.arange(count), job_s=above.transfer_s, **of_server)
-    servers = _servers(kernel, stations, top, FOREVER if above is None else above.rounds)
+    servers = _servers(kernel, states, top, FOREVER if above is None else above.rounds)
     block = max(1, min(FEW_ROUNDS if some.schedule else AT_A_TIME, AT_A_TIME // n, *left))
     signals, rows, lost_rows = np.empty((block, n)), np.empty((block, 0)), LOST_ROWS
     servers.drawn[:], servers.rival[1] = servers.round - block, rules.others_s
@@ -155,61 +158,69 @@ def play_fast(
             *(kernel.loops, rules, servers, followed, signals, rows, search, record, scratch),
             *(higher, edges, edge_rounds, of_cloud),
         )
-        written.append([column[:played] for column in record[:4]])
-        lost.append([column[:gone].copy() for column in record[4:]])
+        written.append([column[:played] for column in record[:5]])
+        lost.append([column[:gone].copy() for column in record[5:]])
         merges.append([column[:merged] for column in of_cloud[:4]])
         lost_rows *= 2 if why == names.FULL else 1
         if tell is not None and played:
             tell(int(servers.round[:count].sum()), float(servers.time_s[:count].max()))
     if why == names.UNPROVEN or (why == names.ASK and rules.others):
         return False
-    for number, one in enumerate(stations):
-        one.clock, one.left = _clock(servers, followed, number), int(servers.left[number])
+    for number, state in enumerate(states):
+        _write_back(servers, followed, number, state)
     if above is None:
-        for each in zip(written, lost, strict=True):
-            stations[0].record.add_rounds(*each)
+        for rounds, jobs in zip(written, lost, strict=True):
+            records[0].add_rounds(rounds[:4], jobs[:5])
         return True
-    for one, *each in zip(stations, *(_by_station(parts, servers.first) for parts in (written, lost)), strict=True):
-        one.record.add_rounds(*each)
+    for record, rounds, jobs in zip(
+        records, *(_by_station(parts, servers.first) for parts in (written, lost)), strict=True
+    ):
+        record.add_rounds(rounds[:4], jobs[:5], (rounds[4], jobs[5]))
     for each in merges:
         above.record.add_rounds(each)
     above.server = Server(int(servers.round[-1]), edges.versions, edges.merged_in, float(servers.opened_s[-1]))
     return True
 
 
-def _seconds_left(station: Station, rounds: float, horizon_s: float | None) -> float:
+def _seconds_left(state: State, rounds: float, horizon_s: float | None) -> float:
     """Estimate the seconds that the NumPy clock would take for the remaining rounds."""
-    clock = station.clock
+    (station,) = state.stations
     if horizon_s is not None:
-        by_then = (horizon_s - clock.time_s) * clock.server.round / clock.time_s if clock.time_s > 0 else 0.0
+        by_then = (horizon_s - state.time_s) * station.server.round / state.time_s if state.time_s > 0 else 0.0
         rounds = min(rounds, by_then)
     round_s = ROUND_S + UE_S * station.conditions.cell.ues
     loading.Loaded.spent_s += round_s
     return rounds * round_s
 
 
-def _followed(kernel: loading.Kernel, stations: Sequence[Station], crowd: Crowd | None) -> "Followed":
-    """Return the state of the UEs of all stations, numbered one after the other."""
-    job_s = np.concatenate([one.conditions.compute_s for one in stations])
+def _followed(kernel: loading.Kernel, states: Sequence[State], crowd: Crowd | None) -> "Followed":
+    """Return the state of the followed UEs of all stations, numbered one after the other."""
+    job_s = np.concatenate([state.stations[0].conditions.compute_s for state in states])
     ues = np.arange(job_s.size) if crowd is None else crowd.followed
-    clocks = [one.clock for one in stations]
-    of_clock = [
-        (each.compute_s, each.bits, each.arrived_s, each.server.versions, each.server.merged_in) for each in clocks
+    columns = [
+        (
+            *(state.compute_s, state.bits, station.arrived_s, station.server.versions, station.server.merged_in),
+            np.zeros(state.bits.size) if station.model_s is None else station.model_s,
+        )
+        for state in states
+        for station in state.stations
     ]
-    return kernel.names.Followed(ues, job_s[ues], *map(np.concatenate, zip(*of_clock, strict=True)))
+    return kernel.names.Followed(ues, job_s[ues], *map(np.concatenate, zip(*columns, strict=True)))
 
 
-def _servers(kernel: loading.Kernel, stations: Sequence[Station], cloud: Server, rounds: int) -> "Servers":
+def _servers(kernel: loading.Kernel, states: Sequence[State], cloud: Server, rounds: int) -> "Servers":
     """Return the servers of all stations, and the cloud that stops after this many rounds of all stations."""
-    clocks = [one.clock for one in stations]
-    below = [each.server for each in clocks]
+    stations = [state.stations[0] for state in states]
+    below = [station.server for station in stations]
     return kernel.names.Servers(
-        np.append(0, np.cumsum([each.bits.size for each in clocks])),
-        np.array([one.conditions.cell.bandwidth_hz for one in stations], float),
-        np.array([each.round for each in [*below, cloud]]),
-        np.array([*(each.time_s for each in clocks), cloud.opened_s], float),
-        np.array([each.opened_s for each in [*below, cloud]], float),
-        np.array([*(one.left for one in stations), rounds]),
+        np.append(0, np.cumsum([state.bits.size for state in states])),
+        np.array([station.conditions.cell.bandwidth_hz for station in stations], float),
+        np.array([server.round for server in [*below, cloud]]),
+        np.array([*(state.time_s for state in states), cloud.opened_s], float),
+        np.array([station.closed_s for station in stations], float),
+        np.array([server.opened_s for server in [*below, cloud]], float),
+        np.array([station.opens_s for station in stations], float),
+        np.array([*(station.left for station in stations), rounds]),
         np.empty(len(stations) + 1, np.int64),
         np.zeros(2),
     )
@@ -236,12 +247,18 @@ def _round_rules(protocol: Protocol) -> dict[str, int]:
     return {"quorum": quorum, "bound": bound, "stale": STALE[protocol.stale], "at_work": quorum * (bound + 1)}
 
 
-def _clock(servers: "Servers", followed: "Followed", number: int) -> Clock:
-    """Return the clock of one station."""
-    own, time_s = slice(*servers.first[number : number + 2]), float(servers.time_s[number])
-    of_server = followed.versions[own], followed.merged_in[own], float(servers.opened_s[number])
-    server = Server(int(servers.round[number]), *of_server)
-    return Clock(time_s, server, followed.compute_s[own], followed.bits[own], followed.arrived_s[own])
+def _write_back(servers: "Servers", followed: "Followed", number: int, state: State) -> None:
+    """Change a state to what the loops have played."""
+    (station,), own = state.stations, slice(*servers.first[number : number + 2])
+    round_ = int(servers.round[number])
+    station.server = Server(round_, followed.versions[own], followed.merged_in[own], float(servers.opened_s[number]))
+    station.arrived_s = station.sent_s = followed.arrived_s[own]
+    station.begun_s = state.time_s = float(servers.time_s[number])
+    station.closed_s, station.opens_s = float(servers.closed_s[number]), float(servers.opens_s[number])
+    station.model_s = None if station.model_s is None else followed.model_s[own]
+    station.left, station.uplink, station.planned = int(servers.left[number]), None, None
+    station.signal_hz = station.conditions.cell.signal_at(round_, state.time_s)
+    state.compute_s, state.bits, state.before = followed.compute_s[own], followed.bits[own], None
 
 
 def _by_station(parts: list[list[np.ndarray]], first: Int[np.ndarray, " _"]) -> list[tuple[np.ndarray, ...]]:
@@ -324,13 +341,13 @@ def play_crowd(
     n, ues, protocol = conditions.cell.ues, crowd.followed, conditions.protocol
     server = Server(0, np.zeros(ues.size, np.int64), np.full(ues.size, -1), 0.0)
     full_bits, never = np.full(ues.size, conditions.payload_bits), np.full(ues.size, np.inf)
-    clock = Clock(0.0, server, conditions.compute_s[ues], full_bits, never)
+    station = Station(conditions, server, never, never, left=FOREVER if rounds is None else rounds)
     record = Recorder(nothing_yet(conditions.compute_s, protocol.quorum, downlink_s=conditions.cell.downlink_s))
-    station = Station(conditions, clock, record, FOREVER if rounds is None else rounds)
-    if not play_fast([station], horizon_s, tell, crowd) or station.clock.server.round == 0:
+    state = State(0.0, conditions.compute_s[ues], full_bits, [station])
+    if not play_fast([state], [record], horizon_s, tell, crowd) or station.server.round == 0:
         return None
     assert protocol.max_staleness is not None
-    round_, arrived_s = station.clock.server.round, np.full(n, np.inf)
+    round_, arrived_s = station.server.round, np.full(n, np.inf)
     versions = np.full(n, round_ - round_ % (protocol.max_staleness + 1))  # unfollowed UEs all restart together
-    versions[ues], arrived_s[ues] = station.clock.server.versions, station.clock.arrived_s
+    versions[ues], arrived_s[ues] = station.server.versions, station.arrived_s
     return record.timeline(versions, arrived_s)

@@ -1,0 +1,116 @@
+"""Compute rates, and let UEs compute and send until a time."""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from perfeds2.allocation.bandwidth import Mask
+from perfeds2.network.blocks import each_block
+from perfeds2.network.link import PerUe, rate_bps
+from perfeds2.timeline.state import State, Station, Work
+
+LEAST_LEFT = np.finfo(float).eps  # fraction of the payload that a job keeps until it has arrived
+
+
+def send(state: State, band_hz: PerUe, signal_hz: PerUe, idle_s: PerUe, cap: float | None) -> None:
+    """Compute all rates and when uploads are sent; ``idle_s`` holds the times of UEs without one."""
+    state.rate_bps, state.sent_s = np.empty_like(state.bits), np.empty_like(state.bits)
+
+    def fill(at: slice) -> None:
+        """Fill in the rates and times of one block of UEs on the shared band."""
+        state.rate_bps[at] = bits_per_s = rate_bps(band_hz[at], signal_hz[at], cap)
+        bits, sent_s = state.bits[at], state.sent_s[at]
+        with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0 gives infinity; 0/0 is overwritten below
+            np.divide(bits, bits_per_s, out=sent_s)
+        sent_s += state.time_s + state.compute_s[at]
+        # An unfinished job arrives after the current time, even if rounding has left it almost no bits.
+        np.maximum(sent_s, math.nextafter(state.time_s, math.inf), out=sent_s)
+        np.copyto(sent_s, idle_s[at], where=bits == 0)
+
+    each_block(state.bits.size, fill)
+    station = state.stations[0]
+    if station.jobs is not None and state.network is None:
+        _send_apart(state, station)
+
+
+def _send_apart(state: State, station: Station) -> None:
+    """Compute rates and times of the UEs with uplinks of their own, and of absent UEs."""
+    fleet, open_ = station.conditions.cell.fleet, state.bits > 0
+    assert fleet is not None
+    assert station.jobs is not None
+    own = ~fleet.shares_band
+    state.rate_bps[own] = fleet.own_bps[own] * station.jobs.rate_factor[own]
+    own &= open_
+    state.sent_s[own] = state.time_s + state.compute_s[own] + state.bits[own] / state.rate_bps[own]
+    if fleet.traces is not None:
+        traced = fleet.traces.ues
+        state.rate_bps[traced] = fleet.traces.rate_bps(state.time_s)
+        done_s = fleet.traces.done_s(state.time_s + state.compute_s[traced], state.bits[traced])
+        state.sent_s[traced] = np.where(open_[traced], done_s, state.sent_s[traced])
+    state.sent_s[own] = np.maximum(state.sent_s[own], math.nextafter(state.time_s, math.inf))
+    if station.present is not None:
+        state.sent_s[~station.present & open_] = np.inf
+
+
+def rises(state: State, signals_hz: Float[np.ndarray, "E n"], has_band: Mask) -> Float[np.ndarray, " E"]:
+    """Return the interference at each base station relative to the noise: uploads in co-channel cells."""
+    if state.network is None or state.network.co_channel is None:
+        return np.zeros(len(state.stations))
+    sends = has_band & (state.bits > 0) & (state.compute_s == 0)
+    band_hz = np.array([station.conditions.cell.bandwidth_hz for station in state.stations])[state.serving]
+    return (signals_hz / band_hz * (sends & state.network.co_channel[:, state.serving])).sum(axis=1)
+
+
+def advance(state: State, now_s: float) -> None:
+    """Let UEs compute and send until a time."""
+    before, work = state.bits, Work(state.time_s, state.compute_s, state.bits)
+    station, least_bits = state.stations[0], LEAST_LEFT * state.stations[0].conditions.payload_bits
+    compute_s = state.compute_s - (now_s - state.time_s)
+    bits = np.minimum(compute_s, 0.0)
+    bits *= state.rate_bps  # negative: the bits sent on the shared band
+    bits += before
+    np.maximum(bits, least_bits, out=bits)
+    np.maximum(compute_s, 0.0, out=compute_s)
+    if state.network is not None:
+        compute_s[state.time_s + state.compute_s <= now_s] = 0.0  # starts are events: drop what rounding leaves
+    elif station.jobs is not None:
+        _keep_apart(state, station, now_s, compute_s, bits, least_bits)
+    (over,) = ((state.sent_s <= now_s) | (before == 0)).nonzero()
+    compute_s[over] = bits[over] = 0.0
+    for station in state.stations:
+        sent_s = station.arrival_s if state.network is None else np.where(station.busy, state.sent_s, np.inf)
+        (done,) = (sent_s <= now_s).nonzero()
+        station.arrived_s = station.arrived_s.copy()
+        station.arrived_s[done] = station.arrival_s[done]
+        if state.network is None:
+            station.sent_s = station.arrived_s
+        else:
+            station.sent_s, station.sent_to = station.sent_s.copy(), station.sent_to.copy()
+            station.sent_s[done], station.sent_to[done] = state.sent_s[done], state.serving[done]
+    if state.spent_j is not None:
+        _spend(state, work, Work(now_s, compute_s, bits))
+    state.time_s, state.compute_s, state.bits = now_s, compute_s, bits
+
+
+def _keep_apart(state: State, station: Station, now_s: float, compute_s: PerUe, bits: PerUe, least_bits: float) -> None:
+    """Correct, in place, the work left to UEs with traces and to absent UEs."""
+    fleet, open_ = station.conditions.cell.fleet, state.bits > 0
+    assert fleet is not None
+    if fleet.traces is not None:
+        traced = fleet.traces.ues
+        ready_s = state.time_s + state.compute_s[traced]
+        sent = fleet.traces.carried(ready_s, np.full(traced.size, now_s))
+        bits[traced] = np.where(open_[traced], np.maximum(state.bits[traced] - sent, least_bits), bits[traced])
+    if station.present is not None:
+        away = ~station.present & open_
+        compute_s[away], bits[away] = state.compute_s[away], state.bits[away]
+
+
+def _spend(state: State, before: Work, after: Work) -> None:
+    station = state.stations[0]
+    budget, job_s = station.conditions.budget, None if station.jobs is None else station.jobs.job_s
+    assert budget is not None
+    assert state.spent_j is not None
+    more_j = budget.spent(before, after, state.sent_s, job_s)
+    state.spent_j = state.spent_j + (more_j if station.present is None else np.where(station.present, more_j, 0.0))
