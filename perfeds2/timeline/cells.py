@@ -1,8 +1,8 @@
 """Simulate many cells below a cloud: each edge runs its own rounds, and the cloud merges the edges' models.
 
 After κ₂ of its rounds an edge sends its model to the cloud and opens its next round with the cloud's. Between these
-exchanges edges are independent, so each has an engine of its own, unless UEs take their jobs to other cells or uploads are
-noise there; then one engine plays all. The cloud runs the protocol of a server whose UEs are the edges.
+exchanges edges are independent, so each has a clock of its own, unless UEs take their jobs to other cells or uploads are
+noise there; then one clock plays all. The cloud runs the protocol of a server whose UEs are the edges.
 """
 
 import math
@@ -12,8 +12,8 @@ from jaxtyping import Bool
 
 from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.network.cells import Cells, PerCell
+from perfeds2.timeline.clock import Clock, forever
 from perfeds2.timeline.cloud import joined
-from perfeds2.timeline.engine import Engine, forever
 from perfeds2.timeline.fast.play import Tell, knows, play_fast
 from perfeds2.timeline.protocol import Protocol, close_round, end_jobs, hand_out, open_server
 from perfeds2.timeline.record import Timeline
@@ -73,24 +73,24 @@ def simulate_cells(
     transfer_s = cells.transfer_s(model_bits)
     of_cloud = Recorder(nothing_yet(transfer_s, cloud.quorum))
     above = Above(cloud, open_server(count, cloud), of_cloud, transfer_s, edge_rounds, most)
-    engines = [Engine([own], edge_rounds=edge_rounds) for own in conditions]
+    clocks = [Clock([own], edge_rounds=edge_rounds) for own in conditions]
     if cells.keeps or cells.co_channel is not None:
         trip_s = cells.transfer_s(payload_bits)  # of an upload between edges
         network = Network(np.where(np.eye(count), 0.0, trip_s[:, None] + trip_s), cells.co_channel)
-        engines = [Engine(conditions, network, edge_rounds)]
-    edges = [(engine, number) for engine in engines for number in range(len(engine.stations))]
+        clocks = [Clock(conditions, network, edge_rounds)]
+    edges = [(clock, number) for clock in clocks for number in range(len(clock.stations))]
 
     def arrivals_s() -> PerCell:
         """Return when the models of the edges that wait for the cloud arrive there."""
-        stations = [engine.stations[number] for engine, number in edges]
+        stations = [clock.stations[number] for clock, number in edges]
         return transfer_s + [station.closed_s if station.left == 0 else math.inf for station in stations]
 
     while True:
-        if len(engines) == count and all(map(knows, conditions)):
-            play_fast(engines, [engine.records[0] for engine in engines], horizon_s, tell, above=above)
-        for engine in engines:
-            alone = engine.network is None
-            engine.play(end_s, forever if alone else lambda: close_round(above.server, arrivals_s(), cloud).time_s)
+        if len(clocks) == count and all(map(knows, conditions)):
+            play_fast(clocks, [clock.records[0] for clock in clocks], horizon_s, tell, above=above)
+        for clock in clocks:
+            alone = clock.network is None
+            clock.play(end_s, forever if alone else lambda: close_round(above.server, arrivals_s(), cloud).time_s)
         arrival_s, server = arrivals_s(), above.server
         closing = close_round(server, arrival_s, cloud)
         time_s, merged = closing.time_s, closing.merged
@@ -102,12 +102,12 @@ def simulate_cells(
         of_cloud.add_rounds([merged[None], staleness[None], arrival_s[None, merged], np.array([time_s])])
         above.server, handed = hand_out(end_jobs(server, closing, cloud)[0], cloud)
         for edge in handed.tolist():
-            engine, number = edges[edge]
-            engine.open(number, time_s + float(transfer_s[edge]))
+            clock, number = edges[edge]
+            clock.open(number, time_s + float(transfer_s[edge]))
         if tell is not None:
             tell(int(closed), time_s)
-    timelines = [timeline for engine in engines for timeline in engine.timelines()]
-    followed_bits = [bits for engine in engines for bits in engine.followed_bits]
+    timelines = [timeline for clock in clocks for timeline in clock.timelines()]
+    followed_bits = [bits for clock in clocks for bits in clock.followed_bits]
     merges = above.timeline()
     timeline = joined(
         timelines,

@@ -5,10 +5,10 @@ import numpy as np
 from perfeds2.allocation.bandwidth import Mask, Uplink
 from perfeds2.allocation.schedulers import Moment
 from perfeds2.timeline.protocol import IDLE
-from perfeds2.timeline.state import State, Station
+from perfeds2.timeline.state import ClockState, Station
 
 
-def plan(state: State, station: Station) -> None:
+def plan(state: ClockState, station: Station) -> None:
     """Ask the schedule for the UEs of the round that opens now, and check its answer."""
     conditions = station.conditions
     schedule, quorum, n = conditions.schedule, conditions.protocol.quorum, conditions.cell.ues
@@ -25,7 +25,7 @@ def plan(state: State, station: Station) -> None:
     station.planned = planned
 
 
-def _moment(state: State, station: Station) -> Moment:
+def _moment(state: ClockState, station: Station) -> Moment:
     conditions, server = station.conditions, station.server
     cell, rests = conditions.cell, server.versions == IDLE
     return Moment(
@@ -45,7 +45,7 @@ def _moment(state: State, station: Station) -> Moment:
     )
 
 
-def uplink(state: State, station: Station, present: Mask | None) -> Uplink:
+def uplink(state: ClockState, station: Station, present: Mask | None) -> Uplink:
     """Return what the policy sees: the present UEs that have no uplink of their own."""
     conditions, compute_s, bits, planned = station.conditions, state.compute_s, state.bits, None
     cell = conditions.cell

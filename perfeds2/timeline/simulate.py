@@ -8,7 +8,7 @@ import numpy as np
 from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import PerUe
-from perfeds2.timeline.engine import Engine
+from perfeds2.timeline.clock import Clock
 from perfeds2.timeline.fast.play import Tell, find_crowd, knows, play_crowd, play_fast
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -113,20 +113,20 @@ def conditions_of(
     return Conditions(cell, protocol, float(payload_bits), compute_s, shares, bandwidth, schedule, budget)
 
 
-def start_clock(conditions: Conditions) -> Engine:
+def start_clock(conditions: Conditions) -> Clock:
     """Return the clock of a single cell at time 0, just after the first UEs have received w_0."""
-    return Engine([conditions])
+    return Clock([conditions])
 
 
 def play(
-    clock: Engine,
+    clock: Clock,
     past: Timeline | None = None,
     *,
     rounds: int | None = None,
     horizon_s: float | None = None,
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
-) -> tuple[Engine, Timeline]:
+) -> tuple[Clock, Timeline]:
     """Continue a clock; return it, and the past timeline with the new rounds appended."""
     (station,), end_s = clock.stations, math.inf if horizon_s is None else horizon_s
     past = clock.before_rounds(station) if past is None else past

@@ -13,17 +13,17 @@ import numpy as np
 from perfeds2.network.link import PerUe
 from perfeds2.timeline.jobs import LOST, PAUSED
 from perfeds2.timeline.protocol import leave
-from perfeds2.timeline.state import State
+from perfeds2.timeline.state import ClockState
 
 Touched = set[int]  # stations whose band is shared again
 
 
-class Source(Protocol):
-    def next_s(self, state: State) -> float:
+class EventSource(Protocol):
+    def next_s(self, state: ClockState) -> float:
         """Return when it next acts, after the state's time; infinite for never."""
         ...
 
-    def fire(self, state: State) -> Touched:
+    def fire(self, state: ClockState) -> Touched:
         """Change the state at its time."""
         ...
 
@@ -31,23 +31,23 @@ class Source(Protocol):
 class Fading:
     """The fading is redrawn within rounds."""
 
-    def next_s(self, state: State) -> float:
+    def next_s(self, state: ClockState) -> float:
         return min(station.conditions.cell.changes_s(state.time_s) for station in state.stations)
 
-    def fire(self, state: State) -> Touched:
+    def fire(self, state: ClockState) -> Touched:
         for station in state.stations:
             station.signal_hz = station.conditions.cell.signal_at(station.server.round, state.time_s)
         return set()
 
 
-class Presence:
+class PresenceChanges:
     """UEs leave the only cell and return. An absent UE keeps its job, which rests, or loses it."""
 
-    def next_s(self, state: State) -> float:
+    def next_s(self, state: ClockState) -> float:
         presence = state.stations[0].conditions.presence
         return math.inf if presence is None else presence.changes_s(state.time_s)
 
-    def fire(self, state: State) -> Touched:
+    def fire(self, state: ClockState) -> Touched:
         (station,) = state.stations
         presence, before, busy = station.conditions.presence, station.present, station.busy
         assert presence is not None
@@ -65,19 +65,19 @@ class Presence:
         return {0}
 
 
-class Handover:
+class Handovers:
     """UEs go from cell to cell and take their jobs along."""
 
-    def next_s(self, state: State) -> float:
+    def next_s(self, state: ClockState) -> float:
         return min(station.conditions.presence.changes_s(state.time_s) for station in state.stations)  # type: ignore[union-attr]
 
-    def fire(self, state: State) -> Touched:
+    def fire(self, state: ClockState) -> Touched:
         before, state.serving = state.serving, serving_cells(state)
         moved = before != state.serving
         return {*before[moved].tolist(), *state.serving[moved].tolist()}
 
 
-def serving_cells(state: State) -> np.ndarray:
+def serving_cells(state: ClockState) -> np.ndarray:
     """Return the cell of each UE."""
     inside = [station.conditions.cell.here(state.time_s) for station in state.stations]
     return np.argmax(np.array(inside, bool), axis=0)
@@ -86,10 +86,10 @@ def serving_cells(state: State) -> np.ndarray:
 class Openings:
     """The cloud's model arrives at an edge, which opens its next round with it."""
 
-    def next_s(self, state: State) -> float:
+    def next_s(self, state: ClockState) -> float:
         return min(station.opens_s for station in state.stations)
 
-    def fire(self, state: State) -> Touched:
+    def fire(self, state: ClockState) -> Touched:
         touched = {number for number, station in enumerate(state.stations) if station.opens_s <= state.time_s}
         for station in map(state.stations.__getitem__, touched):
             station.server, station.opens_s = replace(station.server, opened_s=state.time_s), math.inf
@@ -100,22 +100,22 @@ class Openings:
 class UploadEnds:
     """An upload is sent, so that its UE is free for the cell it is in, and no noise any more."""
 
-    def next_s(self, state: State) -> float:
+    def next_s(self, state: ClockState) -> float:
         return float(state.sent_s.min())
 
-    def fire(self, state: State) -> Touched:  # noqa: ARG002
+    def fire(self, state: ClockState) -> Touched:  # noqa: ARG002
         return set()
 
 
 class UploadStarts:
     """An upload starts and is noise in other cells."""
 
-    def next_s(self, state: State) -> float:
+    def next_s(self, state: ClockState) -> float:
         return float(_starts_s(state).min(initial=np.inf))
 
-    def fire(self, state: State) -> Touched:  # noqa: ARG002
+    def fire(self, state: ClockState) -> Touched:  # noqa: ARG002
         return set()
 
 
-def _starts_s(state: State) -> PerUe:
+def _starts_s(state: ClockState) -> PerUe:
     return state.time_s + state.compute_s[state.compute_s > 0]

@@ -1,4 +1,4 @@
-"""Define the state of the engine: the fixed conditions, the work of every UE, its stations, and what happened in a round."""
+"""Define the state of the clock: the fixed conditions, the work of every UE, its stations, and what happened in a round."""
 
 import inspect
 import math
@@ -202,7 +202,7 @@ class Network:
 
 
 @dataclass
-class State:
+class ClockState:
     """The work left to every UE at a time, and the stations. Arrays are replaced when time goes on."""
 
     time_s: float

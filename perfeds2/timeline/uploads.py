@@ -8,12 +8,12 @@ from jaxtyping import Float
 from perfeds2.allocation.bandwidth import Mask
 from perfeds2.network.blocks import each_block
 from perfeds2.network.link import PerUe, rate_bps
-from perfeds2.timeline.state import State, Station, Work
+from perfeds2.timeline.state import ClockState, Station, Work
 
 LEAST_LEFT = np.finfo(float).eps  # fraction of the payload that a job keeps until it has arrived
 
 
-def send(state: State, band_hz: PerUe, signal_hz: PerUe, idle_s: PerUe, cap: float | None) -> None:
+def send(state: ClockState, band_hz: PerUe, signal_hz: PerUe, idle_s: PerUe, cap: float | None) -> None:
     """Compute all rates and when uploads are sent; ``idle_s`` holds the times of UEs without one."""
     state.rate_bps, state.sent_s = np.empty_like(state.bits), np.empty_like(state.bits)
 
@@ -34,7 +34,7 @@ def send(state: State, band_hz: PerUe, signal_hz: PerUe, idle_s: PerUe, cap: flo
         _send_apart(state, station)
 
 
-def _send_apart(state: State, station: Station) -> None:
+def _send_apart(state: ClockState, station: Station) -> None:
     """Compute rates and times of the UEs with uplinks of their own, and of absent UEs."""
     fleet, open_ = station.conditions.cell.fleet, state.bits > 0
     assert fleet is not None
@@ -53,7 +53,7 @@ def _send_apart(state: State, station: Station) -> None:
         state.sent_s[~station.present & open_] = np.inf
 
 
-def rises(state: State, signals_hz: Float[np.ndarray, "E n"], has_band: Mask) -> Float[np.ndarray, " E"]:
+def rises(state: ClockState, signals_hz: Float[np.ndarray, "E n"], has_band: Mask) -> Float[np.ndarray, " E"]:
     """Return the interference at each base station relative to the noise: uploads in co-channel cells."""
     if state.network is None or state.network.co_channel is None:
         return np.zeros(len(state.stations))
@@ -62,7 +62,7 @@ def rises(state: State, signals_hz: Float[np.ndarray, "E n"], has_band: Mask) ->
     return (signals_hz / band_hz * (sends & state.network.co_channel[:, state.serving])).sum(axis=1)
 
 
-def advance(state: State, now_s: float) -> None:
+def advance(state: ClockState, now_s: float) -> None:
     """Let UEs compute and send until a time."""
     before, work = state.bits, Work(state.time_s, state.compute_s, state.bits)
     station, least_bits = state.stations[0], LEAST_LEFT * state.stations[0].conditions.payload_bits
@@ -93,7 +93,9 @@ def advance(state: State, now_s: float) -> None:
     state.time_s, state.compute_s, state.bits = now_s, compute_s, bits
 
 
-def _keep_apart(state: State, station: Station, now_s: float, compute_s: PerUe, bits: PerUe, least_bits: float) -> None:
+def _keep_apart(
+    state: ClockState, station: Station, now_s: float, compute_s: PerUe, bits: PerUe, least_bits: float
+) -> None:
     """Correct, in place, the work left to UEs with traces and to absent UEs."""
     fleet, open_ = station.conditions.cell.fleet, state.bits > 0
     assert fleet is not None
@@ -107,7 +109,7 @@ def _keep_apart(state: State, station: Station, now_s: float, compute_s: PerUe, 
         compute_s[away], bits[away] = state.compute_s[away], state.bits[away]
 
 
-def _spend(state: State, before: Work, after: Work) -> None:
+def _spend(state: ClockState, before: Work, after: Work) -> None:
     station = state.stations[0]
     budget, job_s = station.conditions.budget, None if station.jobs is None else station.jobs.job_s
     assert budget is not None

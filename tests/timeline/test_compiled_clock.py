@@ -22,7 +22,7 @@ from perfeds2.allocation.schedulers import best_channel
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
-from perfeds2.timeline.engine import Engine
+from perfeds2.timeline.clock import Clock
 from perfeds2.timeline.fast import loading
 from perfeds2.timeline.fast import play as compiled
 from perfeds2.timeline.protocol import Protocol
@@ -43,9 +43,9 @@ PROPERTY = settings(
 def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Which rounds the NumPy clock plays."""
     rounds: list[int] = []
-    close = Engine._close
+    close = Clock._close
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "_close", lambda now, number: (rounds.append(now.server.round), close(now, number))[1])
+        patched.setattr(Clock, "_close", lambda now, number: (rounds.append(now.server.round), close(now, number))[1])
         yield rounds
 
 

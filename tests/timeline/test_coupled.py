@@ -89,7 +89,7 @@ def test_an_upload_is_slower_exactly_while_another_cell_sends():
 
 
 def test_a_round_may_see_more_fades_than_events(monkeypatch):
-    monkeypatch.setattr("perfeds2.timeline.engine.MAX_CHANGES", 10)
+    monkeypatch.setattr("perfeds2.timeline.clock.MAX_CHANGES", 10)
     made, numbers, zeros = [hand_cell([3, 2], 0), hand_cell([2, 3], 1)], [np.arange(2)] * 2, np.zeros(2)
     cells = Cells([replace(cell, coherence_s=0.1) for cell in made], numbers, zeros, zeros, np.full(2, np.inf), zeros)
     cells = replace(cells, co_channel=~np.eye(2, dtype=bool))

@@ -21,7 +21,7 @@ from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.runs.trainer import stalls_until
 from perfeds2.timeline.cells import simulate_cells
-from perfeds2.timeline.engine import Engine
+from perfeds2.timeline.clock import Clock
 from perfeds2.timeline.fast import play as compiled
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -147,7 +147,7 @@ def on_both_clocks(cells: Cells, protocol: Protocol, cloud: Protocol, **limits) 
     with only("numpy"):
         slow = simulate_cells(cells, protocol, cloud, **LOAD, **limits)
     by_numpy = []
-    with only("compiled"), patch.object(Engine, "_close", lambda *given: by_numpy.append(given)):
+    with only("compiled"), patch.object(Clock, "_close", lambda *given: by_numpy.append(given)):
         fast = simulate_cells(cells, protocol, cloud, **LOAD, **limits)
     assert slow.cloud is not None
     assert slow.cloud.rows.size > 5

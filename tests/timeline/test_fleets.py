@@ -326,7 +326,7 @@ def test_a_round_that_waits_for_a_ue_that_has_left_for_good_says_so():
 
 
 def test_a_round_may_see_more_fades_than_times_that_ues_come_or_go(monkeypatch):
-    monkeypatch.setattr("perfeds2.timeline.engine.MAX_CHANGES", 10)
+    monkeypatch.setattr("perfeds2.timeline.clock.MAX_CHANGES", 10)
     cell = Cell(np.ones(2), np.ones(2), cycles_per_sample=1.0, coherence_s=0.1)
     hours = Availability([Hours(), Hours(((0.0, 1.0), (5.0, math.inf)))], keeps=True)
     fleet = Fleet(np.full(2, np.nan), np.full(2, np.nan), None, hours)

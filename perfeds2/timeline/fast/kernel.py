@@ -10,15 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfeds2.timeline.fast.numbers import apply, compiled, entrance, smallest, sort
+from perfeds2.timeline.fast.closing import IDLE, RESTART, close, hand_out, merge
+from perfeds2.timeline.fast.numbers import apply, compiled, entrance
 from perfeds2.timeline.fast.search import LN2, SEARCH_ROWS, share_band
 
-IDLE = -1  # version of a UE without a job
 DONE, LATE, FULL, UNPROVEN, ASK, DRAW = range(6)  # why the loop stopped; ASK: the NumPy clock must play this round
-RESTART, WAIT, IGNORE = range(3)
 EQUAL_SHARE = 0  # the first policy of ``play``
 LEAST_LEFT = float(np.finfo(float).eps)  # fraction of the payload that a job keeps until it has arrived
-MANY_LOST = 256  # above this many jobs lost at once, consecutive UEs that lost the same job share a row
 MARGIN = 1e-12  # safety margin of the proof that no other UE arrives
 
 
@@ -220,7 +218,7 @@ def _open_round(loops, rules, servers, server, followed, signal, plan, search, s
     if not _forecast(loops, rules, followed, signal, plan, search, time_s, servers.bandwidth_hz[server], scratch):
         return ASK
     _carry_over(rules, followed, scratch.rate, scratch.arrival, time_s, opens_s)
-    _hand_out(rules, followed, round_, scratch)
+    hand_out(rules, followed, round_, scratch)
     _begin_jobs(rules, followed, round_, opens_s - servers.closed_s[server])
     servers.time_s[server], servers.opened_s[server], servers.opens_s[server] = opens_s, opens_s, np.inf
     return DONE
@@ -234,7 +232,7 @@ def _play_round(
     round_, time_s, band_hz = servers.round[server], servers.time_s[server], servers.bandwidth_hz[server]
     if not _forecast(loops, rules, followed, signal, plan, search, time_s, band_hz, scratch):
         return ASK, lost_rows
-    close_s = _close(rules, followed, plan, round_, max(time_s, servers.opened_s[server]), scratch)
+    close_s = close(rules, followed, plan, round_, max(time_s, servers.opened_s[server]), scratch)
     if close_s == np.inf:
         return ASK, lost_rows
     if rules.others and not _none_else_arrives(
@@ -243,14 +241,14 @@ def _play_round(
         return UNPROVEN, lost_rows
     if close_s > rules.horizon_s:
         return LATE, lost_rows
-    end = _merge(rules, followed, round_, close_s, record, played, lost_rows, scratch)
+    end = merge(rules, followed, round_, close_s, record, played, lost_rows, scratch)
     if end < 0:
         return FULL, lost_rows
     _carry_over(rules, followed, scratch.rate, scratch.arrival, time_s, close_s)
     servers.round[server], servers.time_s[server], servers.closed_s[server] = round_ + 1, close_s, close_s
     servers.opened_s[server] = close_s if hands_out else np.inf
     if hands_out:
-        _hand_out(rules, followed, round_ + 1, scratch)
+        hand_out(rules, followed, round_ + 1, scratch)
         _begin_jobs(rules, followed, round_ + 1, 0.0)
     return DONE, end
 
@@ -263,14 +261,14 @@ def _play_cloud(rules, servers, edges, edge_rounds, record, played, scratch):
         sent = servers.left[edge] == 0
         scratch.arrival[edge] = servers.time_s[edge] + edges.job_s[edge] if sent else np.inf
     round_ = servers.round[cloud]
-    close_s = _close(rules, edges, edges.ues, round_, servers.opened_s[cloud], scratch)
+    close_s = close(rules, edges, edges.ues, round_, servers.opened_s[cloud], scratch)
     for edge in range(cloud):
         ready += servers.left[edge] == 0 and servers.time_s[edge] <= close_s
     known = edge_rounds * (round_ * rules.quorum + ready)
     if close_s == np.inf or close_s > rules.horizon_s or known > servers.left[cloud]:
         return False
-    _merge(rules, edges, round_, close_s, record, played, 0, scratch)
-    _hand_out(rules, edges, round_ + 1, scratch)
+    merge(rules, edges, round_, close_s, record, played, 0, scratch)
+    hand_out(rules, edges, round_ + 1, scratch)
     servers.round[cloud], servers.time_s[cloud], servers.opened_s[cloud] = round_ + 1, close_s, close_s
     return True
 
@@ -323,64 +321,6 @@ def _arrivals(log1p, rules, followed, signal, time_s, scratch):
 
 
 @compiled
-def _close(rules, followed, plan, round_, earliest_s, scratch):
-    """Return when the round closes; write the merged UEs in order of arrival, ties by number."""
-    versions, arrival, eligible, merged = followed.versions, scratch.arrival, scratch.eligible, scratch.merged
-    oldest = 0 if rules.bound < 0 else max(round_ - rules.bound, 0)
-    for i in range(versions.size):
-        scratch.spare[i] = eligible[i] = arrival[i] if versions[i] >= oldest else np.inf
-    close_s = earliest_s
-    if rules.planned:
-        for slot in range(rules.quorum):
-            merged[slot] = plan[slot]  # in ascending order
-            close_s = max(close_s, eligible[merged[slot]])
-        sort(merged, rules.quorum, eligible, scratch.order)
-    else:
-        close_s = max(smallest(scratch.spare, versions.size, rules.quorum), earliest_s)
-        waits = rules.stale == WAIT and rules.bound >= 0
-        if waits:
-            close_s = max(close_s, _everyone_in_time(rules, versions, eligible, scratch.spare, round_))
-        if close_s < np.inf:
-            _pick(waits, rules.quorum, versions, close_s, scratch)
-    return close_s
-
-
-@compiled
-def _everyone_in_time(rules, versions, arrival, copy, round_):
-    """Return the earliest time the round can close so that all other jobs can still be merged within the bound."""
-    close_s = -np.inf
-    for later in range(rules.bound + 1):
-        due = 0
-        for i in range(versions.size):
-            if versions[i] != IDLE and versions[i] + rules.bound - round_ <= later:
-                copy[due] = arrival[i]
-                due += 1
-        needed = due - rules.quorum * later
-        if needed > 0:
-            close_s = max(close_s, smallest(copy, due, needed))
-    return close_s
-
-
-@compiled
-def _pick(waits, quorum, versions, close_s, scratch):
-    """Select the A updates to merge, in order of arrival: the earliest, or with ``wait`` the stalest."""
-    arrival, merged, key, order, count = scratch.eligible, scratch.merged, scratch.key, scratch.order, 0
-    for i in range(versions.size):
-        if arrival[i] <= close_s:
-            merged[count] = i
-            count += 1
-    sort(merged, count, arrival, order)
-    if waits and count > quorum:
-        for i in range(versions.size):
-            key[i] = versions[i]
-        sort(merged, count, key, order)
-        for i in range(versions.size):
-            key[i] = i
-        sort(merged, quorum, key, order)
-        sort(merged, quorum, arrival, order)
-
-
-@compiled
 def _none_else_arrives(log1p, rules, followed, round_, time_s, close_s, band_hz, rival, scratch):
     """Return whether no unfollowed UE can have arrived, even with the strongest fading since its job began."""
     if round_ % (rules.bound + 1) == 0:
@@ -393,96 +333,6 @@ def _none_else_arrives(log1p, rules, followed, round_, time_s, close_s, band_hz,
     apply(log1p, scratch.key, 1, scratch.call)
     rival[0] += min(scratch.key[0], rules.most_nats) * (part / LN2) * max(close_s - max(time_s, rival[1]), 0.0)
     return rival[0] < (1 - MARGIN) * rules.payload_bits
-
-
-@compiled
-def _merge(rules, followed, round_, close_s, record, played, lost_rows, scratch):
-    """Close a round, record it and end its jobs; return the next row for lost jobs, or -1 if there is none."""
-    end = _lose(rules, followed, scratch.arrival, round_, close_s, scratch.merged, scratch.lost, record, lost_rows)
-    if end >= 0:
-        for slot in range(rules.quorum):
-            i = scratch.merged[slot]
-            record.ues[played, slot] = followed.ues[i]
-            record.staleness[played, slot] = round_ - followed.versions[i]
-            record.arrival_s[played, slot], record.model_s[played, slot] = scratch.arrival[i], followed.model_s[i]
-            followed.versions[i] = IDLE
-        record.time_s[played] = close_s
-        if rules.bound >= 0:
-            for i in range(followed.versions.size):
-                if scratch.lost[i]:
-                    followed.versions[i] = IDLE
-    return end
-
-
-@compiled
-def _lose(rules, followed, arrival, round_, close_s, merged, lost, record, row):
-    """Record the jobs that end without a merge; return the next free row, or -1 if the buffer is full."""
-    n, versions, others, new = followed.versions.size, followed.versions, 0, round_ + 1
-    for slot in range(rules.quorum):
-        followed.merged_in[merged[slot]] = round_
-    if rules.bound < 0:
-        return row
-    count, others_version = 0, round_ - round_ % (rules.bound + 1)
-    for i in range(n):
-        if rules.stale == RESTART:  # a UE that would be merged too stale restarts
-            lost[i] = versions[i] < new - rules.bound and followed.merged_in[i] != round_
-        else:  # an update that is too stale is refused when it has arrived
-            lost[i] = versions[i] != IDLE and versions[i] < round_ - rules.bound and arrival[i] <= close_s
-        count += lost[i]
-    if rules.others and others_version < new - rules.bound:
-        others = rules.others
-    if count + others == 0:
-        return row
-    first, before = (row if count + others > MANY_LOST else record.lost_ue.size), -1
-    for i in range(n):
-        between = followed.ues[i] - before - 1
-        before = followed.ues[i]
-        if others and between:
-            row = _write_lost(record, row, first, before - between, others_version, round_, np.inf, between, 0.0)
-        if lost[i]:
-            arrived_s = arrival[i] if arrival[i] <= close_s else np.inf
-            wait_s = followed.model_s[i]
-            row = _write_lost(record, row, first, followed.ues[i], versions[i], round_, arrived_s, 1, wait_s)
-        if row < 0:
-            return row
-    behind = n + rules.others - before - 1
-    if others and behind:
-        row = _write_lost(record, row, first, before + 1, others_version, round_, np.inf, behind, 0.0)
-    return row
-
-
-@compiled
-def _write_lost(record, row, first, ue, version, round_, arrived_s, count, model_s):
-    """Record one lost job; after row ``first``, extend the last row if the UE follows it and lost the same job."""
-    if (
-        row > first
-        and record.lost_ue[row - 1] + record.lost_count[row - 1] == ue
-        and record.lost_version[row - 1] == version
-        and record.lost_arrival_s[row - 1] == arrived_s
-    ):
-        record.lost_count[row - 1] += count
-        return row
-    if row < 0 or row == record.lost_ue.size:
-        return -1
-    record.lost_ue[row], record.lost_version[row], record.lost_round[row] = ue, version, round_
-    record.lost_arrival_s[row], record.lost_count[row], record.lost_model_s[row] = arrived_s, count, model_s
-    return row + 1
-
-
-@compiled
-def _hand_out(rules, followed, new, scratch):
-    """Hand the new model to the idle UEs; with ``wait``, to those longest without a merge, as many as may work."""
-    order, key, versions, idle = scratch.order, scratch.key, followed.versions, 0
-    for i in range(versions.size):
-        if versions[i] == IDLE:
-            order[idle], key[i] = i, followed.merged_in[i]
-            idle += 1
-    handed = idle
-    if rules.stale == WAIT and rules.bound >= 0:
-        sort(order, idle, key, scratch.merged)
-        handed = min(rules.at_work - (versions.size - idle), idle)
-    for slot in range(handed):
-        versions[order[slot]] = new
 
 
 @compiled

@@ -25,7 +25,7 @@ from perfeds2.timeline.fast import loading
 from perfeds2.timeline.protocol import Protocol, Server
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Above, Recorder, nothing_yet
-from perfeds2.timeline.state import FOREVER, Conditions, State, Station
+from perfeds2.timeline.state import FOREVER, ClockState, Conditions, Station
 
 if TYPE_CHECKING:  # the module imports Numba
     from perfeds2.timeline.fast.kernel import Followed, Rules, Servers
@@ -100,7 +100,7 @@ class Crowd:
 
 
 def play_fast(
-    states: Sequence[State],
+    states: Sequence[ClockState],
     records: Sequence[Recorder],
     horizon_s: float | None,
     tell: Tell | None,
@@ -182,7 +182,7 @@ def play_fast(
     return True
 
 
-def _seconds_left(state: State, rounds: float, horizon_s: float | None) -> float:
+def _seconds_left(state: ClockState, rounds: float, horizon_s: float | None) -> float:
     """Estimate the seconds that the NumPy clock would take for the remaining rounds."""
     (station,) = state.stations
     if horizon_s is not None:
@@ -193,7 +193,7 @@ def _seconds_left(state: State, rounds: float, horizon_s: float | None) -> float
     return rounds * round_s
 
 
-def _followed(kernel: loading.Kernel, states: Sequence[State], crowd: Crowd | None) -> "Followed":
+def _followed(kernel: loading.Kernel, states: Sequence[ClockState], crowd: Crowd | None) -> "Followed":
     """Return the state of the followed UEs of all stations, numbered one after the other."""
     job_s = np.concatenate([state.stations[0].conditions.compute_s for state in states])
     ues = np.arange(job_s.size) if crowd is None else crowd.followed
@@ -208,7 +208,7 @@ def _followed(kernel: loading.Kernel, states: Sequence[State], crowd: Crowd | No
     return kernel.names.Followed(ues, job_s[ues], *map(np.concatenate, zip(*columns, strict=True)))
 
 
-def _servers(kernel: loading.Kernel, states: Sequence[State], cloud: Server, rounds: int) -> "Servers":
+def _servers(kernel: loading.Kernel, states: Sequence[ClockState], cloud: Server, rounds: int) -> "Servers":
     """Return the servers of all stations, and the cloud that stops after this many rounds of all stations."""
     stations = [state.stations[0] for state in states]
     below = [station.server for station in stations]
@@ -247,7 +247,7 @@ def _round_rules(protocol: Protocol) -> dict[str, int]:
     return {"quorum": quorum, "bound": bound, "stale": STALE[protocol.stale], "at_work": quorum * (bound + 1)}
 
 
-def _write_back(servers: "Servers", followed: "Followed", number: int, state: State) -> None:
+def _write_back(servers: "Servers", followed: "Followed", number: int, state: ClockState) -> None:
     """Change a state to what the loops have played."""
     (station,), own = state.stations, slice(*servers.first[number : number + 2])
     round_ = int(servers.round[number])
@@ -343,7 +343,7 @@ def play_crowd(
     full_bits, never = np.full(ues.size, conditions.payload_bits), np.full(ues.size, np.inf)
     station = Station(conditions, server, never, never, left=FOREVER if rounds is None else rounds)
     record = Recorder(nothing_yet(conditions.compute_s, protocol.quorum, downlink_s=conditions.cell.downlink_s))
-    state = State(0.0, conditions.compute_s[ues], full_bits, [station])
+    state = ClockState(0.0, conditions.compute_s[ues], full_bits, [station])
     if not play_fast([state], [record], horizon_s, tell, crowd) or station.server.round == 0:
         return None
     assert protocol.max_staleness is not None

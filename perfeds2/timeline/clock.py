@@ -1,6 +1,6 @@
 """Play rounds from event to event, with a virtual clock.
 
-An engine has stations, each a server with its cell, whose UEs or cells affect each other: one station is a single cell.
+A clock has stations, each a server with its cell, whose UEs or cells affect each other: one station is a single cell.
 In a step, time goes on to the next event, which is the next that a source announces or the closing of a round. UEs
 compute and send until then; the sources act; rounds close; free UEs are handed the newest model; and the band is shared
 again where something changed. Between events every arrival time is a closed formula, exact in float64: there is no time
@@ -32,23 +32,23 @@ from perfeds2.timeline.protocol import (
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder, nothing_yet
 from perfeds2.timeline.sources import (
+    EventSource,
     Fading,
-    Handover,
+    Handovers,
     Openings,
-    Presence,
-    Source,
+    PresenceChanges,
     UploadEnds,
     UploadStarts,
     serving_cells,
 )
 from perfeds2.timeline.state import (
     FOREVER,
+    ClockState,
     Conditions,
     JobTimes,
     Mask,
     Network,
     RoundInfo,
-    State,
     Station,
     Ues,
     too_few,
@@ -64,7 +64,7 @@ def forever() -> float:
     return math.inf
 
 
-class Engine(State):
+class Clock(ClockState):
     """Stations that affect each other. A single cell is one station."""
 
     def __init__(
@@ -106,16 +106,16 @@ class Engine(State):
         station.sent_to = np.zeros(0 if self.network is None else n, np.int64)
         self.stations.append(station)
 
-    def _sources(self, network: Network | None) -> Iterator[Source]:
+    def _sources(self, network: Network | None) -> Iterator[EventSource]:
         cells = [station.conditions.cell for station in self.stations]
         if any(cell.coherence_s is not None or type(cell).changes_s is not Cell.changes_s for cell in cells):
             yield Fading()
         if network is not None:
-            yield from (Handover(), UploadEnds())
+            yield from (Handovers(), UploadEnds())
             if network.co_channel is not None:
                 yield UploadStarts()
         elif self.stations[0].present is not None:
-            yield Presence()
+            yield PresenceChanges()
         if self._edge_rounds is not None:
             yield self.openings
 
@@ -160,24 +160,21 @@ class Engine(State):
             self._share()
             self._forecast()
             times_s = [source.next_s(self) for source in self.sources]
-            now_s = min([closing.time_s for closing in self._closings] + times_s)
-            sources_s = zip(self.sources, times_s, strict=True)
-            self._check_progress(
-                min((at_s for source, at_s in sources_s if not isinstance(source, Fading)), default=math.inf), until_s()
-            )
-            if now_s > min(end_s, until_s()) or now_s == math.inf:
+            now_s, limit_s = min([closing.time_s for closing in self._closings] + times_s), until_s()
+            self._check_progress(times_s, limit_s)
+            if now_s > min(end_s, limit_s) or now_s == math.inf:
                 return False
             closed = self._step(
                 now_s, [source for source, at_s in zip(self.sources, times_s, strict=True) if at_s <= now_s]
             )
-            for info in closed:
-                if on_round is not None:
+            if on_round is not None:
+                for info in closed:
                     on_round(info)
             if closed and once:
                 return True
         return False
 
-    def _step(self, now_s: float, due: Sequence[Source]) -> list[RoundInfo]:
+    def _step(self, now_s: float, due: Sequence[EventSource]) -> list[RoundInfo]:
         """Let time go on to the next event, and let it happen; return the rounds that closed."""
         closing = [number for number, each in enumerate(self._closings) if each.time_s <= now_s < math.inf]
         opens = self.openings in due and self.stations[0].jobs is None  # jobs that have begun before the timeline ends
@@ -200,9 +197,11 @@ class Engine(State):
                 self.stations[number].uplink = None  # share its band again
         return list(closed.values())
 
-    def _check_progress(self, source_s: float, until_s: float) -> None:
-        """Raise ValueError if no round can ever close. ``source_s`` is when something but the fading changes."""
+    def _check_progress(self, times_s: Sequence[float], until_s: float) -> None:
+        """Raise ValueError if no round can ever close, given when the sources act. Fading alone closes none."""
         (station, *others), closing_s = self.stations, min(closing.time_s for closing in self._closings)
+        acting = zip(self.sources, times_s, strict=True)
+        source_s = min((at_s for source, at_s in acting if not isinstance(source, Fading)), default=math.inf)
         if others and (closing_s == source_s == until_s == math.inf or self._events == MAX_CHANGES):
             raise ValueError(
                 f"no edge has closed a round in {self._events + 1} events (second {self.time_s:.6g}); use a smaller quorum."
