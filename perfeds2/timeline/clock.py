@@ -161,7 +161,8 @@ class Clock(ClockState):
             self._forecast()
             times_s = [source.next_s(self) for source in self.sources]
             now_s, limit_s = min([closing.time_s for closing in self._closings] + times_s), until_s()
-            self._check_progress(times_s, limit_s)
+            if self._events == MAX_CHANGES or min(closing.time_s for closing in self._closings) == math.inf:
+                self._check_progress(times_s, limit_s)
             if now_s > min(end_s, limit_s) or now_s == math.inf:
                 return False
             closed = self._step(
@@ -282,10 +283,11 @@ class Clock(ClockState):
         if self.network is not None:
             followed = np.count_nonzero(station.sent_to[closing.merged] != number)
             self.followed_bits[number].append(2.0 * conditions.payload_bits * followed)  # to the cloud, and from there
-        dropped = lost[np.isinf(station.arrived_s[lost])]
-        self.compute_s[dropped] = self.bits[dropped] = 0.0
-        for ues in (closing.merged, lost):
-            station.arrived_s[ues] = station.sent_s[ues] = np.inf
+        if lost.size:
+            dropped = lost[np.isinf(station.arrived_s[lost])]
+            self.compute_s[dropped] = self.bits[dropped] = 0.0
+            station.arrived_s[lost] = station.sent_s[lost] = np.inf
+        station.arrived_s[closing.merged] = station.sent_s[closing.merged] = np.inf
         station.left -= 1
         if station.left == 0 and self._edge_rounds is not None:
             server = replace(server, opened_s=math.inf)

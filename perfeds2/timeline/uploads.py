@@ -64,8 +64,8 @@ def rises(state: ClockState, signals_hz: Float[np.ndarray, "E n"], has_band: Mas
 
 def advance(state: ClockState, now_s: float) -> None:
     """Let UEs compute and send until a time."""
-    before, work = state.bits, Work(state.time_s, state.compute_s, state.bits)
-    station, least_bits = state.stations[0], LEAST_LEFT * state.stations[0].conditions.payload_bits
+    before, station = state.bits, state.stations[0]
+    least_bits = LEAST_LEFT * station.conditions.payload_bits
     compute_s = state.compute_s - (now_s - state.time_s)
     bits = np.minimum(compute_s, 0.0)
     bits *= state.rate_bps  # negative: the bits sent on the shared band
@@ -76,20 +76,21 @@ def advance(state: ClockState, now_s: float) -> None:
         compute_s[state.time_s + state.compute_s <= now_s] = 0.0  # starts are events: drop what rounding leaves
     elif station.jobs is not None:
         _keep_apart(state, station, now_s, compute_s, bits, least_bits)
-    (over,) = ((state.sent_s <= now_s) | (before == 0)).nonzero()
-    compute_s[over] = bits[over] = 0.0
-    for station in state.stations:
-        sent_s = station.arrival_s if state.network is None else np.where(station.busy, state.sent_s, np.inf)
-        (done,) = (sent_s <= now_s).nonzero()
-        station.arrived_s = station.arrived_s.copy()
-        station.arrived_s[done] = station.arrival_s[done]
-        if state.network is None:
-            station.sent_s = station.arrived_s
-        else:
-            station.sent_s, station.sent_to = station.sent_s.copy(), station.sent_to.copy()
-            station.sent_s[done], station.sent_to[done] = state.sent_s[done], state.serving[done]
+    np.copyto(bits, 0.0, where=before == 0)
+    (sent,) = (state.sent_s <= now_s).nonzero()
+    compute_s[sent] = bits[sent] = 0.0
+    if state.network is None:
+        station.arrived_s = station.sent_s = station.arrived_s.copy()
+        station.arrived_s[sent] = state.sent_s[sent]
+    else:
+        for station in state.stations:
+            mine = sent[station.busy[sent]]
+            station.arrived_s, station.sent_s = station.arrived_s.copy(), station.sent_s.copy()
+            station.arrived_s[mine], station.sent_s[mine] = station.arrival_s[mine], state.sent_s[mine]
+            station.sent_to = station.sent_to.copy()
+            station.sent_to[mine] = state.serving[mine]
     if state.spent_j is not None:
-        _spend(state, work, Work(now_s, compute_s, bits))
+        _spend(state, Work(state.time_s, state.compute_s, before), Work(now_s, compute_s, bits))
     state.time_s, state.compute_s, state.bits = now_s, compute_s, bits
 
 
