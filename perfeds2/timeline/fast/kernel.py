@@ -352,7 +352,7 @@ def _carry_over(rules, followed, rate, arrival, time_s, now_s):
 
 @compiled
 def _begin_jobs(rules, followed, new, model_s):
-    """Start the jobs on a model that UEs were handed so many seconds after it was made."""
+    """Start the jobs of UEs that were handed the new model ``model_s`` seconds after it was made."""
     for i in range(followed.bits.size):
         if followed.versions[i] == new:
             followed.compute_s[i], followed.bits[i] = followed.job_s[i], rules.payload_bits
