@@ -132,9 +132,10 @@ def enrolment(
     """
     from perfeds2.deployment.enrolment import enrolling
     from perfeds2.deployment.mqtt.link import Site
+    from perfeds2.deployment.processes import repeating
 
     site = Site.read(listen, "--listen", open_credentials(credentials))
-    with enrolling(site.credentials, (site.host, site.port)) as port:
+    with enrolling(site.credentials, (site.host, site.port)) as port, repeating(site.credentials.renew_lists):
         typer.echo(f"Devices enrol on port {port}")
         threading.Event().wait()
 

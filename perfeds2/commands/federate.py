@@ -148,7 +148,13 @@ def server(
     if enrol is not None:
         port = open_site(enrol, "--enrol", credentials)
         enrolment = enrolling(site.credentials, (port.host, port.port))
-    warn = repeating(lambda: list(map(typer.echo, site.credentials.warnings())))
+
+    def look_after() -> None:
+        site.credentials.renew_lists()
+        for warning in site.credentials.warnings():
+            typer.echo(warning)
+
+    warn = repeating(look_after)
     with leased(queue.state, standby) as lease, started, enrolment as enrolling_at, warn:
         inside = replace(site, host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(site.host, site.host))  # noqa: S104 (not bound here)
         typer.echo(f"{'Joining' if broker else 'Listening on'} {site.address}; runs are taken from {queue.state}")

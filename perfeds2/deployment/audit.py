@@ -1,5 +1,6 @@
 """Check that a federation's events.log is complete, unchanged, and agrees with the rounds that were merged."""
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ from perfeds2.runs.folder import LINK, LOG, Folder, chain
 CLOSED = re.compile(r"\S+ round (\d+) closed at [^:]+: merged ")
 MERGED = re.compile(r"UE (\d+) \(version (\d+), ticket (\d+)\)")
 RESUMED = re.compile(r"\S+ resumed: (?:rounds 0 to (\d+) are|no round is) in the checkpoint")
+RESULTS = re.compile(r"\S+ results: (.+) \w+")
 FINISHED = re.compile(r"\S+ finished \w+")
+SEALED = ("timeline.npz", "model.safetensors", "metrics.csv", "ue_metrics.csv")  # results whose hashes are logged
 HEAD = "log_head"  # key of summary.json: the hash of the log's last line before the run finished
 
 Round = list[tuple[int, int]]  # UE and model version of each merged update
@@ -40,14 +43,18 @@ def verify_log(path: Path) -> str:
     finished = Folder(path).finished
     head, rounds = _finished(path) if finished else _saved(path)  # first, because a running server goes on writing
     try:
-        lines = (path / LOG).read_text(encoding="utf-8").split("\n")[:-1]
+        *lines, rest = (path / LOG).read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
         raise LogError(f"{path / LOG} cannot be read ({error}).") from None
     heads = _check_chain(lines)
+    if rest and finished:
+        raise LogError(f"line {len(lines) + 1} was added: the run has finished, and that line is not complete.")
     if head not in heads:
         raise LogError(f"line {len(lines) + 1} is missing: the log ends there, but {path} names a later line.")
     if finished and not any(map(FINISHED.fullmatch, lines[heads.index(head) :])):
         raise LogError(f"line {len(lines) + 1} is missing: the run has finished, but the log does not say so.")
+    if finished:
+        _check_results(path, lines)
     logged = rounds_in(lines)
     for number, (ours, theirs) in enumerate(zip(logged, rounds, strict=False)):
         if ours != theirs:
@@ -76,6 +83,28 @@ def rounds_in(lines: Sequence[str]) -> list[Round]:
                 raise LogError(f"line {number} resumes after round {kept - 1}, which the log does not have.")
             del rounds[kept:]
     return rounds
+
+
+def seal(folder: Folder) -> None:
+    """Log the hashes of a finished run's results, once."""
+    lines = (folder.path / LOG).read_text(encoding="utf-8").split("\n")
+    if not any(map(RESULTS.fullmatch, lines)):
+        folder.log(f"results: {_hashes(folder.path)}")
+
+
+def _hashes(path: Path) -> str:
+    files = [path / name for name in SEALED]
+    return ", ".join(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files if file.exists())
+
+
+def _check_results(path: Path, lines: Sequence[str]) -> None:
+    sealed = next(filter(None, map(RESULTS.fullmatch, reversed(lines))), None)
+    if sealed is None:
+        raise LogError(f"line {len(lines) + 1} is missing: the log does not name the results of the finished run.")
+    logged, found = (dict(each.split(" ") for each in text.split(", ")) for text in (sealed[1], _hashes(path)))
+    for name, digest in logged.items():
+        if found.get(name) != digest:
+            raise LogError(f"{path / name} is not what the federation wrote; restore it from a backup.")
 
 
 def _check_chain(lines: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ one. The revocation list names every revoked certificate, is signed by each auth
 
 import datetime
 import ipaddress
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
 from perfeds2.errors import InputError
@@ -25,6 +26,9 @@ from perfeds2.files import write_atomically
 
 AUTHORITY_DAYS = 3650
 VALID_DAYS = 825
+LIST_DAYS = 90  # until a revocation list expires; a server that has the key signs it again after half of them
+ENCRYPTED_BY = "PERFEDS2_PASSPHRASE"  # environment variable: encrypts the keys of authorities
+LIST_FOR = datetime.timedelta(days=LIST_DAYS)
 YESTERDAY = datetime.timedelta(days=1)  # tolerance for clocks that differ
 MOST_TRUST_BYTES = 128 * 1024  # of authorities and lists from the network
 
@@ -73,7 +77,7 @@ class Authority:
         newest, *older = read_certificates(self.certificate)
         if not older:
             raise InputError(f"{self.certificate} has one authority only; start a rollover without --finish.")
-        write_private(self.key, self._keys()[:1])
+        write_private(self.key, self._keys()[:1], _passphrase())
         write(self.certificate, _pem([newest]))
         self.revoke(())
 
@@ -104,7 +108,7 @@ class Authority:
             )
 
         crossed = [signed(each.subject, signer) for each, signer in zip(old, old_keys, strict=True)]
-        write_private(self.key, [key, *old_keys])
+        write_private(self.key, [key, *old_keys], _passphrase())
         write(self.certificate, _pem([signed(name, key), *crossed, *old]))
 
     def sign(
@@ -143,10 +147,7 @@ class Authority:
         self._write_lists([*newest, *new], number_of(newest) + 1, dated)
 
     def _write_lists(self, revoked: Sequence[x509.RevokedCertificate], number: int, dated: datetime.datetime) -> None:
-        """Sign and write the list. It expires with its authority: an expired list would lock out every client.
-
-        Lists of other authorities in the file stay.
-        """
+        """Sign and write the list. Lists of other authorities in the file stay."""
         lists, known = [], read_certificates(self.certificate)
         ours = [key.public_key() for key in self._keys()]
         theirs = [each.subject for each in known if each.public_key() not in ours]
@@ -154,19 +155,26 @@ class Authority:
         others = [each for each in found if each.issuer in theirs]
         for key in self._keys():
             authority = next(each for each in known if each.public_key() == key.public_key())
+            until = min(datetime.datetime.now(datetime.UTC) + LIST_FOR, authority.not_valid_after_utc)
             builder = x509.CertificateRevocationListBuilder(
-                authority.subject, dated, authority.not_valid_after_utc, revoked_certificates=list(revoked)
+                authority.subject, dated, until, revoked_certificates=list(revoked)
             ).add_extension(x509.CRLNumber(number), critical=False)
             issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
             lists.append(builder.add_extension(issuer, critical=False).sign(key, hashes.SHA256()))
         write(self.revocations, _pem([*lists, *others]))
+
+    def renew(self) -> None:
+        """Sign the list again if half of its time is over and the key is here."""
+        until = read_lists(self.revocations)[0].next_update_utc
+        if self.key.exists() and until is not None and days_until(until) < LIST_DAYS / 2:
+            self.revoke(())
 
     def _keys(self) -> list[ec.EllipticCurvePrivateKey]:
         if not self.key.exists():
             raise InputError(
                 f"{self.key} is missing (kept offline?); it signs certificates and revocations: put it back for this command."
             )
-        return read_privates(self.key)
+        return read_privates(self.key, _passphrase())
 
     # ---- what others need to verify certificates
 
@@ -286,16 +294,32 @@ def read_lists(path: Path) -> list[x509.CertificateRevocationList]:
     return _read(path, lists_in, "revocation list")
 
 
-def read_privates(path: Path) -> list[ec.EllipticCurvePrivateKey]:
+def read_privates(path: Path, passphrase: bytes | None = None) -> list[ec.EllipticCurvePrivateKey]:
+    if b"ENCRYPTED" not in path.read_bytes():
+        passphrase = None
+    elif passphrase is None:
+        raise InputError(f"{path} is encrypted; set the environment variable {ENCRYPTED_BY}.")
+
     def read(text: bytes) -> list[ec.EllipticCurvePrivateKey]:
-        keys = [serialization.load_pem_private_key(each, None) for each in _blocks(text, b"PRIVATE KEY")]
+        kind = b"PRIVATE KEY" if passphrase is None else b"ENCRYPTED PRIVATE KEY"
+        keys = [serialization.load_pem_private_key(each, passphrase) for each in _blocks(text, kind)]
         return [key for key in keys if isinstance(key, ec.EllipticCurvePrivateKey)]
 
-    return _read(path, read, "private key")
+    return _read(path, read, "private key" if passphrase is None else "private key with this passphrase")
+
+
+def _passphrase() -> bytes | None:
+    return os.environ[ENCRYPTED_BY].encode() if os.environ.get(ENCRYPTED_BY) else None
 
 
 def lists_in(text: bytes) -> list[x509.CertificateRevocationList]:
-    return [x509.load_pem_x509_crl(each) for each in _blocks(text, b"X509 CRL")]
+    lists = [x509.load_pem_x509_crl(each) for each in _blocks(text, b"X509 CRL")]
+    try:
+        for each in lists:
+            number_of(each)
+    except x509.ExtensionNotFound:
+        raise ValueError("a revocation list without a number") from None
+    return lists
 
 
 def _blocks(text: bytes, kind: bytes) -> list[bytes]:
@@ -322,8 +346,9 @@ def own_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return read_privates(path)[0]
 
 
-def write_private(path: Path, keys: Iterable[ec.EllipticCurvePrivateKey]) -> None:
-    texts = [key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) for key in keys]
+def write_private(path: Path, keys: Iterable[ec.EllipticCurvePrivateKey], passphrase: bytes | None = None) -> None:
+    protection = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
+    texts = [key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection) for key in keys]
     write(path, b"".join(texts), 0o600)
 
 

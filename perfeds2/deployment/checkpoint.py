@@ -186,6 +186,7 @@ class Checkpoints:
         if lost:
             federation.log(f"warning: {len(found)} of {GENERATIONS} checkpoints are intact; using the newest of them")
         federation.dispatcher.next_ticket = facts["next_ticket"] + (TICKETS_FAR_AHEAD if lost else TICKETS_AHEAD)
+        federation.dispatcher.first_ticket = federation.dispatcher.next_ticket
         federation.norms = Norms(federation.ues, ((ue, norm) for ue, norm in facts["norms"]))
         for line in found[-1].lines:
             federation.record.extend(line["record"])

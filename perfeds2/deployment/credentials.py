@@ -169,6 +169,13 @@ class Credentials:
         names = read_certificates(path)[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
+    def renew_lists(self) -> None:
+        """Sign the revocation lists again that are half as old as they may become, if their keys are here."""
+        with self.locked():
+            for authority in (self.brokers, self.clients):
+                if authority.revocations.exists():
+                    authority.renew()
+
     def locked(self) -> AbstractContextManager[None]:
         """Let one process at a time change the folder."""
         return alone(self.folder, within_s=60.0)
@@ -267,6 +274,8 @@ def make_credentials(
         raise InputError(f"{folder} has the federation {credentials.federation!r}; choose a new folder for another.")
     credentials.federation = federation or credentials.federation
     make_folder(credentials)
+    if credentials.clients.revocations.exists():
+        credentials.renew_lists()
     with credentials.locked():
         credentials.brokers.make()
         credentials.clients.make()

@@ -34,6 +34,7 @@ class Device:
     held_arrived_s: float = np.inf  # when the update of that job arrived
     keys: dict[int, str] = field(default_factory=dict)  # by UE: keys for masks that it has got
     failures: int = 0  # consecutive
+    failed: int = 0  # jobs, since this server started
     refused: int = 0
     clipped: int = 0  # updates, since this server started
     losses: np.ndarray | None = None  # ε after 0, 1, 2, … merges; None without noise

@@ -23,6 +23,7 @@ class Dispatcher:
     log: Callable[[str], None]
     save: Callable[[], None]  # called when a device was set aside: a crash before the next round would lose it
     next_ticket: int = 0
+    first_ticket: int = 0  # of this server; devices may still answer jobs of the one before
     sent: int = 0  # jobs since this server started
     refused: int = 0  # replies that failed validation
     reasons: Counter[str] = field(default_factory=Counter)  # of those that were refused since this server started

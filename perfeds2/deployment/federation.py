@@ -151,13 +151,15 @@ class Federation:
             if reply.ticket == device.overdue:
                 self.log(f"late: UE {reply.ue} ticket {reply.ticket}, which has been given up")
                 device.overdue = -1
-            elif reply.error is None:  # otherwise its job was given up already
+            elif reply.error is None and not 0 <= reply.ticket < self.dispatcher.first_ticket:  # a job given up by now
                 self.dispatcher.refuse(device, f"answers ticket {in_words(reply.ticket)}, which is not outstanding")
         elif reply.error is not None and job.kind == "train" and not device.wanted:  # cancelled
             self.dispatcher.drop(device)
             self.crew.file(device)
         elif reply.error is not None:
-            self.log(f"failed: UE {reply.ue} ticket {job.ticket}: {in_words(reply.error)}")
+            device.failed += 1
+            if should_log(device.failed):
+                self.log(f"failed: UE {reply.ue} ticket {job.ticket}: {in_words(reply.error)} ({device.failed} so far)")
             if self.summing is not None and job.uploads_masked and self.summing.complain(reply.ue, reply.about):
                 self.dispatcher.drop(device)  # it is not at fault, unless its complaint is why the sum fails
                 device.keys.clear()

@@ -19,6 +19,9 @@ def _read_pairs(given: Any) -> Any:
     pairs = [part.strip().partition("=") for part in given.split(",")]
     if not all(device.isdecimal() and value for device, _, value in pairs):
         raise ValueError("is not a value for each device; expected DEVICE=VALUE, such as 5=20")
+    devices = [int(device) for device, _, _ in pairs]
+    if twice := [device for device in set(devices) if devices.count(device) > 1]:
+        raise ValueError(f"names device {min(twice)} twice; give each device one value")
     return {device: value for device, _, value in pairs}
 
 

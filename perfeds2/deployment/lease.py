@@ -8,6 +8,7 @@ which only one can do. A server that was stopped and goes on sees the higher num
 import contextlib
 import itertools
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -53,7 +54,8 @@ class Lease:
 
 def newest(state: Path) -> int:
     """Return the highest number of a lease; -1 if there is none."""
-    return max((int(path.name.removeprefix("lease-")) for path in state.glob("lease-*")), default=-1)
+    names = (path.name.removeprefix("lease-") for path in state.glob("lease-*"))
+    return max((int(name) for name in names if re.fullmatch("[0-9]+", name)), default=-1)
 
 
 def owner(state: Path) -> str:

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import input_errors
 from perfeds2.learning.merges import Arrived, Backward, OfMean, Telling, Weighted
-from perfeds2.learning.noise import noise_now, secret_key
+from perfeds2.learning.noise import noise_keys, noise_now
 from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.replay import Learner, merge_now
 
@@ -110,7 +110,8 @@ def noise_on(params: Arrays, learner: Learner, round_: int) -> Arrays | None:
     assert learner.clip is not None
     assert learner.noise_seed is not None
     deviation = learner.noise * np.float32(learner.clip)
-    drawn = noise_now(secret_key(learner.noise_seed), np.int32(round_), dict(params), deviation, learner.bands)
+    keys = noise_keys(learner.noise_seed)
+    drawn = noise_now(keys, np.int32(round_), dict(params), deviation, learner.bands)
     return {name: np.asarray(values) for name, values in drawn.items()}
 
 

@@ -14,11 +14,13 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
+RECENT_S, AT_ONCE, LONGEST_DELAY_S = 120.0, 3, 60.0  # deaths that count, those without a delay, and the longest delay
 DAY_S = 86_400.0
 
 
@@ -77,6 +79,33 @@ class Processes:
                 process.wait(max(ends_s - time.monotonic(), 0.0))
             _signal(process.pid, signal.SIGKILL)
             process.wait()
+
+
+class Restarts:
+    """When things that ended are started again: at once a few times, then later and later."""
+
+    def __init__(self) -> None:
+        self._deaths: dict[Hashable, list[float]] = {}  # of the last minute, by name
+        self._due: dict[Hashable, float] = {}
+
+    def died(self, name: Hashable) -> float:
+        """Return the delay until something that has died is due."""
+        now_s = time.monotonic()
+        recent = [each for each in self._deaths.get(name, []) if now_s - each < RECENT_S] + [now_s]
+        delay_s = min(2.0 ** (len(recent) - AT_ONCE), LONGEST_DELAY_S) if len(recent) > AT_ONCE else 0.0
+        self._deaths[name], self._due[name] = recent, now_s + delay_s
+        return delay_s
+
+    def due(self, later_s: float = 0.0) -> list[Any]:
+        """Return what is to be started now, once each."""
+        now_s = time.monotonic() - later_s
+        found = [name for name, due_s in self._due.items() if now_s >= due_s]
+        for name in found:
+            del self._due[name]
+        return found
+
+    def waits(self, name: Hashable) -> bool:
+        return name in self._due
 
 
 def _signal(group: int, number: int) -> None:

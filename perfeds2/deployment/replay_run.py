@@ -10,6 +10,7 @@ from perfeds2.deployment.calibrate import read_laps
 from perfeds2.deployment.device import compute_job, kept_at_first
 from perfeds2.deployment.edge import EDGES, read_adoptions
 from perfeds2.deployment.merging import Handed, handed_out, merged, noise_on
+from perfeds2.deployment.noise_ledger import secret_learner
 from perfeds2.deployment.record import LAPS
 from perfeds2.deployment.setup import Setup, data_folder, read_timeline
 from perfeds2.deployment.transport import Arrays
@@ -69,7 +70,7 @@ def replay_run(path: Path, data_folders: str | None = None) -> Agreement:
     if setup.is_cloud:
         timeline, setup = joined_timeline(path, setup), setup.edges[0]
         scales |= {edge: _clipped(path / EDGES / str(edge)) for edge in range(setup.cells or 0)}
-    learner = setup.secret_learner(path)
+    learner = secret_learner(setup.algorithm.learner, path)
     if setup.own.app_module is None:
         tasks = [setup.task(0)] * timeline.population
         if not any(scales.values()):  # the simulator's loop cannot clip as the server did

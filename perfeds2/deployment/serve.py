@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from perfeds2.deployment.audit import HEAD, LogError, rounds_in
+from perfeds2.deployment import noise_ledger
+from perfeds2.deployment.audit import HEAD, LogError, rounds_in, seal
 from perfeds2.deployment.checkpoint import Checkpoints, Write
 from perfeds2.deployment.edge import Backhaul, Edge, recall_jobs, write_adoptions
 from perfeds2.deployment.federation import Federation
@@ -29,6 +30,7 @@ from perfeds2.spec.privacy import losses_at, losses_of
 from perfeds2.timeline.protocol import IDLE
 
 STATUS_EVERY_S = 0.5
+NOTICED_S = 20.0  # until it is certain that a broker delivers nothing: a heartbeat, and the wait for it
 EXCHANGE_EVERY_S = 0.05
 RECENT = 12  # rounds shown in the live table
 CLAIM_WITHIN_S = 15.0  # the process that asked for this run may still hold its folder
@@ -75,6 +77,7 @@ def serve(
         folder = replace(claim, chained=True)
         if not folder.finished:
             _serve(setup, transport, folder, wait_for_all, lease, days_left, backhaul, notes)
+        retry_while_full(lambda: seal(folder))
         if not (folder.path / "report.html").exists():
             from perfeds2.report.run import write_report
 
@@ -120,7 +123,7 @@ def _serve(
     if setup.own.log == "json":
         write(folder.log_json)
     note = robustness(setup.server_spec, algorithm.name, algorithm.protocol.quorum, always=True)
-    for each in (*notes, *filter(None, [note, destroyable(setup)])):
+    for each in (*notes, *filter(None, [note, destroyable(setup), hasty(setup)])):
         federation.log(f"note: {each}")
     try:
         with exposed(metrics, setup.own.metrics_port):
@@ -137,6 +140,13 @@ def _serve(
     if edge is not None:
         edge.finish()
     status_of(federation, "finished").write(folder.path)
+
+
+def hasty(setup: Setup) -> str | None:
+    """Return a note if jobs may be given up before it is noticed that the broker delivers nothing."""
+    if not 0 < setup.own.job_s < NOTICED_S:
+        return None
+    return f"--job-s {setup.own.job_s:g} is shorter than the {NOTICED_S:g} s until a silent broker is noticed; devices may be blamed for it."
 
 
 def destroyable(setup: Setup) -> str | None:
@@ -164,7 +174,8 @@ def _play(
     transport = federation.transport
     started_unix = checkpoints.load(federation)
     new, path = started_unix is None, checkpoints.folder.path
-    federation.learner = retry_while_full(lambda: setup.secret_learner(path, new=new))
+    learner = setup.algorithm.learner
+    federation.learner = retry_while_full(lambda: noise_ledger.start(learner, path, federation.round, new=new))
     if started_unix is None:
         _gather(federation, tell, wait_for_all)
         started_unix, elapsed_s = time.time(), 0.0
@@ -176,7 +187,12 @@ def _play(
         _log_missing(federation, checkpoints.folder)
         closed = f"rounds 0 to {federation.round - 1} are" if federation.round else "no round is"
         federation.log(f"resumed: {closed} in the checkpoint")
-    federation.save = lambda state: checkpoints.save(state, started_unix)
+
+    def save(state: Federation) -> None:
+        checkpoints.save(state, started_unix)
+        retry_while_full(lambda: noise_ledger.reach(learner, path, state.round))
+
+    federation.save = save
     federation.origin_s = transport.now() - elapsed_s
     if setup.is_cloud and not new:
         recall_jobs(federation)

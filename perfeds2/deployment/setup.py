@@ -5,8 +5,6 @@ TOML with one key per setting (``fields.py``). A missing or empty setting has it
 """
 
 import inspect
-import re
-import secrets
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +21,7 @@ from perfeds2.deployment.crew import asks
 from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec, OwnSections
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
-from perfeds2.files import write_atomically, write_text
+from perfeds2.files import write_text
 from perfeds2.learning.data import Data
 from perfeds2.learning.merges import Stateless
 from perfeds2.learning.models.model import Model
@@ -44,7 +42,6 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import Schedule
 
 FILE = "federation.toml"
-NOISE_SEED = "noise-seed"  # secret file of the server
 END = "# end\n"  # missing if the file was truncated
 WITH_OWN_DEFAULT = [name for name, each in SETTINGS.items() if (each.section, each.key) in RENAMED]
 
@@ -275,19 +272,6 @@ class Setup:
 
     def write(self, folder: Path) -> None:
         write_text(folder / FILE, self.to_toml() + END)
-
-    def secret_learner(self, folder: Path, *, new: bool = False) -> Learner:
-        """Return the learner with the seed of its noise, which only the server's folder has. A new run draws it."""
-        learner, file = self.algorithm.learner, folder / NOISE_SEED
-        if learner.noise is None:
-            return learner
-        if new and not file.exists():
-            with write_atomically(file, 0o600) as out:
-                out.write(secrets.token_hex(8).encode())
-        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
-        if re.fullmatch("[0-9a-f]{16}", text) is None:
-            raise InputError(f"{file} is missing or damaged; restore it from a backup, or start a new run.")
-        return replace(learner, noise_seed=int(text, 16))
 
     def model(self) -> Model:
         """Return the model to train. Needs no data."""

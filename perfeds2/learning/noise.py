@@ -5,12 +5,15 @@ two words become two normal numbers by the transform of Box and Muller, which is
 They are kept as one complex number, because XLA would draw once for each of two arrays on a CPU.
 """
 
+import hashlib
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Complex, Float, Int, UInt32
+from jaxtyping import Array, Complex, Float, Int, Key, UInt32
 
 from perfeds2.learning import on_gpu
 from perfeds2.learning.models.model import Params, RandomKey
@@ -21,14 +24,29 @@ SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5, -1, -1)]  # of s
 TURNS = (13, 15, 26, 6), (17, 29, 16, 24)  # bits by which Threefry rotates
 
 
-def noise_of(key: RandomKey, round_: Int[Array, ""], like: Params, deviation: Float[Array, ""], bands: int) -> Params:
+class FromRound(NamedTuple):
+    """Keys for the rounds from a first one to the next key's, since each start of a server draws another."""
+
+    first: Int[Array, " m"]
+    keys: Key[Array, " m"]
+
+    def at(self, round_: Int[Array, ""]) -> RandomKey:
+        return self.keys[jnp.searchsorted(self.first, round_, side="right") - 1]
+
+
+NoiseKey = Key[Array, "*lanes"] | FromRound
+NoiseSeed = int | tuple[tuple[int, int], ...]  # 64 bits, or (first round, 128 bits) of each start of a server
+
+
+def noise_of(key: NoiseKey, round_: Int[Array, ""], like: Params, deviation: Float[Array, ""], bands: int) -> Params:
     """Return the noise on the sum of a round: Σ_j d_j·z, with the draw z of the round j rounds ago."""
     flat, like_it = ravel_pytree(like)
     weights = jnp.asarray(noise_filter(bands), jnp.float32)
 
     def add(back: Array, total: Array) -> Array:
         weight = jnp.where(back <= round_, weights[back], 0.0)  # nothing was drawn before round 0
-        return total + drawn(key, round_ - back, total.size, deviation * weight)
+        now = key.at(round_ - back) if isinstance(key, FromRound) else key
+        return total + drawn(now, round_ - back, total.size, deviation * weight)
 
     # XLA would unroll a loop of one step and draw wherever a number is used: each pair twice on a CPU.
     stop = bands if on_gpu.is_there() else jnp.minimum(bands, round_ + 1)
@@ -42,6 +60,15 @@ noise_now = jax.jit(noise_of, static_argnums=4)  # outside a replay; federations
 def secret_key(seed: int) -> RandomKey:
     """Return the key of a 64-bit seed, with all of its bits."""
     return jax.random.wrap_key_data(jnp.asarray([seed >> 32, seed % 2**32], jnp.uint32))
+
+
+def noise_keys(seed: NoiseSeed) -> NoiseKey:
+    """Return the keys of a secret seed, or of one for each start of a server."""
+    if isinstance(seed, int):
+        return secret_key(seed)
+    digests = [hashlib.sha256(each.to_bytes(16)).digest() for _, each in seed]
+    words = np.array([np.frombuffer(digest[:8], ">u4") for digest in digests], np.uint32)
+    return FromRound(jnp.asarray([first for first, _ in seed], jnp.int32), jax.random.wrap_key_data(jnp.asarray(words)))
 
 
 def drawn(

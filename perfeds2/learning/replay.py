@@ -22,7 +22,7 @@ from perfeds2.learning.feedback import report
 from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, Telling, Undrafted, Weighted, mean_of
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import MeanLoss, Model, Params, bare
-from perfeds2.learning.noise import noise_of, secret_key
+from perfeds2.learning.noise import NoiseKey, NoiseSeed, noise_keys, noise_of
 from perfeds2.learning.objectives import (
     Adapting,
     Annealed,
@@ -71,7 +71,7 @@ class Learner:
     top_k: float | None = None  # share of the numbers that is uploaded; the rest waits for later uploads; None: all
     noise: float | None = None  # σ: noise on the sum of a round, divided by ``clip``; None: no noise
     bands: int = 1  # rounds that share noise; 1: independent noise
-    noise_seed: int | None = None  # 64 secret bits that the noise is drawn from; None: the run's seed
+    noise_seed: NoiseSeed | None = None  # secret bits that the noise is drawn from; None: the run's seed
     personal_steps: int = 1  # personal steps in an evaluation, unless UEs keep models of their own
     attack: Attack | None = None  # what hostile UEs upload; None: there are none
     feedback: str | None = None  # what UEs report to the schedule, a name in ``REPORTS``; None: nothing
@@ -177,7 +177,7 @@ class Known:
     key: Key[Array, "*lanes"]  # source of the batches of all jobs
     clip: Float[Array, "*lanes"] | None = None  # None: clipping is not compiled
     noise: Float[Array, "*lanes"] | None = None  # deviation of the noise on a round's sum; None: noise is not compiled
-    noise_key: Key[Array, "*lanes"] | None = None  # source of the noise; None: the same as of the batches
+    noise_key: NoiseKey | None = None  # source of the noise; None: the same as of the batches
     hostile: Hostile | None = None  # None: attacks are not compiled
 
     @classmethod
@@ -189,7 +189,7 @@ class Known:
         if learner.noise is not None and most is None:
             raise ValueError("noise is relative to clip, which is None; set clip, such as clip=1.0.")
         noise = None if most is None or learner.noise is None else learner.noise * most
-        noise_key = None if learner.noise_seed is None else secret_key(learner.noise_seed)
+        noise_key = None if learner.noise_seed is None else noise_keys(learner.noise_seed)
         hostile = Hostile.of(learner.attack, ues or task.ues, seed)
         return cls(task.data, learner.parts[0], beta, alpha, key, most, noise, noise_key, hostile)
 

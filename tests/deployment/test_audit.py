@@ -165,6 +165,35 @@ def test_the_last_round_of_a_finished_log_may_not_be_missing(done, copied):
         verify_log(out)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "metrics.csv", "ue_metrics.csv"])
+def test_a_changed_or_missing_result_is_found(name, done, copied):
+    out = copied(done)
+    data = (out / name).read_bytes()
+    (out / name).write_bytes(data[:-2] + bytes([data[-2] ^ 1]) + data[-1:])
+    with pytest.raises(LogError, match=f"{name} is not what the federation wrote"):
+        verify_log(out)
+    (out / name).unlink()
+    with pytest.raises(LogError, match=f"{name} is not what the federation wrote"):
+        verify_log(out)
+
+
+def test_what_follows_the_last_line_is_found(done, copied):
+    out = copied(done)
+    with (out / "events.log").open("a") as log:
+        log.write("2026-01-01T00:00:00+0000 half a line")
+    with pytest.raises(LogError, match="was added: the run has finished"):
+        verify_log(out)
+
+
+def test_a_server_killed_before_it_logged_its_results_does_so_when_it_is_back(done, copied):
+    out = copied(done)
+    rewrite(out, [line for line in lines_of(out) if " results: " not in line])
+    with pytest.raises(LogError, match="does not name the results"):
+        verify_log(out)
+    run(out)
+    verify_log(out)
+
+
 def test_rounds_of_a_lost_checkpoint_are_run_again_and_the_log_says_so(killed, copied):
     out = copied(killed)
     parts = out / "parts"

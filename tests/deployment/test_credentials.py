@@ -1,12 +1,13 @@
 """Do keys stay with their owners, and do certificates say who may take part, until they no longer may?"""
 
+import datetime
 import ipaddress
 import os
 import stat
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -136,7 +137,7 @@ def test_after_rotate_the_old_certificate_is_on_the_list_and_the_new_one_is_not(
     key = read(made.clients.certificate).public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     assert revocations.is_signature_valid(key)
-    assert revocations.next_update_utc == read(made.clients.certificate).not_valid_after_utc
+    assert 89 < authorities.days_until(revocations.next_update_utc or revocations.last_update_utc) < 91
 
 
 def test_rotating_the_broker_revokes_all_its_certificates_and_keeps_its_hosts(made):
@@ -343,7 +344,8 @@ def test_what_expires_within_thirty_days_is_named(made):
     left = made.days_left()
     assert {name: round(days) for name, days in left.items() if "/" not in name} == {
         **dict.fromkeys(("broker.crt", "enrolment.crt", "server.crt"), 825),
-        **dict.fromkeys(("ca.crt", "ca.crl", "clients.crt", "clients.crl"), 3650),
+        **dict.fromkeys(("ca.crt", "clients.crt"), 3650),
+        **dict.fromkeys(("ca.crl", "clients.crl"), 90),
     }
     assert made.warnings() == []
     for device, days in ((0, 29.4), (1, 31.0), (2, -0.5)):
@@ -354,3 +356,51 @@ def test_what_expires_within_thirty_days_is_named(made):
         "devices/device-0.crt expires in 29 days (docs/how-to/certificates.md)",
         "devices/device-2.crt has expired (docs/how-to/certificates.md)",
     ]
+
+
+def test_a_list_is_signed_again_after_half_of_its_time_where_the_key_is(made, monkeypatch):
+    def number():
+        return authorities.number_of(authorities.read_lists(made.clients.revocations)[0])
+
+    before = number()
+    made.renew_lists()
+    assert number() == before
+    monkeypatch.setattr(authorities, "LIST_FOR", authorities.LIST_FOR * 0.49)
+    made.revoke(1)
+    monkeypatch.undo()
+    key = made.clients.key.read_bytes()
+    made.clients.key.unlink()  # kept offline
+    made.renew_lists()
+    assert number() == before + 1
+    made.clients.key.write_bytes(key)
+    make_credentials(made.folder, 0)  # as the server does every day
+    assert number() == before + 2
+    assert made.days_left()["clients.crl"] > 89
+    assert made.clients.revoked() == made.serials(1)
+
+
+def test_a_list_without_a_number_is_refused_in_a_sentence(made, heard):
+    key, authority = authorities.read_privates(made.brokers.key)[0], read(made.brokers.certificate)
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateRevocationListBuilder(authority.subject, now, now + datetime.timedelta(days=9))
+    text = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    with pytest.raises(InputError, match="are refused: they cannot be read"):
+        heard.brokers.take(made.brokers.certificate.read_bytes() + text)
+    made.brokers.revocations.write_bytes(text)
+    with pytest.raises(InputError, match=r"ca\.crl is not a readable revocation list"):
+        made.rotate(BROKER)
+
+
+def test_the_keys_of_authorities_may_be_encrypted(tmp_path, monkeypatch):
+    monkeypatch.setenv(authorities.ENCRYPTED_BY, "correct horse")
+    held = make_credentials(tmp_path / "keys", 1)
+    assert b"ENCRYPTED" in held.clients.key.read_bytes()
+    assert b"ENCRYPTED" not in held.file(0, "key").read_bytes()
+    held.roll()
+    held.rotate(0)
+    monkeypatch.setenv(authorities.ENCRYPTED_BY, "another")
+    with pytest.raises(InputError, match=r"clients\.key is not a readable private key with this passphrase"):
+        held.rotate(0)
+    monkeypatch.delenv(authorities.ENCRYPTED_BY)
+    with pytest.raises(InputError, match="is encrypted; set the environment variable PERFEDS2_PASSPHRASE"):
+        held.rotate(0)

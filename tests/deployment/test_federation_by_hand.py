@@ -446,3 +446,31 @@ def test_why_a_device_cannot_take_part_is_told_to_the_operator():
     net.trouble = {1: None}
     server.look()
     assert status_of(server, "training").troubles == []
+
+
+def test_jobs_that_fail_again_and_again_are_logged_ever_more_rarely():
+    log: list[str] = []
+
+    def fails(job, params):
+        return Reply(job.ue, job.ticket, job.version, error="crashed") if job.ue == 0 else ones(job, params)
+
+    net = InProcess(fails, lambda job: 0.01 if job.ue == 0 else 1.0, 3)
+    play(federation(net, log=log.append, set_aside_after=10_000), 5, steps=1000)
+    failed = [line for line in log if line.startswith("failed: UE 0")]
+    assert 20 < len(failed) < 30
+    assert failed[-1].endswith(" so far)")
+    assert int(failed[-1].split("(")[1].split(" ")[0]) >= 128
+
+
+def test_answers_to_jobs_of_the_server_before_blame_no_one():
+    log: list[str] = []
+    server = federation(InProcess(ones, lambda _: 1.0, 3), log=log.append)
+    server.dispatcher.first_ticket = server.dispatcher.next_ticket = 1_000_000  # as after a resume
+    server.step(wait_s=0.1)
+    for ticket in (5, 6, 999_999):
+        server.take(Reply(0, ticket))
+    assert server.dispatcher.refused == 0
+    server.take(Reply(0, 2_000_000))
+    assert [line for line in log if "refused" in line] == [
+        "refused: UE 0 answers ticket 2000000, which is not outstanding (1 so far)"
+    ]

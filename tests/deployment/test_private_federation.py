@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from in_process import InProcess
 from test_federation_by_hand import ones
 from worlds import check, world
 
+from perfeds2.deployment import noise_ledger
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.device import do_job
 from perfeds2.deployment.federation import Federation
@@ -21,7 +23,7 @@ from perfeds2.deployment.merging import Handed, merged, noise_on
 from perfeds2.deployment.metrics import Metrics
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.serve import serve, status_of
-from perfeds2.deployment.setup import NOISE_SEED, Setup
+from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import draw
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
@@ -139,12 +141,14 @@ def test_the_record_replays_to_the_same_weights_with_the_servers_noise(killed):
 
 def test_the_noise_seed_is_in_no_message_and_in_no_other_file(killed):
     made, _ = killed
-    file = made.folder.path / NOISE_SEED
-    text = file.read_bytes()
-    seed = int(text, 16)
+    file = noise_ledger.file_of(made.folder.path)
+    seeds = [seed for _, seed in noise_ledger.read(made.folder.path).seeds]
+    assert file.parent == made.folder.path.parent  # people share the folder
     assert file.stat().st_mode & 0o777 == 0o600
-    secrets = [text, str(seed).encode(), *(seed.to_bytes(8, order) for order in ("little", "big"))]
-    others = [path.read_bytes() for path in made.folder.path.rglob("*") if path.is_file() and path != file]
+    assert len(set(seeds)) == len(seeds) > 1  # another one for every start of the server
+    secrets = [f"{seed:032x}".encode() for seed in seeds] + [str(seed).encode() for seed in seeds]
+    secrets += [seed.to_bytes(16, order) for seed in seeds for order in ("little", "big")]
+    others = [path.read_bytes() for path in made.folder.path.rglob("*") if path.is_file()]
     sent = [data for _, data in made.broker.heard]
     assert len(sent) > 50
     assert any(b"dp-noise" in data for data in sent)  # the settings travelled, and the budget stayed
@@ -173,12 +177,32 @@ def test_a_run_ends_well_when_the_budget_is_spent_and_is_replayed_from_its_folde
     agreement = replay_run(folder.path)
     assert agreement.rounds < 30
     assert agreement.relative < 1e-6
-    seed = (folder.path / NOISE_SEED).read_text()
-    (folder.path / NOISE_SEED).write_text(seed[::-1])
+    file = noise_ledger.file_of(folder.path)
+    ledger = noise_ledger.read(folder.path)
+    noise_ledger._write(folder.path, ledger._replace(seeds=((0, ledger.seeds[0][1] ^ 1),)))
     assert not replay_run(folder.path).holds
-    (folder.path / NOISE_SEED).unlink()
-    with pytest.raises(InputError, match="noise-seed is missing or damaged; restore it"):
+    file.unlink()
+    with pytest.raises(InputError, match="has the secret seeds of the noise, is missing or damaged"):
         replay_run(folder.path)
+
+
+def test_a_folder_restored_from_an_older_copy_is_refused_and_no_noise_is_drawn_twice(tmp_path):
+    """Its ε would be too low, and the same noise under other updates would reveal them."""
+    run, older, learner = tmp_path / "run", tmp_path / "older", replace(TINY, noise_seed=None)
+    run.mkdir()
+    first = noise_ledger.start(learner, run, 0, new=True)
+    noise_ledger.reach(learner, run, 3)
+    shutil.copytree(run, older)
+    second = noise_ledger.start(learner, run, 3, new=False)
+    noise_ledger.reach(learner, run, 9)
+    shutil.rmtree(run)
+    shutil.copytree(older, run)
+    with pytest.raises(InputError, match="is open in round 3, but round 8 was closed before"):
+        noise_ledger.start(learner, run, 3, new=False)
+    params = {"w": np.zeros(4, np.float32)}
+    drawn = {k: [noise_on(params, each, k) for each in (first, second)] for k in (2, 3)}
+    np.testing.assert_array_equal(*[each["w"] for each in drawn[2]])  # type: ignore[index]
+    assert not np.isclose(*[each["w"] for each in drawn[3]]).any()  # type: ignore[index]
 
 
 @pytest.mark.parametrize("protocol", [Protocol(2), Protocol(2, 1, "wait"), Protocol(1, rest_rounds=4)])

@@ -129,6 +129,7 @@ def test_a_methods_own_settings_travel_and_shared_ones_under_its_name_are_refuse
         ({"set-aside-after": 0}, "--set-aside-after must be at least 1, got 0."),
         ({"gather-s": "long"}, "--gather-s must be a finite number, got 'long'."),
         ({"slow": "5"}, "--slow '5' is not a value for each device; expected DEVICE=VALUE, such as 5=20."),
+        ({"slow": "5=1,3=1,5=2"}, "names device 5 twice; give each device one value"),
         ({"slow": "5=-1"}, "--slow must be at least 0, got '-1'."),
         ({"task": "mine.csv"}, "--task mine.csv names data files, but in a federation every device has its own"),
         ({"split": "mine.py:mine"}, "--split mine.py:mine refers to a file or module, which a federation does not run"),

@@ -86,3 +86,11 @@ def test_a_server_that_was_stopped_writes_nothing_once_another_has_taken_over(tm
     SETUP.write(out)
     assert "6 rounds, each merged once" in verify_log(out)
     assert not {job.ticket for job in first.sent} & {job.ticket for job in second.sent}
+
+
+def test_odd_files_beside_the_lease_are_ignored(tmp_path):
+    for name in ("lease-", "lease-old", "lease-1.bak", "lease-²"):
+        (tmp_path / name).touch()
+    with leased(tmp_path) as lease:
+        assert lease.number == 0
+        lease.check()

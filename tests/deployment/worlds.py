@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from fake_broker import FakeBroker
 
+from perfeds2.deployment import noise_ledger
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.federation import Federation
@@ -46,7 +47,7 @@ class World:
         first = dict(setup.first_params())
         self.federation = Federation(
             algorithm.protocol,
-            setup.secret_learner(self.folder.path, new=not checkpoints.intact()),
+            algorithm.learner,
             first,
             self.transport,
             setup.ues,
@@ -57,8 +58,14 @@ class World:
             schedule=setup.schedule,
             secure=bool(setup.spec.privacy.secure_aggregation),
         )
-        checkpoints.load(self.federation)
-        self.federation.save = lambda state: checkpoints.save(state, 0.0)
+        new, path = checkpoints.load(self.federation) is None, self.folder.path
+        self.federation.learner = noise_ledger.start(algorithm.learner, path, self.federation.round, new=new)
+
+        def save(state):
+            checkpoints.save(state, 0.0)
+            noise_ledger.reach(algorithm.learner, path, state.round)
+
+        self.federation.save = save
 
     def run_message(self):
         authority = None if self.credentials is None else self.credentials.clients

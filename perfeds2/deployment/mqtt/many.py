@@ -10,8 +10,10 @@ import fcntl
 import functools
 import os
 import re
+import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
@@ -20,10 +22,11 @@ from perfeds2.deployment.enrolment import renew
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Turn, Worker
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.mqtt.wire import Topics
-from perfeds2.deployment.processes import die_with_parent, repeating
+from perfeds2.deployment.processes import Restarts, die_with_parent, repeating
 from perfeds2.errors import InputError
 
-AGAIN_AFTER_S = 1.0  # delay before a dead device is restarted
+AGAIN_AFTER_S = 1.0  # least delay before a dead device is restarted
+LOOK_EVERY_S = 0.1
 
 
 def run_together(
@@ -68,13 +71,15 @@ def run_apart(site: Site, numbers: Sequence[int], owner: Callable[[int], Owner])
     def start(number: int) -> int:
         return _fork(site, number, owner, functools.partial(_locked, locks[number % len(locks)]))
 
-    running = {start(number): number for number in numbers}
+    running, restarts = {start(number): number for number in numbers}, Restarts()
     while True:
-        pid, _ = os.wait()
+        pid = os.waitpid(-1, os.WNOHANG)[0] if running else 0
         if (number := running.pop(pid, None)) is not None:
-            print(f"device-{number}: died; starting it again", flush=True)
-            time.sleep(AGAIN_AFTER_S)
-            running[start(number)] = number
+            wait_s = AGAIN_AFTER_S + restarts.died(number)
+            print(f"device-{number}: died; starting it again in {wait_s:.0f} s", flush=True)
+        for due in restarts.due(AGAIN_AFTER_S):
+            running[start(due)] = due
+        time.sleep(LOOK_EVERY_S)
 
 
 @contextlib.contextmanager
@@ -100,7 +105,10 @@ def _fork(site: Site, number: int, owner: Callable[[int], Owner], turn: Turn) ->
             run_together(site, [number], owner, turn)
     except InputError as error:
         print(f"device-{number}: {error}", flush=True)
+    except Exception:  # os._exit would discard it
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(1)
 
 

@@ -26,7 +26,7 @@ from perfeds2.deployment.credentials import LOOPBACK, Credentials, credentials_b
 from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, owner
 from perfeds2.deployment.mqtt.broker import Kind, running_broker
 from perfeds2.deployment.mqtt.link import Link, Site
-from perfeds2.deployment.processes import Processes
+from perfeds2.deployment.processes import Processes, Restarts
 from perfeds2.deployment.status import ShowStatus, read_status
 from perfeds2.errors import InputError
 from perfeds2.files import retry_while_full, write_text
@@ -205,11 +205,12 @@ def supervise(
     commands = {SERVING: serving_command(site, folder.path, bool(devices), lease), **devices}
     for name, command in commands.items():
         processes.start(name, command)
+    restarts = Restarts()
     died_in, deaths = -1, 0  # round of the server's last crash, and the number of crashes in it
     while wanted():
         time.sleep(LOOK_EVERY_S)
         status = read_status(folder.path)
-        for name in [name for name in commands if not processes.runs(name)]:
+        for name in [name for name in commands if not (processes.runs(name) or restarts.waits(name))]:
             ended = processes.status(name)
             if name.startswith(SERVING) and ended == 0 and (name != SERVING or folder.finished):
                 del commands[name]
@@ -226,7 +227,10 @@ def supervise(
                 died_in = round_
                 if deaths == MOST_DEATHS:
                     raise InputError(f"the server failed {deaths} times in round {round_}; see {processes.log(name)}.")
-            retry_while_full(functools.partial(folder.log, f"the process {name} died: starting it again"))
+            delay_s = restarts.died(name)
+            again = f" in {delay_s:.0f} s" if delay_s else ""
+            retry_while_full(functools.partial(folder.log, f"the process {name} died: starting it again{again}"))
+        for name in restarts.due():
             processes.start(name, commands[name])
         if show is not None and status is not None:
             show(status)
@@ -302,11 +306,12 @@ def serve_queue(site: Site, queue: Queue, lease: Lease, say: Callable[[str], Non
                 try:
                     if not supervise(site, Folder(path, chained=True), processes, {}, None, file.exists, lease):
                         outcome = "stopped"
-                except InputError as error:
+                except (InputError, FileNotFoundError) as error:  # such as when the run's folder was deleted
                     outcome = f"given up: {error}"
+                    processes.end(SERVING)
                 lease.check()
                 file.unlink(missing_ok=True)
-                if outcome != "done":
+                if outcome != "done" and path.exists():
                     retry_while_full(functools.partial(Folder(path, chained=True).log, outcome))
                 say(f"run {path}: {outcome}")
             time.sleep(LOOK_EVERY_S)
