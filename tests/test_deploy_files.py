@@ -296,3 +296,13 @@ def test_a_command_of_the_texts_is_one(command):
 
 def test_there_are_such_commands():
     assert all(said(path) for path in TEXTS)
+
+
+def test_the_page_about_deploying_starts_the_broker_behind_the_front():
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    step = page.partition("### 2. Start the server")[2].partition("### 3")[0]
+    backend = re.search(r"server mosquitto (\S+)", (DEPLOY / "haproxy" / "haproxy.cfg").read_text(encoding="utf-8"))
+    assert backend is not None
+    assert f"federate server --listen {backend[1]} " in step
+    assert "deploy/haproxy/haproxy.cfg" in step
+    assert "NAT" in step

@@ -65,7 +65,8 @@ def do_job(
         compute_s = time.monotonic() - started_s  # calibration needs it
     metrics = evaluate_here(setup, task, handed.params, ue, kept)
     if update is not None and request.ue in setup.own.uplink_bps:
-        pause(32 * sum(values.size for values in update.values()) / setup.own.uplink_bps[request.ue])
+        bits = setup.algorithm.learner.bits or 32
+        pause(bits * sum(values.size for values in update.values()) / setup.own.uplink_bps[request.ue])
     return Reply(request.ue, request.ticket, request.version, update, metrics, compute_s), left
 
 

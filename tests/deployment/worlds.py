@@ -12,7 +12,7 @@ from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
-from perfeds2.deployment.mqtt.runs import key_check
+from perfeds2.deployment.mqtt.runs import decoder, key_check
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.setup import Setup
 from perfeds2.learning.replay import replay
@@ -40,6 +40,7 @@ class World:
         setup, algorithm, checkpoints = self.setup, self.setup.algorithm, Checkpoints(self.folder)
         self.transport = MqttTransport(self.broker.link(), self.run_message(), setup.ues)
         self.transport.now = lambda: self.clock_s
+        self.transport.decode = decoder(self.setup)
         if self.credentials is not None:
             self.transport.authority = self.credentials.clients.trust
             self.transport.check_key = key_check(self.credentials, "a-run")

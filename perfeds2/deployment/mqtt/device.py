@@ -26,6 +26,7 @@ from jaxtyping import PyTree
 from perfeds2.deployment.authority import Authority
 from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.device import Memory, do_job, kept_at_first
+from perfeds2.deployment.encoding import encoded
 from perfeds2.deployment.fields import SETTINGS
 from perfeds2.deployment.masking import Identity, KeyRefusedError, Keyring, MaskedUpdate
 from perfeds2.deployment.merging import handed_out, unpacked
@@ -315,6 +316,8 @@ class Worker:
                 memory.keep(job.merged, before, job.ticket, left)
             told = {"metrics": dict(reply.metrics), "compute_s": reply.compute_s}
             update, said = reply.update, said.model_copy(update=told)
+            if update is not None and not secure:
+                update = encoded(update, ready.setup.algorithm.learner.bits)
             if secure and update is not None:
                 device.masks, update = _new_masks(device, job, ready, update), None
         except CancelledError:

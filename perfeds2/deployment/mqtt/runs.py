@@ -36,7 +36,7 @@ from perfeds2.runs.folder import Folder, alone, claimed
 if TYPE_CHECKING:  # a server or standby that waits needs no JAX
     from perfeds2.deployment.mqtt.backhaul import CloudLink
     from perfeds2.deployment.setup import Setup
-    from perfeds2.deployment.transport import SignedKey
+    from perfeds2.deployment.transport import Arrays, SignedKey
 
 LOOK_EVERY_S = 0.2
 MOST_DEATHS = 3  # of the server in one round; another attempt would not help
@@ -349,6 +349,7 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
             barred=barred,
             check_key=key_check(site.credentials, run_id),
             authority=clients.trust,
+            decode=decoder(setup),
         ) as transport,
     ):
         try:
@@ -356,6 +357,17 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
         except LeaseLostError as error:
             print(error, flush=True)
             os._exit(BAD_INPUT)  # without telling devices that the run is over
+
+
+def decoder(setup: "Setup") -> "Callable[[Arrays], Arrays]":
+    """Return what reads the uploads of a run."""
+    from perfeds2.deployment.encoding import decoded
+    from perfeds2.deployment.merging import uploaded
+    from perfeds2.deployment.validate import form_of
+
+    learner = setup.algorithm.learner
+    form = form_of(uploaded(setup.first_params(), learner))
+    return lambda came: decoded(came, form, learner.bits)
 
 
 def key_check(credentials: Credentials, run: str) -> "Callable[[int, SignedKey], None]":

@@ -82,6 +82,7 @@ class MqttTransport:
     _newest: int = -1
     _rival: str | None = None  # run of another server of this federation
     _certain: bool = False  # whether that server is still there
+    decode: Callable[[Arrays], Arrays] = lambda update: update  # raises ValueError for an upload that is not encoded
     barred: Callable[[], Mapping[int, str]] = dict  # UEs that the broker refuses, and why; called at every connection
     authority: Callable[[], bytes] | None = (
         None  # newest authorities and revocations of devices, for secure aggregation
@@ -316,7 +317,8 @@ class MqttTransport:
         elif job.head is not None and job.head.error is not None:
             self._answer(replace(known, error=in_words(job.head.error) or "it failed", about=job.head.about))
         elif job.head is not None and (job.update is None or job.update.complete):
-            self._answer(_read(known, job.head, job.update))
+            decode = self.decode if job.request.kind == "train" and job.request.asked is None else lambda update: update
+            self._answer(_read(known, job.head, job.update, decode))
 
     def _take_head(self, job: Outstanding, data: bytes) -> str | None:
         """Read the head of a reply, and return why it is refused, or None."""
@@ -348,10 +350,10 @@ class MqttTransport:
         self._replies.put(reply)
 
 
-def _read(known: Reply, head: Head, update: Assembly | None) -> Reply:
+def _read(known: Reply, head: Head, update: Assembly | None, decode: Callable[[Arrays], Arrays]) -> Reply:
     """Decode a complete reply, for the server to validate."""
     try:
-        arrays = None if update is None else update.arrays()
+        arrays = None if update is None else decode(update.arrays())
     except ValueError as error:
         return replace(known, error=f"unreadable update: {error}")
     metrics, compute_s = dict(head.metrics), head.compute_s
