@@ -20,7 +20,7 @@ import numpy as np
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.serve import status_of
+from perfeds2.deployment.server import status_of
 from perfeds2.deployment.transport import Reply
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg

@@ -8,7 +8,13 @@ from perfeds2.deployment.own import EquinoxModel as EquinoxModel
 from perfeds2.deployment.own import own_samples as own_samples
 from perfeds2.deployment.record import MergedUpdate as MergedUpdate
 from perfeds2.deployment.record import Record as Record
+from perfeds2.deployment.server import serve as serve
 from perfeds2.deployment.setup import Setup as Setup
+from perfeds2.deployment.transport import Changes as Changes
+from perfeds2.deployment.transport import Presence as Presence
+from perfeds2.deployment.transport import Reply as Reply
+from perfeds2.deployment.transport import Request as Request
+from perfeds2.deployment.transport import Transport as Transport
 from perfeds2.deployment.validate import form_of as form_of
 from perfeds2.deployment.validate import wrong_update as wrong_update
 from perfeds2.timeline.protocol import close_round as close_round

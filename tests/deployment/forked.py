@@ -33,7 +33,7 @@ PREPARED = (
         "perfeds2.deployment.mqtt.backhaul",
         "perfeds2.deployment.mqtt.many",
     ),
-    *("perfeds2.deployment.mqtt.runs", "perfeds2.deployment.mqtt.transport", "perfeds2.deployment.serve"),
+    *("perfeds2.deployment.mqtt.runs", "perfeds2.deployment.mqtt.transport", "perfeds2.deployment.server"),
     *("perfeds2.report.run", "jaxlib.mlir.dialects.mhlo"),
 )
 

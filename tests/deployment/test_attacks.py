@@ -10,7 +10,7 @@ from test_federation_by_hand import federation, ones, play
 from perfeds2.deployment.device import compute_job, do_job
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.merging import Handed
-from perfeds2.deployment.serve import destroyable, status_of
+from perfeds2.deployment.server import destroyable, status_of
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
 from perfeds2.deployment.validate import LARGEST, VOTES, Norms, in_words, norm_of, wrong_metrics

@@ -11,7 +11,7 @@ from test_federation_by_hand import SETUP
 
 from perfeds2.deployment.audit import HEAD, LogError, rounds_in, verify_log
 from perfeds2.deployment.checkpoint import Checkpoints
-from perfeds2.deployment.serve import serve
+from perfeds2.deployment.server import serve
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import LINK, Folder, chain
 

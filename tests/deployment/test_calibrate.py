@@ -14,7 +14,7 @@ from perfeds2.deployment.device import do_job
 from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.record import LAPS
-from perfeds2.deployment.serve import serve
+from perfeds2.deployment.server import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply, Request
 from perfeds2.errors import InputError

@@ -13,7 +13,7 @@ from test_federation_by_machine import LEARNER, Net
 from perfeds2.deployment.crew import Crew
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.serve import status_of
+from perfeds2.deployment.server import status_of
 from perfeds2.deployment.status import SHOWN, STATES
 from perfeds2.deployment.transport import Presence, Reply
 from perfeds2.timeline.protocol import Protocol

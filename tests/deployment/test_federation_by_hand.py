@@ -17,7 +17,7 @@ from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.merging import Handed, merged
 from perfeds2.deployment.replay_run import replay_run
-from perfeds2.deployment.serve import end_training, request_evaluations, serve, status_of
+from perfeds2.deployment.server import end_training, request_evaluations, serve, status_of
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import NewLines, draw
 from perfeds2.deployment.transport import Reply
@@ -367,7 +367,7 @@ def test_a_replay_notices_weights_that_are_not_the_runs(tmp_path):
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("perfeds2.deployment.serve.CLAIM_WITHIN_S", 0.3)
+    monkeypatch.setattr("perfeds2.deployment.server.CLAIM_WITHIN_S", 0.3)
     with alone(tmp_path), pytest.raises(InputError, match="another process"):
         serve(SETUP, InProcess(honest, lambda job: 1.0 + job.ue, 4), tmp_path)
 

@@ -16,7 +16,7 @@ from perfeds2.deployment.audit import verify_log
 from perfeds2.deployment.metrics import Metrics
 from perfeds2.deployment.mqtt.runs import _run_id
 from perfeds2.deployment.record import Record
-from perfeds2.deployment.serve import serve
+from perfeds2.deployment.server import serve
 from perfeds2.deployment.setup import FILE, Setup
 from perfeds2.deployment.status import Status
 from perfeds2.errors import InputError

@@ -19,7 +19,7 @@ from perfeds2.deployment.metrics import Metrics, exposed
 from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.record import Lap, Loss, MergedUpdate, Record
-from perfeds2.deployment.serve import serve
+from perfeds2.deployment.server import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import ClosedRound, DeviceState, DeviceStatus, Status
 from perfeds2.deployment.transport import Reply
@@ -306,7 +306,7 @@ def test_a_federation_tells_its_monitors_and_its_log(tmp_path, monkeypatch):
             seen.append((ask(f"http://127.0.0.1:{port}", "/healthz"), ask(f"http://127.0.0.1:{port}", "/metrics")[2]))
             return super().poll(wait_s)
 
-    monkeypatch.setattr("perfeds2.deployment.serve.STATUS_EVERY_S", 0.01)
+    monkeypatch.setattr("perfeds2.deployment.server.STATUS_EVERY_S", 0.01)
     serve(setup, Watched(answer, lambda job: 1.0 + job.ue if job.kind == "train" else 0.05, 3), tmp_path / "run")
     last = parse(seen[-1][1])
     assert last["perfeds2_rounds_total"][None] == 3

@@ -18,7 +18,7 @@ from perfeds2.deployment.mqtt.runs import run_locally
 from perfeds2.deployment.mqtt.wire import Run
 from perfeds2.deployment.own import own_samples
 from perfeds2.deployment.replay_run import replay_run
-from perfeds2.deployment.serve import serve
+from perfeds2.deployment.server import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 

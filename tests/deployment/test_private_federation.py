@@ -22,7 +22,7 @@ from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.merging import Handed, merged, noise_on
 from perfeds2.deployment.metrics import Metrics
 from perfeds2.deployment.replay_run import replay_run
-from perfeds2.deployment.serve import serve, status_of
+from perfeds2.deployment.server import serve, status_of
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import draw
 from perfeds2.deployment.transport import Arrays

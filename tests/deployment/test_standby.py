@@ -11,7 +11,7 @@ from test_federation_by_hand import SETUP
 from perfeds2.deployment import lease as leases
 from perfeds2.deployment.audit import verify_log
 from perfeds2.deployment.lease import FREE, Lease, LeaseLostError, leased, owner
-from perfeds2.deployment.serve import serve
+from perfeds2.deployment.server import serve
 from perfeds2.errors import InputError
 
 

@@ -9,10 +9,10 @@ import pytest
 from in_process import InProcess, made_up
 from test_federation_by_hand import SETUP, federation, ones, play
 
-from perfeds2.deployment import serve as serving
+from perfeds2.deployment import server as serving
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.mqtt.runs import claim_run
-from perfeds2.deployment.serve import serve, status_of
+from perfeds2.deployment.server import serve, status_of
 from perfeds2.deployment.status import STOPPED, NewLines, draw, read_status
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError

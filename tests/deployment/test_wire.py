@@ -37,7 +37,7 @@ from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.mqtt.quota import Quota
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.mqtt.wire import Assembly, Here, JobMessage, Parcel, Run, Topics
-from perfeds2.deployment.serve import end_training, request_evaluations
+from perfeds2.deployment.server import end_training, request_evaluations
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Request
 from perfeds2.errors import InputError

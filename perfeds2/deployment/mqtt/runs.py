@@ -325,7 +325,7 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
     from perfeds2.deployment.mqtt.device import travelling
     from perfeds2.deployment.mqtt.transport import MqttTransport
     from perfeds2.deployment.mqtt.wire import Topics
-    from perfeds2.deployment.serve import serve
+    from perfeds2.deployment.server import serve
     from perfeds2.deployment.setup import Setup
 
     def barred() -> dict[int, str]:
