@@ -18,7 +18,7 @@ from perfeds2.learning.replay import Learner
 NAME = "noise-ledger"  # file in a run's folder: the name of its ledger, which is no secret
 
 
-class Ledger(NamedTuple):
+class NoiseLedger(NamedTuple):
     """What the file holds."""
 
     round: int  # the open one
@@ -38,18 +38,18 @@ def file_of(run: Path) -> Path:
     return run.resolve().parent / f".noise-{text}"
 
 
-def read(run: Path) -> Ledger:
+def read(run: Path) -> NoiseLedger:
     file = file_of(run)
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        return Ledger(int(found["round"]), tuple((int(first), int(seed, 16)) for first, seed in found["seeds"]))
+        return NoiseLedger(int(found["round"]), tuple((int(first), int(seed, 16)) for first, seed in found["seeds"]))
     except (OSError, ValueError, LookupError, TypeError):
         raise InputError(
             f"{file}, which has the secret seeds of the noise, is missing or damaged; restore it, or start a new run."
         ) from None
 
 
-def _write(run: Path, ledger: Ledger) -> None:
+def _write(run: Path, ledger: NoiseLedger) -> None:
     seeds = [(first, f"{seed:032x}") for first, seed in ledger.seeds]
     with write_atomically(file_of(run), 0o600) as out:
         out.write(json.dumps({"round": ledger.round, "seeds": seeds}).encode())
@@ -70,14 +70,14 @@ def start(learner: Learner, run: Path, round_: int, *, new: bool) -> Learner:
         return learner
     if new and not (run / NAME).exists():
         write_text(run / NAME, secrets.token_hex(16))
-    known = Ledger(0, ()) if new and not file_of(run).exists() else read(run)
+    known = NoiseLedger(0, ()) if new and not file_of(run).exists() else read(run)
     if round_ < known.round:
         raise InputError(
             f"{run} is open in round {round_}, but round {known.round - 1} was closed before; it was restored from an "
             "older copy. Its privacy loss would be counted too low: restore the newest copy, or start a new run."
         )
     earlier = [each for each in known.seeds if each[0] < round_]
-    _write(run, Ledger(round_, (*earlier, (round_, secrets.randbits(128)))))
+    _write(run, NoiseLedger(round_, (*earlier, (round_, secrets.randbits(128)))))
     return secret_learner(learner, run)
 
 
