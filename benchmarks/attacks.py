@@ -43,10 +43,12 @@ class Bench:
     rounds: int
     task: str
 
-    def accuracies(self, merge: str, share: float, ues: int, quorum: int, labels: int) -> Accuracies:
+    def accuracies(
+        self, merge: str, share: float, ues: int, quorum: int, labels: int, attacks: Sequence[str] = NAMES
+    ) -> Accuracies:
         """Return the accuracy of a merge under every attack and none, all trained in one batch."""
         found = {}
-        for name in (CLEAN, *NAMES):
+        for name in (CLEAN, *attacks):
             attack = f"{NAMES[0]}:0" if name == CLEAN else f"{name}:{share:.6f}"  # a share of 0 needs no other program
             spec = spec_from(
                 task=self.task,
@@ -104,6 +106,18 @@ def by_share(bench: Bench, merges: Sequence[str], labels: int = 2, ues: int = 20
     return f"{ues} UEs, {labels} labels per UE, by share of hostile UEs. Each number is for the worst attack.\n\n{markdown(head, lines)}"
 
 
+def by_quorum(bench: Bench, merges: Sequence[str], ues: int = 20) -> str:
+    """Return the table of what each merge costs without any attack, in points below the first merge, seed by seed."""
+    lines, quorums, labels = [[merge] for merge in merges], (3, 5, 10), (2, 5)
+    for some in labels:
+        for quorum in quorums:
+            found = [bench.accuracies(merge, 0.0, ues, quorum, some, attacks=())[CLEAN] for merge in merges]
+            for line, accuracies in zip(lines, found, strict=True):
+                line.append(with_interval(found[0] - accuracies))
+    head = ["merge", *(f"{some} labels, A = {quorum}" for some in labels for quorum in quorums)]
+    return f"{ues} honest UEs: points of accuracy below {merges[0]}, seed by seed.\n\n{markdown(head, lines)}"
+
+
 def with_interval(shares: np.ndarray) -> str:
     """Return the mean of the seeds and half the width of its 95 % interval."""
     mean, low, _ = mean_and_interval(shares)
@@ -123,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=600)
     parser.add_argument("--task", default="digits")
-    parser.add_argument("--only", choices=["attacks", "crowd", "shares"], help="Make these tables only.")
+    parser.add_argument("--only", choices=["attacks", "crowd", "shares", "honest"], help="Make these tables only.")
     parser.add_argument("--out", type=Path, default=Path("attacks"))
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -134,6 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tables.append(by_attack(bench, given.merges, 2, hostile=2, ues=20))
     if given.only in (None, "shares"):
         tables.append(by_share(bench, given.merges))
+    if given.only in (None, "honest"):
+        tables.append(by_quorum(bench, given.merges))
     write_text(given.out / "attacks.md", "\n".join(tables))
     print("\n".join(tables))
 

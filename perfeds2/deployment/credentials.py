@@ -76,9 +76,8 @@ class Credentials:
     def devices(self, revoked: bool = False) -> list[int]:
         """Return the devices whose certificate is not revoked, or, with ``revoked``, those whose is."""
         listed = self.clients.revoked()
-        names = [path.stem for path in (self.folder / "devices").glob("device-*.crt")]
-        found = [re.fullmatch(r"device-(0|[1-9]\d*)", name) for name in names]
-        numbers = sorted(int(match[1]) for match in found if match)
+        found = (device_number(path.stem) for path in (self.folder / "devices").glob("device-*.crt"))
+        numbers = sorted(number for number in found if number is not None)
         return [each for each in numbers if (bool(listed) and not self.serials(each).isdisjoint(listed)) == revoked]
 
     def serials(self, party: Party) -> frozenset[int]:
@@ -238,6 +237,13 @@ def name_of(party: Party) -> str:
     if not 0 <= party < MOST_DEVICES:
         raise InputError(f"device {party} is out of range; expected a number from 0 to {MOST_DEVICES - 1}.")
     return f"device-{party}"
+
+
+def device_number(name: str, federation: str = FEDERATION) -> int | None:
+    """Return the number in a device's name in a federation; None for any other name."""
+    before = federated_name(federation, "device-")
+    digits = name.removeprefix(before)
+    return int(digits) if name.startswith(before) and re.fullmatch("0|[1-9][0-9]{0,5}", digits) else None
 
 
 def federated_name(federation: str, name: str) -> str:

@@ -42,7 +42,7 @@ from perfeds2.deployment.authority import (
     write_private,
 )
 from perfeds2.deployment.bounded import PATIENCE_S, Address, BoundedServer, serving
-from perfeds2.deployment.credentials import ENROLMENT, Credentials, federated_name, make_folder, name_of
+from perfeds2.deployment.credentials import ENROLMENT, Credentials, device_number, make_folder, name_of
 from perfeds2.deployment.tls import tls_context
 from perfeds2.errors import InputError
 
@@ -112,10 +112,9 @@ def renew_device(credentials: Credentials, shown: bytes | None) -> bytes:
     """Return the newest certificate for the key of a valid one. If it expires soon, issue a new one."""
     old = None if shown is None else x509.load_der_x509_certificate(shown)
     name = "" if old is None else common_name(old.subject)
-    found = re.fullmatch(re.escape(federated_name(credentials.federation, "device-")) + r"(\d+)", name)
-    if old is None or found is None or not isinstance(public := old.public_key(), ec.EllipticCurvePublicKey):
+    device = device_number(name, credentials.federation)
+    if old is None or device is None or not isinstance(public := old.public_key(), ec.EllipticCurvePublicKey):
         raise RefusedError("only a device with a valid certificate can renew it")
-    device = int(found[1])
     with credentials.locked():
         if old.serial_number not in credentials.serials(device):
             raise RefusedError("the certificate was replaced")

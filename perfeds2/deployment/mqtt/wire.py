@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from safetensors.numpy import load, save
 
-from perfeds2.deployment.credentials import FEDERATION, federated_name
+from perfeds2.deployment.credentials import FEDERATION, device_number, federated_name
 from perfeds2.deployment.transport import Arrays, Asked, Kind, SignedKey
 
 HEAD = "head"
@@ -78,8 +78,7 @@ class Topics:
         return f"{self.federation}/reply/{self.device(device)}/{ticket}/{part}"
 
     def device_number(self, name: str) -> int | None:
-        before = self.device("")
-        return number(name.removeprefix(before)) if name.startswith(before) else None
+        return device_number(name, self.federation)
 
 
 def number(text: str) -> int | None:
