@@ -12,7 +12,7 @@ import pytest
 from fake_broker import FakeBroker
 from in_process import InProcess
 from test_federation_by_hand import ones
-from worlds import check, world
+from worlds import check, survive_kills, world
 
 from perfeds2.deployment import noise_ledger
 from perfeds2.deployment.checkpoint import Checkpoints
@@ -137,6 +137,14 @@ def test_the_record_replays_to_the_same_weights_with_the_servers_noise(killed):
     made.federation.learner = replace(made.federation.learner, noise_seed=1)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check(made)
+
+
+@pytest.mark.slow
+def test_fifty_kills_with_noise_lose_and_double_nothing(tmp_path):
+    made = world(tmp_path, **PRIVATE | {"rounds": 60})
+    survive_kills(made, 3, 50)
+    check(made)
+    assert len(noise_ledger.read(made.folder.path).seeds) > 3  # the server died as often
 
 
 def test_the_noise_seed_is_in_no_message_and_in_no_other_file(killed):
