@@ -325,7 +325,8 @@ def test_a_federation_tells_its_monitors_and_its_log(tmp_path, monkeypatch):
     assert refused["event"].startswith("refused: UE 2 ticket 2 ")
     closed = [event for event in events if " closed at " in event["event"]]
     assert [event["round"] for event in closed] == [0, 1, 2]
-    assert events[-1]["event"].startswith("finished")
+    assert events[-2]["event"].startswith("finished")
+    assert events[-1]["event"].startswith("results: timeline.npz ")
     assert all(set(event) >= {"time", "event"} for event in events)
 
 
