@@ -535,10 +535,11 @@ def test_report_draws_a_set_again_and_says_which_command_made_it(reproduced: Pat
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
         "claims.tex",
         *(f"exp_{number}.{kind}" for number in (1, 3, 8) for kind in ("pdf", "png")),
+        "reproduction.html",
     ]
     made = "perfeds2 reproduce exp_1 exp_3 exp_8 --scale paper --seeds 5 --set learning.beta=0.02 --set methods.PerFed.hessian=fo"
     assert command_of(folder) == f"{made} --out {folder}"
-    assert made in (folder / "reproduction.html").read_text(encoding="utf-8")
+    assert made in (tmp_path / "figures/reproduction.html").read_text(encoding="utf-8")
 
 
 def test_the_command_names_tasks_and_seeds_where_they_are_not_all(tmp_path: Path):

@@ -418,7 +418,7 @@ def test_a_sweep_is_drawn_again_over_what_one_asks_for(costly):
 def test_a_sweeps_page_leads_with_what_needs_least(costly, tmp_path, cost, first):
     status, _, error = told("report", costly.path, "--x", cost, "--paper", "--out", tmp_path / "paper")
     assert status == 0, error
-    page = (costly.path / "report.html").read_text()
+    page = (tmp_path / "paper/report.html").read_text()
     assert f"<h1>{first}</h1>" in page
     assert page.count('<th scope="row">') == 6
     assert "perfeds2 sweep --resume costly" in page
@@ -428,6 +428,7 @@ def test_a_sweeps_page_leads_with_what_needs_least(costly, tmp_path, cost, first
         "sweep.tex",
         "front.pdf",
         "front.png",
+        "report.html",
     }
     assert r"PerFedS2, quorum=4 & \textbf{95.0}" in (tmp_path / "paper/sweep.tex").read_text()
 

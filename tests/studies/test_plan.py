@@ -94,10 +94,10 @@ def test_report_draws_a_plan_again_by_seconds_or_joules_and_refuses_the_rest(pla
     for axis in ("seconds", "joules"):
         status, _, error = told("report", out, "--x", axis, "--paper", "--out", tmp_path)
         assert status == 0, error
-        pages[axis] = (out / "report.html").read_text()
+        pages[axis] = (tmp_path / "report.html").read_text()
     assert "Seconds until the target is kept" in pages["seconds"]
     assert "Joules of all UEs until the target is kept" in pages["joules"]
-    assert {path.name for path in tmp_path.iterdir()} == {"plan.pdf", "plan.png", "plan.tex"}
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "plan.pdf", "plan.png", "plan.tex"}
     assert "the choice: holds" in (tmp_path / "plan.tex").read_text()
     status, _, error = told("report", out, "--x", "bits")
     assert status == 2

@@ -396,7 +396,7 @@ def test_report_draws_a_tuning_again(tmp_path):
     one = tuned_at(tmp_path / "one", 0.1)
     status, _, error = told("report", one.path, "--paper", "--out", tmp_path / "paper")
     assert status == 0, error
-    assert {path.name for path in (tmp_path / "paper").iterdir()} == {"tune.pdf", "tune.png", "tune.tex"}
+    assert {path.name for path in (tmp_path / "paper").iterdir()} == {"report.html", "tune.pdf", "tune.png", "tune.tex"}
     status, _, error = told("report", one.path, "--x", "joules")
     assert status == 2
     assert "a tuning stores one number per training" in error
