@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -179,3 +180,11 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     assert f"perfeds2 run --resume {folder}" in said
     assert "Exception ignored" not in said
     assert "Traceback" not in said
+
+
+def test_the_readme_counts_the_methods():
+    from perfeds2.spec.methods import listed_methods
+
+    count = len(list(listed_methods()))
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"In all, {count} methods run on the same cells" in readme

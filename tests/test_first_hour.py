@@ -49,7 +49,7 @@ SHOWN = {  # what must be among the lines of each notebook
     ],
     "planning": [
         r"old meter",
-        r"<Plan: digits, 10 UEs, 80 % after .* on fresh seeds",
+        r"<Plan: digits, 10 UEs, 80 % personalised test accuracy after .* on fresh seeds",
         r"<Comparison: .* PerFedS2 ends highest",
     ],
 }

@@ -219,7 +219,9 @@ def radio_line(radio: Json) -> str:
     )
     most = f" {radio['capped']:.0%} of them are at the limit of the modulation." if radio["capped"] else ""
     spread = "median (10th to 90th percentile) of UEs on equal parts of the band"
-    return f"Radio {radio['name']}: SNR {snr} dB, {carried} bit/s/Hz: {spread}.{most}"
+    with_noise = {"coupled": "SNR (without interference)", None: "SNR"}
+    ratio = with_noise.get(radio.get("interference"), "SINR")  # a constant part of the noise, or that of a full load
+    return f"Radio {radio['name']}: {ratio} {snr} dB, {carried} bit/s/Hz: {spread}.{most}"
 
 
 def energy_line(run: RunResults) -> str:

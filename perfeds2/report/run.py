@@ -169,6 +169,8 @@ def print_summary(folder: Path) -> None:
     if fairness_line(run):
         print_prose(console, fairness_line(run), "dim")
     print_prose(console, answer(run)[0], "bold")
+    if run.radio and not run.radio["warning"]:
+        print_prose(console, radio_line(run.radio), "dim")
     notes = [*run.notes, *([run.radio["warning"]] if run.radio and run.radio["warning"] else [])]
     for said in notes[:NOTES_SHOWN]:
         print_prose(console, f"Note: {said}", "dim")

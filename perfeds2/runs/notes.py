@@ -14,8 +14,8 @@ OfSeeds = Mapping[str, Sequence[Facts]]  # facts of each seed, by algorithm
 Rows = Mapping[tuple[str, int], Sequence[Row]]  # by algorithm and seed
 
 
-def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
-    """Return the notes of a run. ``rows`` is None if nothing was trained."""
+def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None, ue_rows: Rows | None = None) -> list[str]:
+    """Return the notes of a run. ``rows`` and ``ue_rows`` are None if nothing was trained."""
     from perfeds2.spec.build import fixed_settings
     from perfeds2.spec.cells import unit_warnings
     from perfeds2.spec.tasks import recipe_of
@@ -37,6 +37,12 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None) -> list[str]:
         name.startswith("FedProx") and own[0]["local_steps"] == 1 for name, own in facts.items()
     ):
         notes.append("With one local step FedProx's proximal term is zero, so it equals FedAvg; see --local-steps.")
+    if spec.cell.payload_bits is not None and (spec.radio.bits is not None or spec.radio.top_k is not None):
+        notes.append(
+            f"--payload-bits {spec.cell.payload_bits:g} is the size of every upload; --bits and --top-k change only its values."
+        )
+    if rows is not None and ue_rows is not None:
+        notes += _evaluations(spec, facts, rows, ue_rows)
     if "FedBN" in facts and not _is_normalised(spec):
         notes.append("FedBN equals FedAvg here: the model has no normalisation layer; see --model mlp-norm.")
     notes += [note for name, own in facts.items() if (note := robustness(spec, name, own[0]["quorum"])) is not None]
@@ -63,6 +69,31 @@ def has_ties(spec: Spec) -> bool:
     follow = any(each is None or (each[1].mode == "S2" and each[1].rounds is None) for each in found)
     is_race = spec.protocol.schedule.value is None and (spec.protocol.quorum or 0) < spec.cell.ues // spec.edges
     return follow and is_race and spec.protocol.bandwidth.text == "equal_finish"
+
+
+def _evaluations(spec: Spec, facts: OfSeeds, rows: Rows, ue_rows: Rows) -> list[str]:
+    """Note that only some UEs were evaluated, and that evaluations took most of the time.
+
+    Time is counted in samples, not measured, so that the same spec gives the same notes. A gradient counts thrice.
+    """
+    from perfeds2.learning.data import MOST_SAMPLES
+    from perfeds2.learning.evaluate import MOST_UES
+
+    notes, found = list[str](), next(iter(ue_rows.values()))
+    if len(found) == MOST_UES < spec.cell.ues:
+        notes.append(f"Metrics are means over the first {MOST_UES:,} of {spec.cell.ues:,} UEs.")
+    every_fact = [each for of_seeds in facts.values() for each in of_seeds]
+    steps = [each["merges"] * each["local_steps"] * (3 if each["objective"] == "PerFed" else 1) for each in every_fact]
+    trained = 3 * spec.learning.batch * sum(steps)
+    looks = 4 * sum(min(row["samples"], MOST_SAMPLES) for row in found)  # a gradient, and a loss after the step
+    evaluated = looks * sum(len(of) for of in rows.values())
+    if evaluated > 2 * trained > 0:
+        every = "" if spec.run.horizon_s is None else f", such as --eval-every-s {spec.run.horizon_s / 10:.3g}"
+        notes.append(
+            f"Evaluations computed on {evaluated / trained:.2g} times as many samples as training, so they took most of "
+            f"the time; evaluate less often{every}."
+        )
+    return notes
 
 
 def robustness(spec: Spec, name: str, quorum: int, *, always: bool = False) -> str | None:

@@ -83,7 +83,7 @@ def summarise(
         "seeds": list(seeds),
         "target_accuracy": spec.run.target_accuracy if trained else None,
         "metric": metric_of(spec) if trained else None,
-        "notes": notes_of(spec, of_seeds, rows),
+        "notes": notes_of(spec, of_seeds, rows, ue_rows),
         "radio": _radio_part(spec) if radio else None,
         "cells": _cells_part(spec) if radio else None,
         "algorithms": [row | behind for row, behind in zip(algorithms, behind_best(algorithms), strict=True)],
@@ -98,7 +98,12 @@ def _radio_part(spec: Spec) -> Json | None:
     quality = link_quality(make_cell(spec, seed) for seed in spec.run.seeds[:SEEDS_OF_RADIO])
     if quality is None:  # no UE uses the simulated radio
         return None
-    return {"name": name, **asdict(quality), "warning": beyond_modulation(name, quality)}
+    return {
+        "name": name,
+        **asdict(quality),
+        "warning": beyond_modulation(name, quality),
+        "interference": spec.cells.interference,
+    }
 
 
 def _cells_part(spec: Spec) -> Json | None:

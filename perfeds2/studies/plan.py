@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import tomli_w
@@ -190,7 +191,7 @@ def headline(plan: Plan) -> str:
         return f"None of {len(plan.candidates)} choices keeps {plan.target.words}{' with' * bool(said)}{','.join(said)}"
     new, old = (each.choice.settings for each in (plan.best, plan.candidates[plan.asked]))
     said = [_in_words(name, value) for name, value in new.items() if name in "AS" or value != old[name]]
-    return f"{plan.target.score.level(plan.target.accuracy)} {_when(plan.best)}: {', '.join(said)}"
+    return f"{plan.target.words} {_when(plan.best)}: {', '.join(said)}"
 
 
 def _in_words(name: str, value: str) -> str:
@@ -292,7 +293,16 @@ def notes_of(plan: Plan, space: Space) -> list[str]:
     unsearched = [each for each in others if each[0] < best_s / CLOSE and space.lacks(each[1])]
     if unsearched:
         seconds, choice = min(unsearched, key=lambda each: each[0])
-        notes.append(f"Sooner, not searched: {choice}, {seconds:.3g} s; add {space.lacks(choice)}.")
+        notes.append(
+            f"Sooner, not searched: {choice}, {seconds:.3g} s against {best_s:.3g} s on the given seeds; "
+            f"add {space.lacks(choice)}."
+        )
+    ends = [] if best is None else [each.end_global for each in best.trials if each.end_global is not None]
+    if ends and target.score.is_share and mean(ends) < target.accuracy / 2:
+        notes.append(
+            f"The target is for personalised models; the global model of the choice ends with "
+            f"{target.score.show(mean(ends))}. See docs/explanation/personalisation.md."
+        )
     if seeds < 3:
         notes.append(f"Chosen with only {seeds} seed{'s' * (seeds > 1)}; five are usual.")
     return notes

@@ -160,6 +160,7 @@ class SeedOutcome:
     fall: float  # drop below the target, or its best before, relative to the way from start to target
     needs_s: float  # until it was kept, else first reached, else the end: keeping it takes no less
     needs_j: float  # joules of all UEs until then
+    end_global: float | None = None  # score of the global model at the end
 
     @property
     def fails(self) -> bool:

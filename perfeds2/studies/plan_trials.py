@@ -184,6 +184,7 @@ def judge(seed: int, rows: Sequence[Row], least_share: float, target: float, kee
         fall=_fall(score, target, first),
         needs_s=float(time_s[-1]) if needed is None else _crossing(time_s, score, needed, target),
         needs_j=float(rows[-1 if needed is None else needed]["joules"]),
+        end_global=end if math.isfinite(end := float(rows[-1].get("test_accuracy", math.nan))) else None,
     )
 
 

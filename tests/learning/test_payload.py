@@ -18,6 +18,7 @@ from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.payload import quantised
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.network.cell import Cell
+from perfeds2.runs.notes import notes_of
 from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines
 from perfeds2.spec.cells import model_bits, upload_bits
 from perfeds2.spec.resolve import spec_from
@@ -84,7 +85,11 @@ def test_fewer_bits_make_shorter_uploads():
     assert upload_bits(plain) == model_bits(spec) == 77_120
     assert upload_bits(spec) == 77_120 / 4 + 4 * 32
     assert upload_bits(spec_from(bits=32)) == 77_120
-    assert upload_bits(spec_from(bits=4, payload_bits=500)) == 500  # who says so knows
+    given = spec_from(bits=4, payload_bits=500)
+    assert upload_bits(given) == 500  # who says so knows
+    assert notes_of(given, {}, None) == [
+        "--payload-bits 500 is the size of every upload; --bits and --top-k change only its values."
+    ]
     with pytest.raises(InputError, match="--bits must be 32, 16, 8 or 4, got 7"):
         spec_from(bits=7)
 

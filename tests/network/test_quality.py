@@ -68,3 +68,19 @@ def test_a_run_says_how_good_its_links_are(tmp_path, capsys):
     print_summary(tmp_path)
     assert "Note: radio paper: the paper's Table I promises" in " ".join(capsys.readouterr().out.split())
     assert "Radio paper: SNR" in write_report(tmp_path).read_text()
+
+
+def test_a_realistic_radio_is_in_the_terminal_and_names_its_ratio(tmp_path, capsys):
+    flags = {"ues": 6, "quorum": 2, "rounds": 4, "seeds": [0], "radio": "umi", "bandwidth_hz": 1e7, "cells": 2}
+    for interference, ratio in (
+        (None, "SNR"),
+        ("full", "SINR"),
+        (3.0, "SINR"),
+        ("coupled", "SNR (without interference)"),
+    ):
+        given = {} if interference is None else {"interference": interference}
+        summary = simulate_spec(spec_from(**flags, **given), "simulate", None).summary
+        assert summary["radio"]["warning"] is None
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+        print_summary(tmp_path)
+        assert f"Radio umi: {ratio} " in capsys.readouterr().out

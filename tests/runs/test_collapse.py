@@ -7,7 +7,8 @@ from in_numpy import train_in_numpy
 
 from perfeds2 import compare
 from perfeds2.report.run import print_summary
-from perfeds2.runs.notes import has_collapsed, has_diverged, has_risen
+from perfeds2.runs.notes import Rows, _evaluations, has_collapsed, has_diverged, has_risen
+from perfeds2.spec.resolve import spec_from
 
 SETTINGS: dict[str, Any] = {
     "ues": 6,
@@ -111,3 +112,19 @@ def test_a_short_run_whose_loss_rose_has_not_learned_yet():
     assert has_risen(losses)
     assert not has_diverged(losses)
     assert not has_risen(losses[:2])
+
+
+def test_what_was_evaluated_and_what_it_cost_is_said():
+    """Two evaluations of 1,024 UEs with 10 samples each take 4 · 10 samples a UE; 20 gradients 3 · 40."""
+    spec = spec_from(ues=2000, quorum=5, horizon_s=30, algorithms=["FedAvgS2"], seeds=[0])
+    facts = {"FedAvgS2": [{"merges": 20, "local_steps": 1, "objective": "FedAvg", "quorum": 5}]}
+    ue_rows: Rows = {("FedAvgS2", 0): [{"samples": 10}] * 1024}
+    rows: Rows = {("FedAvgS2", 0): [{}, {}]}
+    said = _evaluations(spec, facts, rows, ue_rows)
+    assert said == [
+        "Metrics are means over the first 1,024 of 2,000 UEs.",
+        "Evaluations computed on 34 times as many samples as training, so they took most of the time; evaluate less "
+        "often, such as --eval-every-s 3.",
+    ]
+    facts["FedAvgS2"][0]["merges"] = 20_000
+    assert _evaluations(spec, facts, rows, ue_rows) == said[:1]

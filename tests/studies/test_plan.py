@@ -109,7 +109,7 @@ def test_the_page_opens_with_the_choice_in_one_line_and_its_settings_beside_the_
     best, asked = plan.best, plan.candidates[plan.asked].choice
     assert best is not None
     said = plan.headline
-    level = plan.target.score.level(plan.target.accuracy)
+    level = plan.target.words
     kept = [trial.time_s for trial in best.fresh if trial.time_s is not None]
     if best.promise_s is None:
         assert said.startswith(f"{level} after {short_s(best.seconds)} s (kept by {len(kept)} of 5 fresh seeds): ")

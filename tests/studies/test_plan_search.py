@@ -11,7 +11,7 @@ import pytest
 from perfeds2.errors import InputError
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies import plan_trials
-from perfeds2.studies.plan import make_plan
+from perfeds2.studies.plan import make_plan, notes_of
 from perfeds2.studies.plan_data import Choice, PlanRequest, PlanTarget
 from perfeds2.studies.plan_search import PlanSearch, begin, check_limits, horizons
 from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours, variants
@@ -289,7 +289,7 @@ def test_something_sooner_that_was_not_searched_is_named_with_the_flag_to_type()
     assert plan.best.max_staleness == 20
     (said,) = [note for note in plan.notes if note.startswith("Sooner, not searched")]
     assert "S = 40" in said
-    assert said.endswith("1 s; add --search max-staleness=10,20,40.")
+    assert said.endswith("1.1 s against 2.19 s on the given seeds; add --search max-staleness=10,20,40.")
     assert not [note for note in plan.notes if "too close to call" in note]
 
 
@@ -309,7 +309,7 @@ def test_the_seconds_are_promised_by_seeds_the_choice_was_not_made_with():
     low, high = plan.best.promise_s or (0, 0)
     assert 1 < low < 2.2 < high < 3
     shown = f"after 2.21 s ({low:.2f} to {high:.2f} s on fresh seeds)"  # 2.2 and 0.01 A
-    assert plan.headline.startswith(f"90 % {shown}: A = 1, S = ")
+    assert plan.headline.startswith(f"90 % personalised test accuracy {shown}: A = 1, S = ")
     assert shown in plan.sentence
     unlucky, _ = made(lambda choice, seed: (0.01 * choice.quorum + 1, 1.0 if seed != 7 else 0.3))
     assert unlucky.best is not None
@@ -553,3 +553,13 @@ def test_a_single_cell_is_planned_without_edges_and_cloud():
     space = space_of()
     assert all(space.axes[axis] == (1,) for axis in ("edge_rounds", "cloud_quorum", "frequency_reuse"))
     assert "cloud" not in str(space.asked)
+
+
+def test_a_plan_whose_global_model_is_poor_says_so():
+    plan, _ = made(lambda choice, _: (1 + abs(choice.quorum - 7), 1.0))
+    assert plan.best is not None
+    poor = replace(plan.best, trials=tuple(replace(each, end_global=0.128) for each in plan.best.trials))
+    shown = replace(plan, candidates=tuple(poor if each is plan.best else each for each in plan.candidates))
+    (said,) = [note for note in notes_of(shown, space_of()) if "global model" in note]
+    assert said.startswith("The target is for personalised models; the global model of the choice ends with 12.8 %.")
+    assert not [note for note in plan.notes if "global model" in note]
