@@ -19,9 +19,9 @@ from perfeds2.report.live import LivePage
 from perfeds2.runs import progress
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import Workers
+from perfeds2.runs.session import Execution
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import train_spec
-from perfeds2.studies.execution import Execution
 
 SPEC = {"seeds": [0], "horizon_s": 30.0}  # the default comparison: six algorithms, 61 evaluations each
 

@@ -9,12 +9,12 @@ from perfeds2.runs.estimate import refuse_days
 from perfeds2.runs.folder import claimed
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Watch
+from perfeds2.runs.session import Execution
 from perfeds2.runs.trackers import trackers
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import train_spec
-from perfeds2.studies.execution import Execution
 
 
 def compare(

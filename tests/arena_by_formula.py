@@ -5,11 +5,11 @@ from typing import Any
 
 from trained_by_formula import trained_by, training
 
+from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Result
 from perfeds2.spec.resolve import nested
 from perfeds2.studies.arena import Arena, run_arena
 from perfeds2.studies.arena_plan import ArenaPlan, make_plan
-from perfeds2.studies.execution import Execution
 
 THREE = ["PerFedS2", "FedBuff", "Ditto"]
 

@@ -26,7 +26,7 @@ LEVELS = [  # what stands later may import what stands earlier, and what is besi
         ["runs"],
         ["studies"],
     ],
-    *[["paper"], ["report"], ["api"], ["play"], ["deployment"], ["commands"], ["cli"], ["__main__"]],
+    *[["paper"], ["report"], ["kinds"], ["api"], ["play"], ["deployment"], ["commands"], ["cli"], ["__main__"]],
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 ROOT = PACKAGE.parent

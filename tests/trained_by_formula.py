@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from perfeds2.runs import session
 from perfeds2.runs.pool import Failure, Results
 from perfeds2.runs.progress import Reporter
 from perfeds2.runs.store import Result
 from perfeds2.runs.training import Training
-from perfeds2.studies import arena, plan_trials, reproduce, tune
+from perfeds2.studies import plan_trials, reproduce
 
 Formula = Callable[[Training], Result]
 
@@ -48,6 +49,6 @@ def trained_by(
 def training(run_all: Any) -> Iterator[None]:
     """All studies train by this."""
     with pytest.MonkeyPatch.context() as patch:
-        for study in (arena, plan_trials, reproduce, tune):
-            patch.setattr(study, "run_all", run_all)
+        for place in (session, plan_trials, reproduce):
+            patch.setattr(place, "run_all", run_all)
         yield

@@ -80,9 +80,13 @@ def arena(
             need_cryptography()  # before hours of training
             if not plan.suite:
                 raise InputError("--submit needs --suite; only results of a suite can be compared with others'.")
-        with asked.executing(f"arena-{plan.bouts[0].task}", [bout.spec for bout in plan.bouts]) as (path, execution):
+        specs = [bout.spec for bout in plan.bouts]
+        with asked.executing(f"arena-{plan.bouts[0].task}", specs, lambda _, path: write_arena(path)) as (
+            path,
+            execution,
+        ):
             met = run_arena(plan, path, execution)
-            drawn = write_arena(path)
+        drawn = asked.drawn
         asked.failures = met.failures
         if not asked.quiet:
             print_arena(path)

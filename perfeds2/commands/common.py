@@ -23,8 +23,8 @@ from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
 if TYPE_CHECKING:
     from perfeds2.runs.pool import Failure
     from perfeds2.runs.progress import Follower
+    from perfeds2.runs.session import Execution
     from perfeds2.spec.fields import Spec
-    from perfeds2.studies.execution import Execution
 
 Flags = dict[str, tuple[Value, Value]]  # type and default, by parameter
 
@@ -254,6 +254,7 @@ class Study:
         self.resume: Path | None = given["resume"]
         self.place: list[Path] = []  # holds the folder once it is known
         self.failures: Sequence[Failure] = ()
+        self.drawn: list[Path] = []  # files of the page
 
     def values(self, defaults: Mapping[str, Value]) -> Values:
         """Return the spec's nested values, from its file, then flags, then --set."""
@@ -276,16 +277,21 @@ class Study:
         return self.place[0]
 
     @contextmanager
-    def executing(self, name: str, specs: "Iterable[Spec]") -> "Iterator[tuple[Path, Execution]]":
+    def executing(
+        self, name: str, specs: "Iterable[Spec]", page: "Callable[[Value, Path], list[Path]]"
+    ) -> "Iterator[tuple[Path, Execution]]":
         """Warn about the fleets of these specs, then yield the folder and how to train there.
 
-        Reports are drawn inside this context, too.
+        Args:
+            name: The name of a new folder, without its number.
+            specs: All settings of the study.
+            page: Writes the page of what was found into the folder, and returns the files.
         """
         from perfeds2.report.live import progress
         from perfeds2.runs.pool import Workers
+        from perfeds2.runs.session import Execution
         from perfeds2.runs.store import open_others
         from perfeds2.spec.cells import unit_warnings
-        from perfeds2.studies.execution import Execution
 
         for spec in {str(spec.cell.kind): spec for spec in specs}.values():
             for line in unit_warnings(spec):
@@ -294,8 +300,12 @@ class Study:
         others = open_others(given["reuse"] or ())
         here = "on" not in given  # plan trains in this process
         workers = Workers() if here else Workers(given["workers"], given["on"], given["retries"])
+
+        def draw(found: Value) -> None:
+            self.drawn = page(found, path)
+
         with followed(path, given["track"]) as followers, progress(self.quiet, self.command) as watch:
-            yield path, Execution(workers, others, watch, given.get("yes", False), followers)
+            yield path, Execution(workers, others, watch, given.get("yes", False), followers, draw)
         if others:
             say(self.quiet, f"Reused {sum(other.taken for other in others)} trainings.")
 

@@ -47,8 +47,8 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
                     say(asked.quiet, f"{path} already holds this finished run.")
                 else:
                     from perfeds2.runs.pool import Workers
+                    from perfeds2.runs.session import Execution
                     from perfeds2.studies.compare import simulate_spec, train_spec
-                    from perfeds2.studies.execution import Execution
 
                     with progress(asked.quiet, command) as watch:
                         folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")

@@ -54,9 +54,8 @@ def plan(
             request = PlanRequest(keep, horizon_s, check, within_s, joules, least_share)
             space = make_space(spec, parse_grid(search or [], "--search"))
         prepare_to_train()
-        with asked.executing(f"plan-{space.spec.task.name.label}", [space.spec]) as (path, execution):
+        with asked.executing(f"plan-{space.spec.task.name.label}", [space.spec], write_plan) as (path, execution):
             made = run_plan(space, request, path, execution)
-            write_plan(made, path)
         if as_json:
             typer.echo(made.to_json())
         elif not asked.quiet:

@@ -63,43 +63,19 @@ def _merged(folders: Sequence[Path], out: Path | None) -> Path:
     return place
 
 
-def _kind(folder: Path) -> str:
-    """Return what a folder holds. Refuse one that perfeds2 did not write or has not finished."""
-    from perfeds2.runs.folder import FILES, RESULTS
-
-    for what, file in (RESULTS | {"reproduction": FILES["reproduction"]}).items():
-        if (folder / file).exists():
-            return what
-    for what, file in FILES.items():
-        if (folder / file).exists():
-            raise InputError(
-                f"{folder} holds an unfinished {what}; continue it by adding --resume {folder} to its command."
-            )
-    raise InputError(f"{folder} holds no finished run (no summary.json); expected a folder that perfeds2 wrote.")
-
-
 def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
     """Draw a folder's page, and with ``paper`` its figures and tables."""
-    from perfeds2.report import arena, plan, reproduction, run, sweep, tuning
+    from perfeds2.kinds import kind_of
 
-    what = _kind(folder)
-    usual = folder / "figures" if what in ("run", "arena") else folder
-    place = (out or usual) if paper else None
-    if what == "plan":
-        return plan.write_plan(plan.load_plan(folder), folder, axis, place, out)
-    if what == "tuning":
-        from perfeds2.studies.tune import load_tuning  # imports JAX
-
-        if axis != "seconds":
-            raise InputError(f"--x {axis}: a tuning stores one number per training, its mean over time, and no curves.")
-        return tuning.write_tuning(load_tuning(folder), place, out)
-    write = {"arena": arena.write_arena, "sweep": sweep.write_sweep, "reproduction": reproduction.write_reproduction}
-    return write.get(what, run.write_run)(folder, axis, place, out)
+    kind = kind_of(folder)
+    return kind.draw(folder, axis, (out or folder / kind.figures) if paper else None, out)
 
 
 def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: str) -> list[Path]:
     """Compare runs."""
+    from perfeds2.kinds import kind_of
     from perfeds2.report.together import write_together
+    from perfeds2.runs.folder import RUN
 
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError("a folder is given twice; expected different ones.")
@@ -107,6 +83,8 @@ def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: 
     if place.resolve() in [folder.resolve() for folder in folders]:
         raise InputError(f"--out {place} is one of the folders to compare; give another.")
     for folder in folders:
-        if (what := _kind(folder)) != "run":
-            raise InputError(f"{folder} holds a {what}, which cannot be compared; give folders of runs or federations.")
+        if (what := kind_of(folder).folder) is not RUN:
+            raise InputError(
+                f"{folder} holds a {what.holds}, which cannot be compared; give folders of runs or federations."
+            )
     return write_together(folders, place, axis, paper=paper)

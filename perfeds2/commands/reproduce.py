@@ -64,8 +64,8 @@ def reproduce(
         from perfeds2.report.live import progress
         from perfeds2.runs.folder import locked
         from perfeds2.runs.pool import Workers
+        from perfeds2.runs.session import Execution
         from perfeds2.spec.resolve import put_text, resolve
-        from perfeds2.studies.execution import Execution
         from perfeds2.studies.figure import merged
         from perfeds2.studies.reproduce import open_set, plan_curves, read_tuned
         from perfeds2.studies.reproduce import reproduce as run_figures

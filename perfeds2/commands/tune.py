@@ -40,12 +40,13 @@ def tune(
                 values = _of_figure(figure, values)
             made = make_search(values, parse_grid(search or [], "--search"), seeds=tuning_seeds, rungs=rungs)
             asked.refuse_unused(made.spec.algorithms, made.spec.merges)
-        with asked.executing(f"tune-{made.spec.task.name.label}", [made.spec]) as (path, execution):
+        with asked.executing(
+            f"tune-{made.spec.task.name.label}", [made.spec], lambda found, _: write_tuning(found)
+        ) as (path, execution):
             found = run_search(made, path, execution)
-            drawn = write_tuning(found)
         if not asked.quiet:
             print_tuning(found)
-        asked.say_written(path / "tuned.toml", path / "tune.csv", *drawn)
+        asked.say_written(path / "tuned.toml", path / "tune.csv", *asked.drawn)
 
 
 def _of_figure(name: str, values: Values) -> Values:

@@ -39,9 +39,9 @@ def watch(
 
 def follow(folder: Path) -> tuple[str, bool]:
     """Watch until the command ends. Return what became of it, in words, and whether it finished."""
+    from perfeds2.kinds import KINDS
     from perfeds2.report.live import BoardLines, Picture, ending
     from perfeds2.report.terminal import live
-    from perfeds2.runs.folder import FILES, RESULTS
     from perfeds2.runs.progress import DONE, LIVE, Board, Tail
     from perfeds2.runs.store import TRAININGS
 
@@ -50,7 +50,7 @@ def follow(folder: Path) -> tuple[str, bool]:
     if (folder / "federation.toml").exists():
         return follow_federation(folder)
     is_own_study = (folder / LIVE).exists() or (folder / TRAININGS).is_dir()
-    if not is_own_study and not any((folder / name).exists() for name in FILES.values()):
+    if not is_own_study and not any(kind.folder.is_in(folder) for kind in KINDS):
         raise InputError(f"{folder} holds no run; expected a folder that perfeds2 writes to.")
     board, began_s = Board(), time.monotonic()
     with (
@@ -61,7 +61,8 @@ def follow(folder: Path) -> tuple[str, bool]:
             is_dead = board.is_dead  # read before the last look, because it may have ended normally since
             board.take(tail.read())
             if not tail.is_open:
-                if results := [name for name in RESULTS.values() if (folder / name).exists()]:
+                results = [kind.folder.result for kind in KINDS if (folder / kind.folder.result).exists()]
+                if results:
                     return f"The command in {folder} has finished (see {results[0]})", True
                 if is_own_study:
                     return f"Nothing works in {folder} any more; its trainings are there", True

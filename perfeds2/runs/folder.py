@@ -12,11 +12,11 @@ import os
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 from perfeds2.errors import InputError
 from perfeds2.files import FULL, clear_unfinished, naming, retry_while_full, write_text
@@ -25,27 +25,45 @@ from perfeds2.spec.fields import Spec
 from perfeds2.spec.kept_files import keep_files, with_kept_files
 from perfeds2.spec.resolve import read_toml, resolve
 
-FILES = {  # the file that identifies a folder, by the kind of its content
-    "reproduction": "reproduce.toml",
-    "arena": "arena.toml",
-    "sweep": "sweep.toml",
-    "tuning": "tune.toml",
-    "plan": "plan.toml",
-    "run": "spec.toml",
-}
-RESULTS = {  # the result file, which is written last
-    "reproduction": "claims.csv",
-    "arena": "arena.json",
-    "sweep": "sweep_summary.csv",
-    "tuning": "tuned.toml",
-    "plan": "plan.json",
-    "run": "summary.json",
-}
 WAIT = "wait until it has ended, or choose another folder"
 DONE = ".parts.done"  # parts about to be deleted
 EVENTS = "events.jsonl"
 LOG = "events.log"
 LINK = 32  # hexadecimal digits of the hash at the end of a chained line
+
+
+@dataclass(frozen=True)
+class FolderKind:
+    """How a folder says what it holds."""
+
+    holds: str  # in messages
+    requests: tuple[str, ...]  # files with what was asked for, written first; a second one has the request's ``spec``
+    result: str  # written last
+
+    def is_in(self, folder: Path) -> bool:
+        return (folder / self.requests[0]).exists()
+
+    def texts(self, request: Any) -> dict[str, str]:
+        """Return the text of each request file; ``request`` is a ``StudyRequest``."""
+        first, *more = self.requests
+        return {first: request.to_toml(), **{name: request.spec.to_toml() for name in more}}
+
+
+RUN = FolderKind("run", ("spec.toml",), "summary.json")
+SWEEP = FolderKind("sweep", ("sweep.toml",), "sweep_summary.csv")
+TUNING = FolderKind("tuning", ("tune.toml",), "tuned.toml")
+ARENA = FolderKind("arena", ("arena.toml",), "arena.json")
+PLAN = FolderKind("plan", ("plan.toml", "spec.toml"), "plan.json")
+REPRODUCTION = FolderKind("reproduction", ("reproduce.toml",), "claims.csv")
+
+
+class StudyRequest(Protocol):
+    """What a study was asked for, as saved in its folder."""
+
+    @property
+    def unwritten(self) -> Sequence[str]: ...  # objects given from Python, which cannot be saved
+
+    def to_toml(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -94,8 +112,7 @@ def open_folder(path: Path, spec: Spec) -> Folder:
     Raises:
         InputError: If the folder holds something else or cannot be written.
     """
-    name = FILES["run"]
-    claim_folder(path, "run", {name: spec.to_toml()}, lambda: {name: read_run(path).to_toml()}, spec.unwritten)
+    claim(RUN, path, spec, read_run)
     return prepare_parts(path, spec)
 
 
@@ -116,43 +133,42 @@ def read_run(path: Path) -> Spec:
     return resolve(with_kept_files(read_toml(path / "spec.toml"), path))
 
 
-def claim_folder(
-    path: Path, what: str, texts: Mapping[str, str], read: Callable[[], Mapping[str, str]], unwritten: Sequence[str]
-) -> None:
+def claim(kind: FolderKind, path: Path, request: StudyRequest, read: Callable[[Path], StudyRequest]) -> None:
     """Write the files that identify a folder's content, or reopen a folder with the same content.
 
     The caller holds the folder's lock: otherwise two processes could both find it empty.
 
     Args:
+        kind: What the folder holds.
         path: The folder.
-        what: The kind of content, for errors.
-        texts: TOML of the settings to be run, by file name.
-        read: Returns the settings of the existing files as TOML in today's format.
-        unwritten: Names of objects that TOML cannot describe; with any, an existing folder is refused.
+        request: What is asked for.
+        read: Reads the request of an existing folder, whose text may have the format of an earlier version.
 
     Raises:
-        InputError: If the folder holds something else or cannot be written.
+        InputError: If the folder holds something else or cannot be written. With objects that cannot be saved, an
+            existing folder is refused, too.
     """
+    texts, unwritten = kind.texts(request), request.unwritten
     with _refusing(path):
         path.mkdir(parents=True, exist_ok=True)
         known = [path / name for name in texts if (path / name).exists()]
         if known:
             if unwritten:
                 raise InputError(
-                    f"--out {path} holds a {what}, and {unwritten[0]} was defined interactively and "
+                    f"--out {path} holds a {kind.holds}, and {unwritten[0]} was defined interactively and "
                     f"cannot be saved, so it may differ; choose another folder, or put it into a file."
                 )
             for file in known:
                 text = texts[file.name]
                 is_same = file.read_text(encoding="utf-8", errors="replace") == text
-                if not is_same and tomllib.loads(read()[file.name]) != tomllib.loads(text):
+                if not is_same and tomllib.loads(kind.texts(read(path))[file.name]) != tomllib.loads(text):
                     raise InputError(
-                        f"--out {path} already holds a different {what} (see {file}); "
+                        f"--out {path} already holds a different {kind.holds} (see {file}); "
                         f"choose another folder, or delete it."
                     )
         elif any(not entry.name.startswith(tuple(f".{name}." for name in texts)) for entry in path.iterdir()):
             raise InputError(
-                f"--out {path} holds other files and no {next(iter(texts))}; choose an empty or new folder."
+                f"--out {path} holds other files and no {kind.requests[0]}; choose an empty or new folder."
             )
         clear_unfinished(path)
         for name, text in texts.items():  # first of all, so that the folder is identified from the start

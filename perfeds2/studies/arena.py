@@ -21,7 +21,9 @@ from perfeds2 import __version__
 from perfeds2.files import read_json, read_table, write_json
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.costs import EPSILON, IN_ARENA, SPENT
-from perfeds2.runs.pool import Failure, check_work, run_all
+from perfeds2.runs.folder import ARENA
+from perfeds2.runs.pool import Failure, check_work
+from perfeds2.runs.session import KEYWORDS, Base, Execution, Session, base_values
 from perfeds2.runs.statistics import (
     censored_median,
     jain,
@@ -36,7 +38,6 @@ from perfeds2.runs.table import write_csv
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.tasks import metric_of
 from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_plan, read_plan
-from perfeds2.studies.execution import KEYWORDS, Base, Execution, base_values
 from perfeds2.studies.tune import Best, best_of, climb, train_or_refuse
 
 if TYPE_CHECKING:
@@ -92,12 +93,12 @@ def arena(base: Base = "", *, out: Path | str, **asked: Any) -> Arena:
 
 def run_arena(plan: ArenaPlan, path: Path, execution: Execution = Execution()) -> Arena:  # noqa: B008 (frozen)
     """Train what the folder lacks, bout by bout, and write the tables."""
-    workers = execution.workers
-    check_work([one for bout in plan.bouts for one in trainings_of(bout.spec)], workers, yes=execution.yes)
+    every = [one for bout in plan.bouts for one in trainings_of(bout.spec)]
+    check_work(every, execution.workers, yes=execution.yes)
     failures: list[Failure] = []
     outcomes: list[MethodOutcome] = []
-    with execution.open(path, "arena", plan, read_plan, plan.trainings) as (store, reporter):
-        run = partial(train_or_refuse, store=store, workers=workers, reporter=reporter, path=path)
+    with Session.open(ARENA, plan, path, execution, read_plan, plan.trainings) as session:
+        run = partial(train_or_refuse, session=session)
         for bout in plan.bouts:
             where, best = f"{bout.task}, {bout.cell}", {}
             if bout.search is not None:
@@ -105,13 +106,14 @@ def run_arena(plan: ArenaPlan, path: Path, execution: Execution = Execution()) -
                 best = {each.algorithm: each for each in best_of(bout.search, scores)}
             settings = {name: best[name].settings if name in best else {} for name in bout.methods}
             trainings = {name: trainings_of(bout.spec_of(name, settings[name]), where) for name in bout.methods}
-            results = run_all([one for own in trainings.values() for one in own], store, workers, reporter)
+            results = session.train([one for own in trainings.values() for one in own])
             failures += results.failures
             for name, own in trainings.items():
                 outcomes.append(outcome_of(bout, name, best.get(name), results.those_of(own)))
         write_metrics(path, outcomes)
         write_bouts(path, plan, outcomes, {name: bool(named.source) for name, named in plan.bouts[0].methods.items()})
-    return Arena(path, plan, tuple(failures))
+        met = session.found = Arena(path, plan, tuple(failures))
+    return met
 
 
 # ---- tables

@@ -15,12 +15,13 @@ from typing import Any
 import tomli_w
 
 from perfeds2.errors import InputError
+from perfeds2.runs.folder import ARENA
+from perfeds2.runs.session import reading
 from perfeds2.spec.fields import SECTIONS, Spec
 from perfeds2.spec.methods import method_of, name_in_tables, settings_name
 from perfeds2.spec.names import Named, Values
 from perfeds2.spec.resolve import EACH, nested, place_of, put, read_toml, resolve
 from perfeds2.spec.values import ALGORITHM, CELL, read_list
-from perfeds2.studies.execution import reading
 from perfeds2.studies.figure import merged
 from perfeds2.studies.grid import AxisValues, Listed, as_read, axis_values, copied, own_files
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS
@@ -318,5 +319,5 @@ def parse_cells(texts: Sequence[str]) -> dict[str, Values]:
 
 def read_plan(path: Path) -> ArenaPlan:
     """Read an arena's plan from its folder."""
-    with reading(path, "arena") as values:
+    with reading(path, ARENA) as values:
         return make_plan(values.pop("base"), **values)

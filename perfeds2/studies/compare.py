@@ -7,6 +7,7 @@ from perfeds2.runs.comparison import Comparison, Which, write_results
 from perfeds2.runs.folder import Folder
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.progress import Reporter
+from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Facts, Result, Store
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
@@ -14,7 +15,6 @@ from perfeds2.runs.training import trainings_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.privacy import with_noise
-from perfeds2.studies.execution import Execution
 from perfeds2.timeline.record import Timeline
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import tomli_w
 
 from perfeds2.errors import InputError
+from perfeds2.runs.folder import SWEEP
+from perfeds2.runs.session import reading
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import EACH, SEEDS, as_list, name_of, place_of, put, resolve, take
-from perfeds2.studies.execution import reading
 
 MOST_RUNS = 100_000
 MODEL = ("task", "model")
@@ -205,5 +206,5 @@ def own_files(specs: Iterable[Spec]) -> dict[str, dict[str, str]]:
 
 def read_sweep(path: Path) -> Grid:
     """Read a sweep's grid from its folder."""
-    with reading(path, "sweep") as values:
+    with reading(path, SWEEP) as values:
         return make_grid(values.get("base", {}), values.get("grid", {}))

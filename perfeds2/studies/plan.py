@@ -7,8 +7,9 @@ radio, task and semi-synchronous algorithm can be planned.
 """
 
 import math
+import shutil
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -17,19 +18,20 @@ import tomli_w
 
 from perfeds2 import __version__
 from perfeds2.files import write_text
-from perfeds2.runs.folder import FILES, Folder, claim_folder, locked, prepare_parts, read_run
+from perfeds2.runs.folder import PLAN, read_run
 from perfeds2.runs.notes import noise_warning, privacy_note
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Watch
-from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
+from perfeds2.runs.session import Execution, Session, reading
+from perfeds2.runs.store import PARTS, Reuse
 from perfeds2.runs.table import radio_name
 from perfeds2.runs.trackers import TrackerChoice, trackers
 from perfeds2.spec.build import check as check_spec
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.kept_files import keep_files
 from perfeds2.spec.line import command_line
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, put, resolve
-from perfeds2.studies.execution import Execution, reading
 from perfeds2.studies.grid import Listed
 from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanRequest, median_s, or_inf, short_s
 from perfeds2.studies.plan_search import check_limits, search_at_horizons
@@ -37,7 +39,6 @@ from perfeds2.studies.plan_space import Space, algorithm_of, make_space
 from perfeds2.studies.plan_trials import Trials
 
 ADOPTED_BY = {"algorithms": ["PerFedS2"], "seeds": [0]}  # defaults of ``perfeds2 run``
-ASKED = FILES["plan"]
 ADOPTED = "planned.toml"
 CLOSE = 1.1  # ratio of seconds that other seeds may well reverse
 AXIS_NAMES = {"quorum": "A", "max_staleness": "S", "local_steps": "local steps"}
@@ -103,43 +104,46 @@ def run_plan(space: Space, request: PlanRequest, path: Path | None, execution: E
     spec = space.spec
     check_spec(spec, trains=True)
     check_limits(space, Trials(space, request.keep), request)
-    others = open_others(execution.reuse)
-    if path is None:
-        with execution.reporting(None, "plan") as reporter:
-            return make_plan(space, request, Trials(space, request.keep, Store(None, reuse=others), reporter))
-    with locked(path):
-        folder = claim_plan(path, space, request)
-        with execution.reporting(path, "plan") as reporter:
-            trials = Trials(space, request.keep, Store(path / TRAININGS, reuse=others), reporter)
-            made = make_plan(space, request, trials)
-        if made.best is not None and not spec.unwritten:
-            write_text(path / ADOPTED, adopted(trials, made.best.choice, made.target.horizon_s).to_toml())
-        write_text(path / "plan.json", made.to_json() + "\n")
-        if folder.parts.exists():
-            folder.close()
+    asked = PlanQuestion(space, request)
+    with Session.open(PLAN, asked, path, execution, lambda path: PlanQuestion(*read_request(path))) as session:
+        if path is not None:
+            keep_files(path, spec)
+        trials = Trials(space, request.keep, session.store, session.reporter)
+        made = session.found = make_plan(space, request, trials)
+        if path is not None:
+            if made.best is not None and not spec.unwritten:
+                write_text(path / ADOPTED, adopted(trials, made.best.choice, made.target.horizon_s).to_toml())
+            write_text(path / PLAN.result, made.to_json() + "\n")
+            shutil.rmtree(path / PARTS, ignore_errors=True)  # of a plan by an earlier version
     return made
 
 
-def claim_plan(path: Path, space: Space, request: PlanRequest) -> Folder:
-    """Create or reopen the folder of a plan. The caller holds its lock."""
-    texts = _texts(space, request)
-    claim_folder(path, "plan", texts, lambda: _texts(*read_request(path)), space.spec.unwritten)
-    return prepare_parts(path, space.spec)
+@dataclass(frozen=True)
+class PlanQuestion:
+    """What a plan is asked for, as saved in its folder."""
 
+    space: Space
+    request: PlanRequest
 
-def _texts(space: Space, request: PlanRequest) -> dict[str, str]:
-    return {FILES["run"]: space.spec.to_toml(), ASKED: _to_toml(space, request)}
+    @property
+    def spec(self) -> Spec:
+        return self.space.spec
 
+    @property
+    def unwritten(self) -> list[str]:
+        """Return the names of objects that were given from Python and cannot be saved."""
+        return self.spec.unwritten
 
-def _to_toml(space: Space, request: PlanRequest) -> str:
-    search = {axis: ["unbounded" if each is None else each for each in values] for axis, values in space.axes.items()}
-    said = {key: value for key, value in asdict(request).items() if value is not None}
-    return tomli_w.dumps({"plan": said, "search": search})
+    def to_toml(self) -> str:
+        axes = self.space.axes.items()
+        search = {axis: ["unbounded" if each is None else each for each in values] for axis, values in axes}
+        said = {key: value for key, value in asdict(self.request).items() if value is not None}
+        return tomli_w.dumps({"plan": said, "search": search})
 
 
 def read_request(path: Path) -> tuple[Space, PlanRequest]:
     """Read the space and the request of a plan from its folder."""
-    with reading(path, "plan") as said:
+    with reading(path, PLAN) as said:
         return make_space(read_run(path), said["search"]), PlanRequest(**said["plan"])
 
 

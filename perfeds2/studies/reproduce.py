@@ -14,6 +14,7 @@ import tomli_w
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, read_table, write_text
 from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.session import Execution
 from perfeds2.runs.store import TRAININGS, Store
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.spec.build import check
@@ -21,7 +22,6 @@ from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml, resolve
 from perfeds2.spec.values import ALGORITHM
-from perfeds2.studies.execution import Execution
 from perfeds2.studies.figure import SETTINGS_FILE, Figure, Panel, PanelLine, Scale, Tuned, tuned_file
 
 

@@ -17,14 +17,15 @@ from perfeds2.errors import InputError
 from perfeds2.files import read_table
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.costs import COSTS, EPSILON, SECONDS, SPENT
-from perfeds2.runs.pool import Failure, Results, check_work, run_all
+from perfeds2.runs.folder import SWEEP
+from perfeds2.runs.pool import Failure, Results, check_work
+from perfeds2.runs.session import Base, Execution, Session, base_values
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Row
 from perfeds2.runs.table import summarise_point, write_csv
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
 from perfeds2.spec.privacy import has_noise
-from perfeds2.studies.execution import Base, Execution, base_values
 from perfeds2.studies.grid import Grid, Listed, make_grid, read_sweep
 
 if TYPE_CHECKING:
@@ -133,14 +134,15 @@ def run_sweep(grid: Grid, path: Path, execution: Execution = Execution()) -> Swe
     trainings = [trainings_of(point.spec, point.label if grid.axes else "") for point in grid.points]
     every = [one for own in trainings for one in own]
     check_work(every, execution.workers, yes=execution.yes)
-    with execution.open(path, "sweep", grid, read_sweep) as (store, reporter):
-        results = Results(store)
+    with Session.open(SWEEP, grid, path, execution, read_sweep) as session:
+        results = Results(session.store)
         try:
-            results = run_all(every, store, execution.workers, reporter)
+            results = session.train(every)
         finally:
             write_tables(grid, trainings, results, path)  # of the results so far, even after an error
         _write_failures(path, results.failures)
-        return Sweep(path, grid, results.failures, results.reused)
+        swept = session.found = Sweep(path, grid, results.failures, results.reused)
+    return swept
 
 
 def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: Results, path: Path) -> None:

@@ -17,13 +17,13 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.files import read_table, write_text
-from perfeds2.runs.pool import Workers, check_work, run_all
-from perfeds2.runs.progress import Reporter
+from perfeds2.runs.folder import TUNING
+from perfeds2.runs.pool import check_work
+from perfeds2.runs.session import Base, Execution, Session, base_values
 from perfeds2.runs.statistics import Statistic, mean_over_time, statistic
 from perfeds2.runs.store import TRAININGS, Result, Row, Store
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.spec.resolve import EACH, put, resolve
-from perfeds2.studies.execution import Base, Execution, base_values
 from perfeds2.studies.grid import AxisValues, Listed, as_read, copied
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS, Rung, successive_halving
 from perfeds2.studies.tune_space import Search, Settings, make_search, read_search, share_kept
@@ -108,9 +108,9 @@ def tune(
 def run_search(search: Search, path: Path, execution: Execution = Execution()) -> Tuning:  # noqa: B008 (frozen)
     """Train what the folder lacks, rung by rung, and write the results."""
     check_work(longest_trainings(search), execution.workers, yes=execution.yes)
-    with execution.open(path, "tuning", search, read_search, search.trainings) as (store, reporter):
-        run = partial(train_or_refuse, store=store, workers=execution.workers, reporter=reporter, path=path)
-        return _written(path, search, climb(search, run))
+    with Session.open(TUNING, search, path, execution, read_search, search.trainings) as session:
+        found = session.found = _written(path, search, climb(search, partial(train_or_refuse, session=session)))
+    return found
 
 
 def longest_trainings(search: Search) -> list[Training]:
@@ -120,17 +120,15 @@ def longest_trainings(search: Search) -> list[Training]:
     return [one for spec in specs for one in trainings_of(spec)]
 
 
-def train_or_refuse(
-    trainings: Sequence[Training], store: Store, workers: Workers, reporter: Reporter, path: Path
-) -> list[Result]:
+def train_or_refuse(trainings: Sequence[Training], session: Session) -> list[Result]:
     """Train, and raise InputError with the command to continue if a training fails.
 
     Without its score the next rung cannot be selected.
     """
-    results = run_all(trainings, store, workers, reporter)
+    results = session.train(trainings)
     if results.failures:
         why = f"{results.failures[0].label} failed: {results.failures[0].error.removesuffix('.')}"
-        raise InputError(f"{why}; run the same command with --out {path} to continue.")
+        raise InputError(f"{why}; run the same command with --out {session.path} to continue.")
     return [results[one] for one in trainings]
 
 

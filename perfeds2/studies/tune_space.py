@@ -10,12 +10,13 @@ from typing import Any
 import tomli_w
 
 from perfeds2.errors import InputError
+from perfeds2.runs.folder import TUNING
+from perfeds2.runs.session import reading
 from perfeds2.spec.fields import LearningSpec, Spec
 from perfeds2.spec.methods import settings_name
 from perfeds2.spec.names import Named, Values
 from perfeds2.spec.resolve import EACH, place_of, put, resolve
 from perfeds2.spec.tasks import metric_of
-from perfeds2.studies.execution import reading
 from perfeds2.studies.grid import AxisValues, Listed, as_read, axis_values, copied, own_files
 from perfeds2.studies.search import FACTOR, RUNGS, TUNING_SEEDS
 
@@ -187,6 +188,6 @@ def _read(spec: Spec, algorithm: str, key: str, value: Any) -> Any:
 
 def read_search(path: Path) -> Search:
     """Read a search from its folder."""
-    with reading(path, "tuning") as values:
+    with reading(path, TUNING) as values:
         asked = {f"{name}.{key}": listed for name, axes in values["search"].items() for key, listed in axes.items()}
         return make_search(dict(values["base"]), asked, seeds=len(values["seeds"]), rungs=int(values["rungs"]))

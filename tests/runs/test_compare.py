@@ -16,10 +16,10 @@ from perfeds2.learning import train
 from perfeds2.runs import trainer as module
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import Workers
+from perfeds2.runs.session import Execution
 from perfeds2.runs.store import load_arrays, save_arrays
 from perfeds2.spec.resolve import resolve, spec_from
 from perfeds2.studies.compare import train_spec
-from perfeds2.studies.execution import Execution
 from perfeds2.timeline.record import load_timelines
 
 SMALL = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "seeds": (0, 1), "eval_every_s": 0.25}

@@ -22,11 +22,11 @@ from perfeds2.errors import InputError
 from perfeds2.runs import estimate, trainer, workers
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import PROCESSES, Workers, find_workers, run_all
+from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec import build
 from perfeds2.studies.compare import train_spec
-from perfeds2.studies.execution import Execution
 
 TINY = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 4, "horizon_s": 0.5, "eval_every_s": 0.1}
 FILES = ("metrics.csv", "ue_metrics.csv", "timeline.npz", "model.safetensors", "summary.json", "spec.toml")

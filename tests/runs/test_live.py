@@ -20,9 +20,9 @@ from perfeds2.runs import progress as module
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import HERE, Workers
 from perfeds2.runs.progress import DONE, INTERRUPTED, LIVE, Board, Live, Reporter, Tail, born, open_live
+from perfeds2.runs.session import Execution
 from perfeds2.spec.resolve import nested, spec_from
 from perfeds2.studies.compare import train_spec
-from perfeds2.studies.execution import Execution
 from perfeds2.studies.grid import make_grid
 from perfeds2.studies.sweep import run_sweep
 from perfeds2.studies.tune import run_search

@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from perfeds2.errors import InputError
-from perfeds2.runs.folder import claimed, locked
+from perfeds2.runs.folder import PLAN, SWEEP, claimed, locked
+from perfeds2.runs.session import Execution, Session
 from perfeds2.spec.resolve import resolve
-from perfeds2.studies.execution import Execution
 from perfeds2.studies.grid import make_grid, read_sweep
-from perfeds2.studies.plan import claim_plan
+from perfeds2.studies.plan import PlanQuestion, read_request
 from perfeds2.studies.plan_data import PlanRequest
 from perfeds2.studies.plan_space import make_space
 from perfeds2.studies.reproduce import open_set
@@ -24,14 +24,12 @@ def open_run(path: Path, number: int) -> AbstractContextManager[object]:
 
 
 def open_sweep(path: Path, number: int) -> AbstractContextManager[object]:
-    return Execution().open(path, "sweep", make_grid(SPEC, {"beta": [0.1 + number]}), read_sweep)
+    return Session.open(SWEEP, make_grid(SPEC, {"beta": [0.1 + number]}), path, Execution(), read_sweep)
 
 
-@contextmanager
-def open_plan(path: Path, number: int):
-    space = make_space(resolve(SPEC), {"quorum": [1 + number]})
-    with locked(path):
-        yield claim_plan(path, space, PlanRequest())
+def open_plan(path: Path, number: int) -> AbstractContextManager[object]:
+    asked = PlanQuestion(make_space(resolve(SPEC), {"quorum": [1 + number]}), PlanRequest())
+    return Session.open(PLAN, asked, path, Execution(), lambda path: PlanQuestion(*read_request(path)))
 
 
 @contextmanager

@@ -20,12 +20,12 @@ from perfeds2.errors import InputError
 from perfeds2.runs import estimate, pool, trainer, workers
 from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import groups_of, trainings_of
 from perfeds2.runs.workers import Event
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import train_spec
-from perfeds2.studies.execution import Execution
 
 SETTINGS = {"ues": 6, "quorum": 2, "horizon_s": 1.5, "batch": 8, "eval_every_s": 0.25, "seeds": (0, 1)}
 NAMES = ("FedAvgS2", "FedAvg-SYN", "FedAvg-ASY")

@@ -16,11 +16,11 @@ from perfeds2.paper import figures as tables
 from perfeds2.paper.figures import EQUAL, FIGURES, PAPER, SIX, algorithms, command_of, load_curves, load_figures, varied
 from perfeds2.runs import trainer, workers
 from perfeds2.runs.pool import Workers
+from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import Training
 from perfeds2.spec.resolve import read_toml
 from perfeds2.studies import reproduce as module
-from perfeds2.studies.execution import Execution
 from perfeds2.studies.figure import Figure, Panel, merged
 from perfeds2.studies.reproduce import open_set, plan_curves, read_tuned, reproduce
 

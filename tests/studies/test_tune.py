@@ -25,12 +25,12 @@ from perfeds2.learning.task import Task
 from perfeds2.paper.figures import FIGURES
 from perfeds2.report.tuning import edge_notes, headline, landscapes, numeric, print_tuning, write_tuning
 from perfeds2.runs.pool import Workers
+from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Result
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms
 from perfeds2.spec.resolve import nested, read_toml, resolve, spec_from
 from perfeds2.spec.tasks import make_task
-from perfeds2.studies.execution import Execution
 from perfeds2.studies.tune import SeedScore, Tuning, _score, load_tuning, mean_score, tune
 from perfeds2.studies.tune import run_search as run_trainings
 from perfeds2.studies.tune_space import FIRST_SEED, Search, make_search, read_search

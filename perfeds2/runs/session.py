@@ -1,32 +1,23 @@
 """Execute a study: its workers, the results it reuses, its followers, and its folder."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from perfeds2.errors import InputError
-from perfeds2.runs.folder import FILES, claim_folder, locked
-from perfeds2.runs.pool import PROCESSES, Workers
+from perfeds2.runs.folder import FolderKind, StudyRequest, claim, locked
+from perfeds2.runs.pool import PROCESSES, Results, Workers, run_all
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
 from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
 from perfeds2.runs.trackers import TrackerChoice, trackers
+from perfeds2.runs.training import Training
 from perfeds2.spec.names import Values, refuse_while_loading
 from perfeds2.spec.resolve import nested, read_toml
 
 Base = Mapping[str, Any] | Path | str  # settings as ``compare`` takes them, or a spec file
 KEYWORDS = ("on", "workers", "retries", "reuse", "watch", "yes", "track")  # of ``Execution.from_python``
-
-
-@runtime_checkable
-class StudyRequest(Protocol):
-    """What a study was asked for, as saved in its folder."""
-
-    @property
-    def unwritten(self) -> Sequence[str]: ...  # objects given from Python, which cannot be saved
-
-    def to_toml(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -38,6 +29,7 @@ class Execution:
     watch: Watch | None = None  # called with a ``Progress`` while the study proceeds
     yes: bool = False  # run even if the estimate exceeds one day
     followers: Sequence[Follower] = ()  # receive every evaluation
+    page: Callable[[Any], object] = lambda _: None  # called with what was found, before the folder is unlocked
 
     @classmethod
     def from_python(
@@ -71,37 +63,59 @@ class Execution:
         return cls(Workers(workers, on, retries), reuse, watch, yes, trackers(track, out))
 
     @contextmanager
-    def open(
-        self,
-        path: Path,
-        what: str,
-        request: StudyRequest,
-        read: Callable[[Path], StudyRequest],
-        total: int | None = None,
-    ) -> Iterator[tuple[Store, Reporter]]:
-        """Lock the folder of a study, then create or reopen it.
-
-        Args:
-            path: The folder.
-            what: The kind of study, a key of ``runs.folder.FILES``.
-            request: What is asked for.
-            read: Reads the request of an existing folder.
-            total: Number of trainings, for the progress; None counts them as they are announced.
-
-        Yields:
-            The store of the study and a reporter.
-        """
-        others, name = open_others(self.reuse), FILES[what]
-        with locked(path):
-            claim_folder(path, what, {name: request.to_toml()}, lambda: {name: read(path).to_toml()}, request.unwritten)
-            with self.reporting(path, Path(name).stem, total) as reporter:
-                yield Store(path / TRAININGS, reuse=others), reporter
-
-    @contextmanager
     def reporting(self, path: Path | None, command: str, total: int | None = None) -> Iterator[Reporter]:
         """Yield a reporter of a command's progress: to ``watch``, and in a folder to its live file and followers."""
         with nullcontext() if path is None else open_live(path, command, self.followers) as live:
             yield Reporter(self.watch, live, total)
+
+
+@dataclass
+class Session:
+    """A study at work, which no other process writes into."""
+
+    path: Path | None
+    store: Store
+    workers: Workers
+    reporter: Reporter
+    found: Any = None  # the study's results, for its page
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        kind: FolderKind,
+        request: StudyRequest,
+        path: Path | None,
+        how: Execution,
+        read: Callable[[Path], StudyRequest],
+        total: int | None = None,
+    ) -> "Iterator[Session]":
+        """Lock the folder of a study, and create or reopen it.
+
+        Args:
+            kind: What the folder holds.
+            request: What is asked for.
+            path: The folder; None stores nothing.
+            how: How to train.
+            read: Reads the request of an existing folder.
+            total: Number of trainings, for the progress; None counts them as they are announced.
+        """
+        others = open_others(how.reuse)
+        command = Path(kind.requests[0]).stem
+        with ExitStack() as stack:
+            if path is not None:
+                stack.enter_context(locked(path))
+                claim(kind, path, request, read)
+            with how.reporting(path, command, total) as reporter:
+                store = Store(None if path is None else path / TRAININGS, reuse=others)
+                session = cls(path, store, how.workers, reporter)
+                yield session
+            if session.found is not None:
+                how.page(session.found)
+
+    def train(self, trainings: Sequence[Training]) -> Results:
+        """Train what the store lacks; trainings that fail for good are listed in the results."""
+        return run_all(trainings, self.store, self.workers, self.reporter)
 
 
 def base_values(base: Base) -> Values:
@@ -110,15 +124,15 @@ def base_values(base: Base) -> Values:
 
 
 @contextmanager
-def reading(path: Path, what: str) -> Iterator[Values]:
+def reading(path: Path, kind: FolderKind) -> Iterator[Values]:
     """Yield the values in the file that identifies a study's folder.
 
     Raises:
         InputError: If the folder holds no such study, or its file was edited and no longer fits.
     """
-    file = path / FILES[what]
+    file = path / kind.requests[0]
     if not file.exists():
-        raise InputError(f"{path} holds no {what} (no {file.name}); give the folder of one that was started.")
+        raise InputError(f"{path} holds no {kind.holds} (no {file.name}); give the folder of one that was started.")
     try:
         yield read_toml(file)
     except InputError:
