@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfeds2.commands import arena, plan, play, run, simulate, sweep, tune
+from perfeds2.commands import arena, plan, play, run, simulate, study, sweep, tune
 from perfeds2.commands.calibrate import calibrate
 from perfeds2.commands.common import STUDY, TRAINING, add_command
 from perfeds2.commands.compare import compare
@@ -46,6 +46,7 @@ add_command(app, run.run, TRAINING, defaults=run.DEFAULTS)
 add_command(app, simulate.simulate, leave_out=simulate.LEAVES_OUT, defaults=simulate.DEFAULTS)
 add_command(app, sweep.sweep, STUDY, defaults=sweep.DEFAULTS)
 add_command(app, arena.arena, STUDY, arena.LEAVES_OUT)
+add_command(app, study.study, STUDY, defaults=study.DEFAULTS)
 add_command(app, plan.plan, STUDY, plan.LEAVES_OUT, plan.DEFAULTS, "Plan")
 add_command(app, tune.tune, STUDY, tune.LEAVES_OUT, group="Plan")
 add_command(app, play.play, leave_out=play.LEAVES_OUT, defaults=play.DEFAULTS, group="Look")

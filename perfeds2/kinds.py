@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfeds2.errors import InputError
-from perfeds2.runs.folder import ARENA, PLAN, REPRODUCTION, RUN, SWEEP, TUNING, FolderKind
+from perfeds2.runs.folder import ARENA, OWN, PLAN, REPRODUCTION, RUN, SWEEP, TUNING, FolderKind
 
 Place = Path | None
 Draw = Callable[[Path, str, Place, Place], list[Path]]  # folder, x axis, and where figures for papers and the page go
@@ -57,6 +57,12 @@ def _draw_tuning(folder: Path, axis: str, paper: Place, out: Place) -> list[Path
     return write_tuning(load_tuning(folder), paper, out)
 
 
+def _draw_own(folder: Path, axis: str, paper: Place, out: Place) -> list[Path]:
+    from perfeds2.report.own import write_study
+
+    return write_study(folder, axis, paper, out)
+
+
 def _draw_reproduction(folder: Path, axis: str, paper: Place, out: Place) -> list[Path]:
     from perfeds2.report.reproduction import write_reproduction
 
@@ -69,6 +75,7 @@ KINDS = (  # a plan's folder also has the files of a run, which is therefore the
     StudyKind(SWEEP, _draw_sweep),
     StudyKind(TUNING, _draw_tuning),
     StudyKind(PLAN, _draw_plan),
+    StudyKind(OWN, _draw_own, "figures"),
     StudyKind(RUN, _draw_run, "figures"),
 )
 

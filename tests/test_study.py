@@ -19,7 +19,9 @@ def test_the_study_runs_as_a_script_and_from_the_command_line_alone(tmp_path, mo
     train_here(monkeypatch)
     text, replaced = re.subn(r"seeds([= ])5\b", r"seeds\g<1>2", TEXT)
     assert replaced == 2
-    make_data, study = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    make_data, study, _ = re.findall(
+        r"```python\n(.*?)```", text, re.DOTALL
+    )  # the last: tests/studies/test_own_study.py
     assert study.count("\n") <= 40
     monkeypatch.chdir(tmp_path)
     exec(compile(make_data, "data", "exec"), {})

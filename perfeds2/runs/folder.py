@@ -54,6 +54,7 @@ SWEEP = FolderKind("sweep", ("sweep.toml",), "sweep_summary.csv")
 TUNING = FolderKind("tuning", ("tune.toml",), "tuned.toml")
 ARENA = FolderKind("arena", ("arena.toml",), "arena.json")
 PLAN = FolderKind("plan", ("plan.toml", "spec.toml"), "plan.json")
+OWN = FolderKind("study", ("study.toml",), "study.json")
 REPRODUCTION = FolderKind("reproduction", ("reproduce.toml",), "claims.csv")
 
 
