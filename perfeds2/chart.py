@@ -16,7 +16,7 @@ INK = "#1D2733"
 NEUTRAL = "#6B7785"
 POINTS_PER_PX = 0.46  # marker size; printed charts are about half the size of those on a screen
 MOST_MARKS = 40  # a line through more points has only some markers
-Values = Any  # numbers, in an array or a list
+Numbers = Any  # numbers, in an array or a list
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Series:
     """A line, steps or markers: values over x."""
 
     name: str
-    x: Values
-    y: Values
+    x: Numbers
+    y: Numbers
     style: LineStyle
     kind: Literal["steps", "line", "marks"] = "steps"
-    low: Values | None = None  # lower end of the 95 % interval
-    high: Values | None = None
+    low: Numbers | None = None  # lower end of the 95 % interval
+    high: Numbers | None = None
     texts: Sequence[str] = ()  # label beside each marker
     hover: Sequence[str] = ()  # hover text of each point, on a page
     size_px: float = 7.0  # marker size
@@ -51,9 +51,9 @@ class Bars:
     """Horizontal bars in rows."""
 
     name: str
-    at: Values  # row of each bar
-    start: Values
-    length: Values
+    at: Numbers  # row of each bar
+    start: Numbers
+    length: Numbers
     colour: str
     width: float = 0.7
     hover: str = ""  # Plotly hover template

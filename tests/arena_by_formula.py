@@ -9,14 +9,14 @@ from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Result
 from perfeds2.spec.resolve import nested
 from perfeds2.studies.arena import Arena, run_arena
-from perfeds2.studies.arena_plan import ArenaPlan, make_plan
+from perfeds2.studies.arena_plan import ArenaPlan, make_arena
 
 THREE = ["PerFedS2", "FedBuff", "Ditto"]
 
 
 def plan_of(base: dict[str, Any] | None = None, **asked: Any) -> ArenaPlan:
     given: dict[str, Any] = {"methods": THREE} | asked
-    return make_plan(nested({"horizon_s": 9.0, "seeds": 3} | (base or {})), **given)
+    return make_arena(nested({"horizon_s": 9.0, "seeds": 3} | (base or {})), **given)
 
 
 def played(accuracy, done=None, *, fails=lambda _: None):

@@ -49,7 +49,7 @@ def arena(
         from perfeds2.report.arena import print_arena, write_arena
         from perfeds2.spec.values import read_list
         from perfeds2.studies.arena import run_arena
-        from perfeds2.studies.arena_plan import make_plan, read_plan
+        from perfeds2.studies.arena_plan import make_arena, read_plan
         from perfeds2.studies.grid import parse_grid
         from perfeds2.studies.suite import need_cryptography, plan_suite, write_submissions
 
@@ -64,7 +64,7 @@ def arena(
                 suite, asked.values({}), tasks=read_list(tasks or ""), methods=read_list(methods or ""), mine=mine or ()
             )
         else:
-            plan = make_plan(
+            plan = make_arena(
                 asked.values({}),
                 tasks=read_list(tasks or ""),
                 cells=read_list(cells or ""),

@@ -23,7 +23,7 @@ from perfeds2.learning.task import Task
 from perfeds2.timeline.chunks import ChunkedPlay
 from perfeds2.timeline.record import Timeline
 
-Values = dict[str, float]  # mean over UEs of every metric
+MetricMeans = dict[str, float]  # mean over UEs of every metric
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class EvaluationPoint:
 class TrainState:
     """The progress of a training. Continuing donates its state, so save it first."""
 
-    values: list[Values]  # for each point so far
+    values: list[MetricMeans]  # for each point so far
     state: State
     feedback: tuple[Float[np.ndarray, " n"], ...] = ()  # that each chunk of the timeline was simulated with
 
@@ -180,15 +180,15 @@ def _evaluated(
         yield replace(training, values=list(values), state=state)
 
 
-def mean_values(per_ue: Float[np.ndarray, "n 4"]) -> Values:
+def mean_values(per_ue: Float[np.ndarray, "n 4"]) -> MetricMeans:
     """Return the plain mean over UEs of every metric."""
     return {name: float(np.mean(np.asarray(column, float))) for name, column in zip(METRICS, per_ue.T, strict=True)}
 
 
-def diverged(values: Values) -> bool:
+def diverged(values: MetricMeans) -> bool:
     """Return whether the training loss is not finite. A training does not recover from that."""
     return not math.isfinite(values["train_loss"])
 
 
-def no_values() -> Values:
+def no_values() -> MetricMeans:
     return dict.fromkeys(METRICS, math.nan)

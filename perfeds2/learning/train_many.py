@@ -32,7 +32,7 @@ from perfeds2.learning.replay import (
 from perfeds2.learning.script import Script
 from perfeds2.learning.settings import split
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.train import EvaluationPoint, TrainState, Values, diverged, mean_values, no_values
+from perfeds2.learning.train import EvaluationPoint, MetricMeans, TrainState, diverged, mean_values, no_values
 from perfeds2.timeline.record import Timeline
 
 MOST_BYTES = 32 << 30  # for the weights and data of trainings in one group, each counted in full
@@ -59,7 +59,7 @@ class Lane:
 class LaneStates:
     """The progress of several trainings. Continuing donates their state, so save it first."""
 
-    values: list[list[Values]]  # of each lane, for each of its points so far
+    values: list[list[MetricMeans]]  # of each lane, for each of its points so far
     moved: list[int]  # lanes that have just reached a point
     state: State  # of all lanes, stacked
     slots: list[int]  # length of each lane's own shelf

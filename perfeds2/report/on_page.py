@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from perfeds2.chart import MOST_MARKS, NEUTRAL, Bars, Chart, ChartAxis, Series, Values, line_widths, short
+from perfeds2.chart import MOST_MARKS, NEUTRAL, Bars, Chart, ChartAxis, Numbers, Series, line_widths, short
 
 Plot = dict[str, Any]  # data and layout for plotly.js
 WIDTH_PX = 2.0  # line width
@@ -101,7 +101,7 @@ def line_id(chart: Chart, line: Series) -> str:
     return f"{chart.group}/{line.name}"
 
 
-def rounded(values: Values) -> list[float | None]:
+def rounded(values: Numbers) -> list[float | None]:
     """Round to five significant digits, which is finer than a pixel."""
     return [_number(float(f"{value:.5g}")) for value in np.asarray(values, float)]
 

@@ -108,7 +108,7 @@ def spans_decade(values: Sequence[float] | pd.Series) -> bool:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PairDifference:
     """The comparison of two methods by one measure."""
 
     better: str  # by mean over seeds
@@ -130,7 +130,7 @@ class BoutFound:
     eval_every_s: float
     is_tuned: bool
     missing: Sequence[str]  # methods that failed
-    compared: Mapping[str, tuple[Verdict, ...]]  # by measure; empty with fewer than three seeds
+    compared: Mapping[str, tuple[PairDifference, ...]]  # by measure; empty with fewer than three seeds
 
     @property
     def title(self) -> str:
@@ -183,7 +183,8 @@ def load_arena(folder: Path, axis: str = "seconds") -> ArenaFolder:
             metrics=None if rows is None else rows.rename(columns={"method": "algorithm"}),  # type: ignore[call-overload]  # a data frame
         )
         verdicts = {
-            str(NAMES.get(name, name)): tuple(Verdict(**v) for v in found) for name, found in each["compared"].items()
+            str(NAMES.get(name, name)): tuple(PairDifference(**v) for v in found)
+            for name, found in each["compared"].items()
         }
         run = over(run, axis, "arena_metrics.csv")
         bouts.append(BoutFound(run, cell, each["eval_every_s"], bool(each["tuning"]), each["missing"], verdicts))

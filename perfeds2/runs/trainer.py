@@ -17,7 +17,7 @@ from perfeds2.learning.objectives import Personal
 from perfeds2.learning.replay import start
 from perfeds2.learning.script import Script
 from perfeds2.learning.task import Task
-from perfeds2.learning.train import EvaluationPoint, TrainState, Values, evaluation_points, train, train_in_chunks
+from perfeds2.learning.train import EvaluationPoint, MetricMeans, TrainState, evaluation_points, train, train_in_chunks
 from perfeds2.learning.train_many import Lane, group_lanes, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.leaves import from_leaves, named_leaves
@@ -43,7 +43,7 @@ NAMED_STARVED = 6  # starved UEs that are listed: one more than a note shows
 
 Made = TypeVar("Made")
 ClockTold = Callable[[Algorithm, int, float], None]  # receives the rounds closed and the simulated second reached
-Evaluated = Callable[["PreparedTraining", Sequence[Values]], None]
+Evaluated = Callable[["PreparedTraining", Sequence[MetricMeans]], None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class PreparedTraining:
     def lane(self) -> Lane:
         return Lane(self.task, self.timeline, self.algorithm.learner, self.points, self.training.seed)
 
-    def rows(self, values: Sequence[Values], first: int = 0) -> list[Row]:
+    def rows(self, values: Sequence[MetricMeans], first: int = 0) -> list[Row]:
         """Return the evaluations from number ``first`` on, with metrics and costs."""
         return [
             {"round": self.points[at].round, "time_s": self.points[at].time_s, **values[at], **self.costs[at]}

@@ -28,7 +28,7 @@ import jax
 from perfeds2.errors import InputError, need_extra
 from perfeds2.files import Json
 from perfeds2.learning.compiled import collect_rarely, deterministic, keep_compiled
-from perfeds2.learning.train import Values
+from perfeds2.learning.train import MetricMeans
 from perfeds2.runs.progress import Live
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import PreparedTraining, Workbench, train_group
@@ -107,7 +107,7 @@ def train_job(job: Job, prepared: Sequence[PreparedTraining], place: Place, tell
     """Train a job whose timelines have been simulated, and report its progress to ``tell``."""
     at: dict[str, tuple[float, int]] = {}  # share done and rounds of each training
 
-    def evaluated(one: PreparedTraining, values: Sequence[Values]) -> None:
+    def evaluated(one: PreparedTraining, values: Sequence[MetricMeans]) -> None:
         training, spec = one.training, one.training.spec
         if place.live is not None:
             known = {"metric": metric_of(spec), "target": spec.run.target_accuracy, "config": spec.values()}

@@ -37,7 +37,7 @@ from perfeds2.runs.store import Result, Row
 from perfeds2.runs.table import write_csv
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.tasks import metric_of
-from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_plan, read_plan
+from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_arena, read_plan
 from perfeds2.studies.tune import Best, best_of, climb, train_or_refuse
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def arena(base: Base = "", *, out: Path | str, **asked: Any) -> Arena:
         base: A spec file, or settings as ``compare`` takes them.
         out: The folder of the results. An arena that was interrupted there is resumed.
         **asked: ``methods``, ``mine``, ``tasks``, ``cells``, ``tries``, ``tuning_seeds``, ``rungs`` and ``search`` of
-        ``make_plan``; ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of
+        ``make_arena``; ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of
         ``Execution.from_python``.
 
     Returns:
@@ -88,7 +88,7 @@ def arena(base: Base = "", *, out: Path | str, **asked: Any) -> Arena:
         >>> met = arena({"horizon_s": 30}, methods=["PerFedS2", "FedBuff"], out="runs/a")  # doctest: +SKIP
     """
     how = Execution.from_python("arena", out, **{key: asked.pop(key) for key in KEYWORDS if key in asked})
-    return run_arena(make_plan(base_values(base or {}), **asked), Path(out), how)
+    return run_arena(make_arena(base_values(base or {}), **asked), Path(out), how)
 
 
 def run_arena(plan: ArenaPlan, path: Path, execution: Execution = Execution()) -> Arena:  # noqa: B008 (frozen)

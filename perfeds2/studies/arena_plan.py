@@ -193,7 +193,7 @@ def _around(centre: float, count: int, share_below: float) -> tuple[float, ...]:
 # ---- request
 
 
-def make_plan(
+def make_arena(
     values: Values,
     *,
     tasks: Sequence[object] = (),
@@ -320,4 +320,4 @@ def parse_cells(texts: Sequence[str]) -> dict[str, Values]:
 def read_plan(path: Path) -> ArenaPlan:
     """Read an arena's plan from its folder."""
     with reading(path, ARENA) as values:
-        return make_plan(values.pop("base"), **values)
+        return make_arena(values.pop("base"), **values)

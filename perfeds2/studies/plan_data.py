@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 State = Literal["kept", "late", "lost", "never", "diverged"]
-Verdict = Literal["holds", "on an edge", "wavers", "fails", "breaks a limit", "slower", "not possible"]
+Standing = Literal["holds", "on an edge", "wavers", "fails", "breaks a limit", "slower", "not possible"]
 MAP_IN = (6.0, 2.6)  # inches
 NUMBERS = {
     "seconds": "Seconds until the target is kept, median over seeds",
@@ -185,7 +185,7 @@ class Candidate:
     """A choice and everything known about it."""
 
     choice: Choice
-    verdict: Verdict
+    verdict: Standing
     why: str  # why it was not chosen, in words
     scouted_s: float | None = None  # when its first seed reached the target in a short training
     trials: tuple[SeedOutcome, ...] = ()  # trained for the whole horizon

@@ -27,7 +27,7 @@ from perfeds2.studies.plan_data import (
     PlanRequest,
     PlanTarget,
     SeedOutcome,
-    Verdict,
+    Standing,
     median_s,
     or_inf,
     too_many_fail,
@@ -317,7 +317,7 @@ class PlanSearch:
         names = ("noise", "noise_to_clip", "epsilon_worst")
         return {name: max(each[name] for each in found) for name in names if found}
 
-    def verdict(self, choice: Choice, best: Choice | None = None) -> tuple[Verdict, str]:
+    def verdict(self, choice: Choice, best: Choice | None = None) -> tuple[Standing, str]:
         """Return the verdict on a choice, and its reason."""
         trials = self.watched(choice)
         if (obstacle := self.obstacle(choice)) is not None:

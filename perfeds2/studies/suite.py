@@ -27,7 +27,7 @@ from perfeds2.spec.hashes import hashed
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml
 from perfeds2.studies.arena import AT_END, MethodOutcome, write_bouts
-from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_plan
+from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_arena
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -66,7 +66,7 @@ def plan_suite(
     base = request.pop("base") | ({"task": free} if free else {})
     if mine and not methods:
         methods, mine = mine, ()
-    return make_plan(base, tasks=tasks or known, methods=methods, mine=mine, suite=name, **request)
+    return make_arena(base, tasks=tasks or known, methods=methods, mine=mine, suite=name, **request)
 
 
 def read_suite(name: str) -> Values:

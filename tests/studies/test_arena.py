@@ -30,7 +30,7 @@ from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import resolve, spec_from
 from perfeds2.spec.values import ALGORITHM
 from perfeds2.studies.arena import BETTER, score
-from perfeds2.studies.arena_plan import MOST_TRIES, USUAL, make_plan, parse_cells, read_plan, tried_values
+from perfeds2.studies.arena_plan import MOST_TRIES, USUAL, make_arena, parse_cells, read_plan, tried_values
 from perfeds2.studies.tune_space import FIRST_SEED
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -87,19 +87,19 @@ def test_what_diverged_is_worth_nothing():
 
 @pytest.mark.slow
 def test_twelve_methods_meet_unless_others_are_named():
-    plan = make_plan({})
+    plan = make_arena({})
     assert len(USUAL) == 12
     assert set(USUAL) <= set(ALGORITHMS)
     *most, last = USUAL
     assert f"{', '.join(most)} and {last}" in (DOCS / "how-to/arena.md").read_text()  # which the help refers to
     assert list(plan.bouts[0].methods) == list(USUAL)
-    assert list(make_plan({}, methods=["all"]).bouts[0].methods) == list(ALGORITHMS)
+    assert list(make_arena({}, methods=["all"]).bouts[0].methods) == list(ALGORITHMS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tries", [7, 12])
 def test_every_method_is_tuned_with_the_same_number_of_settings(tries):
-    search = make_plan({}, methods=["all"], tries=tries).bouts[0].search
+    search = make_arena({}, methods=["all"], tries=tries).bouts[0].search
     assert search is not None
     assert {len(search.candidates(name)) for name in search.axes} == {tries}
     assert set(search.axes) == set(ALGORITHMS)
@@ -183,7 +183,7 @@ def test_settings_that_were_tuned_before_are_taken_as_they_are():
     assert plan_of(tuned).bouts[0].spec_of("FedBuff", {}).learning_of("FedBuff").beta == 0.2
     assert plan_of(tuned, tries=4).tries == 4
     assert plan_of().tries == 40
-    listed = make_plan({"run": {"algorithms": ["FedBuff", "Ditto"]}, "methods": {"FedBuff": {"beta": 0.2}}})
+    listed = make_arena({"run": {"algorithms": ["FedBuff", "Ditto"]}, "methods": {"FedBuff": {"beta": 0.2}}})
     assert list(listed.bouts[0].methods) == ["FedBuff", "Ditto"]  # as a tuned.toml names them
 
 

@@ -40,7 +40,7 @@ def test_the_fingerprint_depends_on_settings_and_not_on_methods_or_folders():
     plan = plan_suite("v1", {}, tasks=["digits"], methods=["PerFedS2"])
     other = plan_suite("v1", {"task": {"data_dir": "elsewhere"}}, tasks=["digits"], methods=["FedBuff", "Ditto"])
     assert fingerprint(plan, plan.bouts[0]) == fingerprint(other, other.bouts[0])
-    changed = suite.make_plan({"cell": {"ues": 20, "radius_m": 201.0}, "run": {"seeds": 10}}, methods=["PerFedS2"])
+    changed = suite.make_arena({"cell": {"ues": 20, "radius_m": 201.0}, "run": {"seeds": 10}}, methods=["PerFedS2"])
     assert fingerprint(changed, changed.bouts[0]) != fingerprint(plan, plan.bouts[0])
 
 
