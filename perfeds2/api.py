@@ -5,16 +5,14 @@ from typing import Any
 
 from perfeds2.report.run import finish_report
 from perfeds2.runs.comparison import Comparison, load_comparison
-from perfeds2.runs.estimate import refuse_days
 from perfeds2.runs.folder import claimed
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Watch
 from perfeds2.runs.session import Execution
 from perfeds2.runs.trackers import trackers
-from perfeds2.runs.training import trainings_of
 from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import spec_from
-from perfeds2.studies.compare import train_spec
+from perfeds2.studies.compare import prepare, train_spec
 
 
 def compare(
@@ -58,14 +56,14 @@ def compare(
     """
     refuse_while_loading("compare")
     spec = spec_from(**settings)
-    refuse_days(trainings_of(spec), yes=yes)
+    trainings = prepare(spec, yes=yes)
     execution = Execution(Workers(jobs, together=together), watch=watch, followers=trackers(track, out))
     if out is None:
-        return train_spec(spec, "compare", None, execution)
+        return train_spec(spec, "compare", None, execution, trainings)
     with claimed(Path(out), spec) as folder:
         if folder.finished:
             comparison = load_comparison(spec, folder)
         else:
-            comparison = train_spec(spec, "compare", folder, execution)
+            comparison = train_spec(spec, "compare", folder, execution, trainings)
         finish_report(folder.path)
     return comparison

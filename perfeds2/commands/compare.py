@@ -32,16 +32,14 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
 
         spec = asked.spec(defaults) if asked.resume is None else _resumed(asked.resume)
         path, workers = asked.folder(f"{command}-{spec.task.name.label}"), given.get("workers")
+        trainings = None
         with followed(path, given.get("track")) as followers:
             if not Folder(path).finished:
-                from perfeds2.runs.estimate import refuse_days
-                from perfeds2.runs.training import trainings_of
-                from perfeds2.spec.build import check
-
                 if trains:
                     prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), workers)
-                check(spec, trains=trains)
-                refuse_days(trainings_of(spec), yes=given["yes"], trains=trains)
+                from perfeds2.studies.compare import prepare
+
+                trainings = prepare(spec, yes=given["yes"], trains=trains)
             with claimed(path, spec) as folder:
                 if folder.finished:
                     say(asked.quiet, f"{path} already holds this finished run.")
@@ -53,7 +51,10 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
                     with progress(asked.quiet, command) as watch:
                         folder.log(f"started: perfeds2 {' '.join(sys.argv[1:])}")
                         execution = Execution(Workers(workers), watch=watch, followers=followers)
-                        (train_spec if trains else simulate_spec)(spec, command, folder, execution)
+                        if trains:
+                            train_spec(spec, command, folder, execution, trainings)
+                        else:
+                            simulate_spec(spec, command, folder, execution)
                 finish_report(path)
         if not asked.quiet:
             print_summary(path)

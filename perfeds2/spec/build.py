@@ -486,11 +486,13 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
     }
 
 
-def check(spec: Spec, *, trains: bool) -> None:
-    """Raise InputError for settings that cannot work, before anything is written."""
+def check(spec: Spec, *, trains: bool) -> Stage:
+    """Raise InputError for settings that cannot work, before anything is written. Return the first seed's stage."""
     seed = spec.run.seeds[0]
     check_model(spec)
-    for algorithm in make_algorithms(spec, Stage.of(spec, seed)):
+    stage = Stage.of(spec, seed)
+    for algorithm in make_algorithms(spec, stage):
         upload_bits(spec, algorithm.learner.objective)
     if trains:
         make_task(spec, seed)
+    return stage

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from perfeds2.runs.comparison import Comparison, Which, write_results
+from perfeds2.runs.estimate import refuse_days
 from perfeds2.runs.folder import Folder
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.progress import Reporter
@@ -11,11 +12,32 @@ from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Facts, Result, Store
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
-from perfeds2.runs.training import trainings_of
-from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
+from perfeds2.runs.training import Training, trainings_of
+from perfeds2.spec.build import Algorithm, Stage, check, clock_key, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.privacy import with_noise
 from perfeds2.timeline.record import Timeline
+
+
+def prepare(spec: Spec, *, yes: bool = True, trains: bool = True) -> list[Training]:
+    """Check a spec and estimate its work, before anything is written.
+
+    Args:
+        spec: The settings.
+        yes: Accept work that takes more than a day, and estimate nothing.
+        trains: Trainings follow, not only simulations.
+
+    Returns:
+        The trainings. Those of the first seed have the stage that was made for the check; timelines that were guessed
+        for the estimate are not in it.
+    """
+    stage, first, clock = check(spec, trains=trains), spec.run.seeds[0], clock_key(spec)
+    trainings = [
+        replace(one, stage=stage) if one.seed == first and clock_key(one.spec) == clock else one
+        for one in trainings_of(spec)
+    ]
+    refuse_days(trainings, yes=yes, trains=trains)
+    return trainings
 
 
 def train_spec(
@@ -23,10 +45,13 @@ def train_spec(
     command: str,
     folder: Folder | None,
     execution: Execution = Execution(Workers()),  # noqa: B008 (frozen)
+    trainings: Sequence[Training] | None = None,
 ) -> Comparison:
-    """Train every algorithm and seed of a spec, resuming from its folder."""
-    make_algorithms(spec, Stage.of(spec, spec.run.seeds[0]))  # checks that the algorithms can be combined
-    trainings = trainings_of(spec)
+    """Train every algorithm and seed of a spec, resuming from its folder.
+
+    ``trainings`` are those that ``prepare`` returned; None prepares them.
+    """
+    trainings = prepare(spec) if trainings is None else trainings
     store = Store(None if folder is None else folder.parts, whole=True)
     with execution.reporting(folder and folder.path, command) as reporter:
         results = run_all(trainings, store, execution.workers, reporter, strict=True, log=folder and folder.log)

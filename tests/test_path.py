@@ -1,0 +1,38 @@
+"""Does a comparison take the path through the code that the documentation describes?"""
+
+import re
+import sys
+import threading
+from pathlib import Path
+
+from command_line import perfeds2
+from in_numpy import train_in_numpy
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
+TINY = "--task synthetic --ues 4 --rounds 2 --batch 4 --seeds 1 --algorithms PerFedS2,FedAvg-SYN --quiet"
+
+
+def test_a_comparison_takes_the_path_that_the_design_describes(tmp_path, monkeypatch):
+    train_in_numpy(monkeypatch.setattr)
+    (described,) = re.findall(r"`cli\.main` →.*?`\.", PAGE, re.DOTALL)
+    path = re.findall(r"`([\w.]+)`", described)
+    first: dict[str, None] = {}
+
+    def note(frame, event, _):
+        if event == "call" and "/perfeds2/" in frame.f_code.co_filename:
+            file = Path(frame.f_code.co_filename).stem
+            for name in (f"{file}.{frame.f_code.co_name}", frame.f_code.co_qualname):
+                first.setdefault(name)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        status, said = perfeds2("compare", *TINY.split(), "--jobs", "1", "--out", tmp_path / "out")
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert status == 0, said
+    assert [name for name in path if name not in first] == []
+    called = list(first)
+    assert sorted(path, key=called.index) == path
