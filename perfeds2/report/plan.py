@@ -27,9 +27,9 @@ from perfeds2.studies.plan_data import (
     NUMBERS,
     OF_CELLS,
     Candidate,
+    Choice,
     Plan,
     map_chart,
-    maps_of,
     ranked_candidates,
     short_s,
 )
@@ -203,6 +203,23 @@ def _or_dash(value: float | None) -> str:
 
 
 # ---- charts
+
+
+def maps_of(plan: Plan) -> list[tuple[str, list[Candidate]]]:
+    """Return up to six groups of candidates that differ only in A and S, named by everything else.
+
+    The group of the choice comes first, then larger ones.
+    """
+    groups: dict[Choice, list[Candidate]] = {}
+    for each in plan.candidates:
+        groups.setdefault(each.choice.without_a_and_s, []).append(each)
+    best = plan.best
+
+    def rank(item: tuple[Choice, list[Candidate]]) -> tuple[bool, int]:
+        return best is None or best not in item[1], -len(item[1])
+
+    ranked = [(choice.rest, each) for choice, each in sorted(groups.items(), key=rank)]
+    return [(name, each) for name, each in ranked if len(each) > 2 or best in each][:6] or ranked[:1]
 
 
 def map_charts(plan: Plan, axis: str = "seconds") -> list[Chart]:

@@ -16,16 +16,15 @@ from perfeds2.errors import InputError
 from perfeds2.learning import on_gpu
 from perfeds2.runs import estimate
 from perfeds2.runs.progress import Reporter
+from perfeds2.runs.ray_workers import OnRay, Ray
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.training import Training, group_key, groups_of
 from perfeds2.runs.workers import (
     Event,
     Inbox,
     Job,
-    OnRay,
     Place,
     Process,
-    Ray,
     ThisProcess,
     TrainingWorker,
     as_this_process,

@@ -37,17 +37,8 @@ LOOKS = {  # marker of each verdict
     "not possible": LineStyle("#BCC3CB", (), "_"),
 }
 OF_CELLS = ("edge rounds", "cloud quorum", "reuse")  # settings of many cells
-LABELS = (
-    "A",
-    "S",
-    "schedule",
-    "band",
-    "stale",
-    "local steps",
-    "bits",
-    "rest rounds",
-    *OF_CELLS,
-)  # of a choice's fields
+# labels of a choice's fields
+LABELS = ("A", "S", "schedule", "band", "stale", "local steps", "bits", "rest rounds", *OF_CELLS)
 CLEARLY = 0.75  # share of later evaluations below which a choice that also falls far below the target fails
 
 
@@ -365,23 +356,6 @@ def ranked_candidates(plan: Plan) -> list[Candidate]:
 
 def short_s(value: float | None) -> str:
     return "never" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
-
-
-def maps_of(plan: Plan) -> list[tuple[str, list[Candidate]]]:
-    """Return up to six groups of candidates that differ only in A and S, named by everything else.
-
-    The group of the choice comes first, then larger ones.
-    """
-    groups: dict[Choice, list[Candidate]] = {}
-    for each in plan.candidates:
-        groups.setdefault(each.choice.without_a_and_s, []).append(each)
-    best = plan.best
-
-    def rank(item: tuple[Choice, list[Candidate]]) -> tuple[bool, int]:
-        return best is None or best not in item[1], -len(item[1])
-
-    ranked = [(choice.rest, each) for choice, each in sorted(groups.items(), key=rank)]
-    return [(name, each) for name, each in ranked if len(each) > 2 or best in each][:6] or ranked[:1]
 
 
 def map_chart(

@@ -20,8 +20,8 @@ from needs import needs
 
 from perfeds2.errors import InputError
 from perfeds2.runs.pool import HERE, Workers
+from perfeds2.runs.ray_workers import Ray
 from perfeds2.runs.session import Execution
-from perfeds2.runs.workers import Ray
 from perfeds2.spec.resolve import nested
 from perfeds2.studies.grid import make_grid
 from perfeds2.studies.sweep import run_sweep

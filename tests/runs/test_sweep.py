@@ -26,12 +26,13 @@ from perfeds2.runs import training
 from perfeds2.runs.costs import SPENT
 from perfeds2.runs.pool import HERE, Workers, run_all
 from perfeds2.runs.progress import Progress, Reporter
+from perfeds2.runs.ray_workers import Ray
 from perfeds2.runs.session import Execution
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.table import MEANS
 from perfeds2.runs.training import groups_of, trainings_of
-from perfeds2.runs.workers import Job, Ray, take_job
+from perfeds2.runs.workers import Job, take_job
 from perfeds2.spec.resolve import nested, resolve
 from perfeds2.studies.grid import grid_from_flags, make_grid, parse_grid, read_sweep
 from perfeds2.studies.sweep import load_sweep, run_sweep, sweep

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from perfeds2.report.plan import candidates_table
+from perfeds2.report.plan import candidates_table, maps_of
 from perfeds2.studies.plan import answer, check_answer
 from perfeds2.studies.plan_data import (
     LOOKS,
@@ -22,7 +22,6 @@ from perfeds2.studies.plan_data import (
     PlanTarget,
     SeedOutcome,
     map_chart,
-    maps_of,
 )
 
 mpl.use("agg")
