@@ -61,7 +61,7 @@ def train_here(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.contextmanager
 def compiled_as_users_do() -> Iterator[None]:
     """Optimise in this process as a user's command does: worth it where much is trained (``conftest.py``)."""
-    usual = jax.config.jax_disable_most_optimizations  # type: ignore[attr-defined]  # one of its flags
+    usual = jax.config.values["jax_disable_most_optimizations"]
     jax.config.update("jax_disable_most_optimizations", False)
     try:
         yield
