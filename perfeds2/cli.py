@@ -10,6 +10,7 @@ from perfeds2.commands import arena, plan, play, run, simulate, study, sweep, tu
 from perfeds2.commands.calibrate import calibrate
 from perfeds2.commands.common import STUDY, TRAINING, add_command
 from perfeds2.commands.compare import compare
+from perfeds2.commands.compile import compile_clock
 from perfeds2.commands.data import data_app
 from perfeds2.commands.errata import errata
 from perfeds2.commands.export import export
@@ -52,6 +53,7 @@ add_command(app, tune.tune, STUDY, tune.LEAVES_OUT, group="Plan")
 add_command(app, play.play, leave_out=play.LEAVES_OUT, defaults=play.DEFAULTS, group="Look")
 for command, group in COMMANDS.items():
     app.command(rich_help_panel=group)(command)
+app.command("compile", rich_help_panel="Experiment")(compile_clock)
 app.add_typer(federate_app, name="federate", rich_help_panel="Deploy")
 app.add_typer(data_app, name="data", rich_help_panel="Data")
 app.add_typer(fleet_app, name="fleet", rich_help_panel="Data")

@@ -10,8 +10,10 @@ import ctypes
 import gc
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,7 @@ SHARED = {
     "site",
 }  # fixtures that take many seconds
 
+COMPILER = "PERFEDS2_TEST_COMPILER"  # id of the process that compiles the clock's loops
 MOST_BYTES = 2.2e9  # memory above which a process drops compiled programs after a test file
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
@@ -114,8 +117,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from perfeds2.timeline.fast import loading
 
         folder = loading._folder()
-        if folder is not None and not loading._ready(folder, True).exists():
-            loading._start_compiling(folder)
+        if folder is not None and not all(loading._ready(folder, searching).exists() for searching in (True, False)):
+            compiler = subprocess.Popen([sys.executable, "-m", "perfeds2", "compile"], stdout=subprocess.DEVNULL)
+            session.config.add_cleanup(partial(_end, compiler))
+            os.environ[COMPILER] = str(compiler.pid)  # for the workers
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    process.wait()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

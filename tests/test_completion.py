@@ -52,7 +52,7 @@ def test_a_table_that_cannot_be_read_offers_nothing(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["comp"], ["compare"]),
+        (["compa"], ["compare"]),
         (["compare", "--labels"], ["--labels-per-ue"]),
         (["compare", "--stale", ""], ["restart", "wait", "ignore"]),
         (["run", "--radio", "u"], ["umi", "uma"]),

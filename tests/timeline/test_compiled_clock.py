@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_line import perfeds2
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from needs import needs
@@ -251,57 +252,89 @@ def nothing_loaded(monkeypatch, tmp_path) -> Path:
     monkeypatch.setattr(loading.Loaded, "kernels", {})
     monkeypatch.setattr(loading.Loaded, "broken", False)
     monkeypatch.setattr(loading.Loaded, "spent_s", 0.0)
-    monkeypatch.setattr(loading.Loaded, "compiling", None)
     monkeypatch.setattr(loading, "_folder", lambda: tmp_path)
     return tmp_path
 
 
-def test_it_is_compiled_after_a_short_run_and_beside_a_long_one(nothing_loaded, monkeypatch):
-    started: list[list[str]] = []
-    at_exit: list[Path] = []
-    monkeypatch.setattr(loading.atexit, "register", lambda _, folder: at_exit.append(folder))
-    monkeypatch.setattr(loading.subprocess, "Popen", lambda command, **_: started.append(command))
+def test_it_is_compiled_once_the_numpy_clock_has_worked_longer_than_that_takes(nothing_loaded, monkeypatch):
+    found: list[Path | None] = []
+    monkeypatch.setattr(loading, "_load", lambda _, folder: found.append(folder))
     run = Run(Cell.draw(5), Protocol(2, 3), 1e5, 10.0, bandwidth.equal_share, None)
     setting = run.setting
     with counting(monkeypatch) as by_numpy:
-        play(start_clock(setting), rounds=10)  # too little to be worth it
-        assert started == []
-        monkeypatch.setattr(loading, "LOAD_S", 0.01)
-        monkeypatch.setattr(loading, "COMPILE_PAYS_S", 0.01)
+        for _ in range(3):
+            play(start_clock(setting), rounds=100)
+        assert found == []
+        monkeypatch.setattr(loading, "LOAD_S", 0.0)
+        monkeypatch.setattr(loading, "COMPILE_S", {False: 0.05, True: 99.0})  # less than was spent
         play(start_clock(setting), rounds=100)
-        assert [command[1:] for command in started] == []
-        assert at_exit == [nothing_loaded]  # once, for the next run
-        monkeypatch.setattr(loading, "COMPILE_S", 0.01)
-        play(start_clock(setting), rounds=100)
-    assert len(by_numpy) == 210
-    assert [command[1:] for command in started] == [["-m", "perfeds2.timeline.fast.loading"]]
+    assert len(by_numpy) == 400
+    assert set(found) == {nothing_loaded}
 
 
 @pytest.mark.parametrize(
-    ("work_s", "wait", "folder", "ready", "done"),
+    ("searching", "work_s", "folder", "ready", "done"),
     [
-        (0.9, False, True, True, []),
-        (1.1, False, True, True, ["load"]),
-        (1.4, False, True, False, []),
-        (1.6, False, True, False, ["compile at exit"]),
-        (21.0, False, True, False, ["compile"]),
-        (19.0, True, True, False, ["compile at exit"]),
-        (21.0, True, True, False, ["load"]),
-        (39.0, False, False, False, []),
-        (41.0, False, False, False, ["load"]),
+        (False, 0.9, True, True, []),
+        (False, 1.1, True, True, ["load"]),
+        (False, 19.0, True, False, []),
+        (False, 21.0, True, False, ["load"]),
+        (True, 39.0, True, False, []),
+        (True, 41.0, True, False, ["load"]),
+        (False, 19.0, False, False, []),
+        (False, 21.0, False, False, ["load"]),
     ],
 )
-def test_it_is_loaded_or_compiled_where_that_saves_time(nothing_loaded, monkeypatch, work_s, wait, folder, ready, done):
+def test_it_is_loaded_or_compiled_where_that_saves_time(
+    nothing_loaded, monkeypatch, searching, work_s, folder, ready, done
+):
     monkeypatch.delenv(loading.VARIABLE, raising=False)
     found: list[str] = []
-    for name, word in (("_load", "load"), ("_start_compiling", "compile"), ("_compile_at_exit", "compile at exit")):
-        monkeypatch.setattr(loading, name, lambda *_, word=word: found.append(word))
+    monkeypatch.setattr(loading, "_load", lambda *_: found.append("load"))
     if not folder:
         monkeypatch.setattr(loading, "_folder", lambda: None)
     if ready:
-        loading._ready(nothing_loaded, False).touch()
-    assert loading.loaded(False, work_s, wait=wait) is None
+        loading._ready(nothing_loaded, searching).touch()
+    assert loading.loaded(searching, work_s) is None
     assert found == done
+
+
+LONG = """
+from perfeds2 import Cell, Protocol, simulate
+from perfeds2.timeline.fast.loading import Loaded
+simulate(Cell.draw(20), Protocol(5, 5), payload_bits=1e6, samples=10, rounds=8_000)
+print(Loaded.spent_s > 1.5, not Loaded.kernels)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux to look for processes")
+def test_nothing_outlives_a_simulation(tmp_path):
+    """The NumPy clock plays, as nothing is compiled, and no process goes on that knows this folder."""
+    environment = {name: value for name, value in os.environ.items() if name != loading.VARIABLE}
+    environment |= {loading.FOLDER: str(tmp_path / "cache")}
+    said = subprocess.run([sys.executable, "-c", LONG], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["True", "True"]
+    left = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # of another user, or just ended
+            left += [path] * (os.fsencode(tmp_path) in path.read_bytes())
+    assert left == []
+
+
+def test_the_command_compiles_all_loops_ahead(nothing_loaded, monkeypatch):
+    from perfeds2.timeline.fast import kernel
+
+    compiled_for: list[bool] = []
+    monkeypatch.setattr(kernel, "play_one_round", lambda _draw, _loops, searching: compiled_for.append(searching))
+    assert perfeds2("compile") == (0, "")
+    assert compiled_for == [True, False]
+    assert all(loading._ready(nothing_loaded, searching).exists() for searching in (True, False))
+    monkeypatch.setattr(loading.Loaded, "kernels", {})
+    monkeypatch.setattr(kernel, "play_one_round", lambda *_: 1 / 0)
+    status, said = perfeds2("compile")
+    assert status == 2
+    assert "that needs Numba, and a cache folder" in said
 
 
 @pytest.mark.usefixtures("nothing_loaded")

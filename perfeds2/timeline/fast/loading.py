@@ -1,17 +1,13 @@
-"""Load the compiled loops when that saves time, and compile them in the background for the next run.
+"""Load the compiled loops when that saves time. ``perfeds2 compile`` compiles them ahead.
 
 ``$PERFEDS2_CLOCK`` may be ``numpy`` (never use them) or ``compiled`` (use them at once, compiling them first if
 needed).
 """
 
-import atexit
 import hashlib
-import math
 import os
 import platform
-import subprocess  # starts only this Python
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -22,9 +18,8 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 VARIABLE, FOLDER = "PERFEDS2_CLOCK", "PERFEDS2_COMPILE_CACHE"
-LOAD_S, COMPILE_S = 1.0, 20.0  # time to load and to compile; for less work the NumPy clock is faster
-COMPILE_PAYS_S = 1.5  # from this much work on, compile for the next run
-COMPILING_S = 300.0  # after this time another process may start compiling
+LOAD_S = 1.0  # time to load; for less work the NumPy clock is faster
+COMPILE_S = {False: 20.0, True: 40.0}  # time to compile, by whether the policy needs a search
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,6 @@ class Loaded:
     kernels: ClassVar[dict[bool, Kernel]] = {}  # keyed by whether the policy needs a search
     broken = False  # loading failed; use the NumPy clock
     spent_s = 0.0  # estimated time the NumPy clock spent on rounds that the compiled loops support
-    compiling: "ClassVar[subprocess.Popen[bytes] | None]" = None
 
 
 def allowed() -> bool:
@@ -55,23 +49,17 @@ def _installed() -> bool:
     return find_spec("numba") is not None
 
 
-def loaded(searching: bool, work_s: float, *, wait: bool = False) -> Kernel | None:
+def loaded(searching: bool, work_s: float) -> Kernel | None:
     """Return the compiled loops if they are loaded, or worth loading for ``work_s`` seconds of the NumPy clock."""
     if searching in Loaded.kernels or Loaded.broken:
         return Loaded.kernels.get(searching)
-    at_once = os.environ.get(VARIABLE) == "compiled"
-    if not at_once and work_s + Loaded.spent_s < LOAD_S:
+    at_once, total_s = os.environ.get(VARIABLE) == "compiled", work_s + Loaded.spent_s
+    if not at_once and total_s < LOAD_S:
         return None
     folder = _folder()
-    if at_once or (wait and work_s > COMPILE_S) or (folder is not None and _ready(folder, searching).exists()):
+    is_ready = folder is not None and _ready(folder, searching).exists()
+    if at_once or is_ready or total_s > COMPILE_S[searching]:
         _load(searching, folder)
-    elif folder is None:
-        if work_s > 2 * COMPILE_S:
-            _load(searching, None)
-    elif work_s + Loaded.spent_s > COMPILE_S and (Loaded.compiling is None or Loaded.compiling.poll() is not None):
-        _start_compiling(folder)
-    elif work_s + Loaded.spent_s > COMPILE_PAYS_S:
-        _compile_at_exit(folder)
     return Loaded.kernels.get(searching)
 
 
@@ -87,6 +75,8 @@ def _load(searching: bool, folder: Path | None) -> None:
 
         kernel.play_one_round(draw, loops(), searching)
         Loaded.kernels[searching] = Kernel(kernel, draw, loops())
+        if folder is not None:
+            _ready(folder, searching).touch()
     except Exception:  # an unknown NumPy or a corrupt cache: the NumPy clock gives the same result
         Loaded.broken = True
         if folder is not None:
@@ -126,40 +116,10 @@ def _ready(folder: Path, searching: bool) -> Path:
     return folder / ("searching-ready" if searching else "ready")
 
 
-@cache
-def _compile_at_exit(folder: Path) -> None:
-    """Compile for the next run after this one has ended, so that it need not share the processor."""
-    atexit.register(_start_compiling, folder)
-
-
-def _start_compiling(folder: Path) -> None:
-    """Start a process that fills the cache folder, unless one is running."""
-    lock = folder / "compiling"
-    try:
-        if lock.exists() and time.time() - lock.stat().st_mtime > COMPILING_S:
-            lock.unlink()
-        lock.touch(exist_ok=False)
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), VARIABLE: "compiled"}
-        Loaded.compiling = subprocess.Popen(
-            [sys.executable, "-m", "perfeds2.timeline.fast.loading"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError:
-        pass
-
-
-def compile_for_others() -> None:
-    """Fill the cache folder at low priority, starting with what most runs need."""
-    os.nice(10)
-    folder = _folder()
-    for searching in (False, True):
-        if folder is not None and loaded(searching, math.inf) is not None:
-            _ready(folder, searching).touch()
-
-
-if __name__ == "__main__":
-    compile_for_others()
+def compile_ahead() -> Path | None:
+    """Compile all loops into the cache folder, starting with what most runs need, and return it; None if it fails."""
+    folder = _folder() if _installed() else None
+    for searching in (True, False):
+        if folder is not None and searching not in Loaded.kernels:
+            _load(searching, folder)
+    return None if Loaded.broken else folder

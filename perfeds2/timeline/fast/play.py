@@ -126,8 +126,8 @@ def play_fast(
     left = [station.left if above is None else above.rounds // count for station in stations]
     work_s = sum(_seconds_left(state, rounds, horizon_s) for state, rounds in zip(states, left, strict=True))
     searching = some.bandwidth is policies.equal_finish
-    wait, unknown = crowd is not None, crowd is not None and left[0] == FOREVER
-    kernel = loading.loaded(searching, math.inf if unknown else work_s, wait=wait)
+    unknown = crowd is not None and left[0] == FOREVER
+    kernel = loading.loaded(searching, math.inf if unknown else work_s)
     if kernel is None:
         return True
     names, followed = kernel.names, _followed(kernel, states, crowd)
