@@ -104,7 +104,7 @@ def needs_past(learner: Learner) -> bool:
 
 
 def noise_on(params: Arrays, learner: Learner, round_: int) -> Arrays | None:
-    """Return the noise on the sum of a round, drawn from the server's secret seed; None without noise."""
+    """Return the noise on the sum of a round, for what devices upload, from the server's secret seed; None without."""
     if learner.noise is None:
         return None
     assert learner.clip is not None
@@ -112,7 +112,7 @@ def noise_on(params: Arrays, learner: Learner, round_: int) -> Arrays | None:
     deviation = learner.noise * np.float32(learner.clip)
     keys = noise_keys(learner.noise_seed)
     drawn = noise_now(keys, np.int32(round_), dict(params), deviation, learner.bands)
-    return {name: np.asarray(values) for name, values in drawn.items()}
+    return {name: np.asarray(drawn[name]) for name in uploaded(params, learner)}
 
 
 def merged(
@@ -143,7 +143,7 @@ def merged(
     if noise is not None:
         weights = merge.weights(np.array(senders, np.int32)[:, 1]) if isinstance(merge, Weighted) else None
         share = np.float32(len(updates) if weights is None else np.sum(weights))  # as in the simulator
-        updates = [{name: update[name] + z / share for name, z in noise.items()} for update in updates]
+        updates = [{**update, **{name: update[name] + z / share for name, z in noise.items()}} for update in updates]
     if isinstance(merge, OfMean):
         mean = {name: sum(update[name] for update in updates) / np.float32(len(updates)) for name in params}
         new, merging = merge.step(dict(params), mean, beta, merging)

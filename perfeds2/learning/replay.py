@@ -5,7 +5,7 @@ from the version its UE had. Versions that are still needed stay in a buffer, th
 beforehand, so the shelf is as short as possible.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
 
@@ -22,7 +22,7 @@ from perfeds2.learning.feedback import report
 from perfeds2.learning.merges import MEAN, Arrived, Merge, MergeState, OfMean, Telling, Undrafted, Weighted, mean_of
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import MeanLoss, Model, Params, bare
-from perfeds2.learning.noise import NoiseKey, NoiseSeed, noise_keys, noise_of
+from perfeds2.learning.noise import NoiseKey, NoiseSeed, noise_keys, noise_on
 from perfeds2.learning.objectives import (
     Adapting,
     Annealed,
@@ -71,10 +71,14 @@ class Learner:
     top_k: float | None = None  # share of the numbers that is uploaded; the rest waits for later uploads; None: all
     noise: float | None = None  # σ: noise on the sum of a round, divided by ``clip``; None: no noise
     bands: int = 1  # rounds that share noise; 1: independent noise
-    noise_seed: NoiseSeed | None = None  # secret bits that the noise is drawn from; None: the run's seed
+    noise_seed: NoiseSeed | None = field(default=None, repr=False)  # secret bits of the noise; None: the run's seed
     personal_steps: int = 1  # personal steps in an evaluation, unless UEs keep models of their own
     attack: Attack | None = None  # what hostile UEs upload; None: there are none
     feedback: str | None = None  # what UEs report to the schedule, a name in ``REPORTS``; None: nothing
+
+    def __post_init__(self) -> None:
+        if self.bits is not None and self.bits < 2:
+            raise ValueError(f"bits must be at least 2, a sign and a step, got {self.bits}.")
 
     @property
     def personal_step(self) -> float:
@@ -384,7 +388,8 @@ def play_round(
     if cloud is not None and state.edges is not None:
         newest = jax.tree.map(lambda w: w.at[cloud.cell[k]].get(mode=SAFE), state.edges.newest)
     key = known.key if known.noise_key is None else known.noise_key
-    noise = None if known.noise is None else noise_of(key, k, state.params, known.noise, program.bands)
+    objective: Any = program.structures[0].unflatten(known.numbers[0])
+    noise = None if known.noise is None else noise_on(objective, key, k, state.params, known.noise, program.bands)
     if program.each is None:
         total, reported = _total_upload(program, known, script, state, k)
         total = total if noise is None else jax.tree.map(jnp.add, total, noise)

@@ -23,7 +23,13 @@ class Robust(Stateless):
         raise NotImplementedError
 
     def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
-        return stepped(params, arrived.beta, self.statistic(arrived.uploads)), state
+        return stepped(params, arrived.beta, self.statistic(without_infinite(arrived.uploads))), state
+
+
+def without_infinite(uploads: Params) -> Params:
+    """Replace uploads whose norm is not finite by zeros, which move no statistic beyond the others."""
+    fine = jnp.isfinite(norms(uploads))
+    return jax.tree.map(lambda g: jnp.where(fine.reshape(-1, *[1] * (g.ndim - 1)), g, 0.0), uploads)
 
 
 def hostile_of(share: float | Array, count: int, most: int) -> Array:

@@ -96,6 +96,7 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
         *(structure, merge, tuple(number.shape for number in (*numbers, *merging))),
         *(learner.personal_steps, learner.batch, learner.local_steps, learner.clip is None, learner.bits),
         *(learner.top_k, learner.attack is None, learner.noise is None, learner.bands, learner.feedback),
+        learner.noise_seed is None,
     )
 
 

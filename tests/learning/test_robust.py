@@ -123,6 +123,25 @@ def test_one_huge_upload_of_five_moves_a_robust_merge_no_further_than_an_honest_
     assert moved <= np.linalg.norm(rows[:4], axis=1).max()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROBUST)
+def test_one_upload_that_is_not_finite_or_too_long_to_measure_is_withstood(name):
+    """The square of 3e38 overflows; the upload counts as zeros."""
+    rows = np.random.default_rng(3).normal(size=(5, 7)).astype(np.float32)
+    nowhere = {"a": np.zeros((2, 2), np.float32), "b": np.zeros(3, np.float32)}
+    for value in (np.nan, np.inf, 3e38):
+        rows[4, :2] = value
+        moved = 2 * np.linalg.norm(flat(merge_now(ROBUST[name](), nowhere, arrival_of(rows), None)[0]))
+        assert moved <= np.linalg.norm(rows[:4], axis=1).max()
+
+
+def test_a_trimmed_mean_keeps_one_or_two_uploads_whatever_the_share():
+    rows = np.array([[9.0], [1.0], [2.0], [-5.0]], np.float32)
+    for count, middle in ((4, 1.5), (3, 2.0)):
+        kept = TrimmedMean(0.5).statistic({"a": jnp.asarray(rows[:count])})
+        np.testing.assert_allclose(kept["a"], [middle])
+
+
 # ---- attacks
 
 TASK = replace(digits(6, 2, 0), model=MLP((64, 10)))  # compiles in two thirds of the time

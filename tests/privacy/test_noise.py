@@ -9,14 +9,17 @@ import pytest
 from in_numpy import evaluate_in_numpy, train_in_numpy
 
 from perfeds2 import Cell, FedBuff, Learner, Mean, Protocol, compare, privacy_loss, simulate, spec_from
+from perfeds2.deployment.merging import noise_on as noise_on_round
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.methods import METHODS
+from perfeds2.learning.methods.fedrep import head_of
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.noise import NOISE, drawn, noise_now, secret_key, threefry
-from perfeds2.learning.replay import Prepared, Script, advance, start
+from perfeds2.learning.noise import NOISE, drawn, noise_now, noise_on, secret_key, threefry
+from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.replay import Prepared, Script, advance, first_weights, start
 from perfeds2.learning.train import evaluation_points
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.train_many import Lane, shape_of, train_together
 from perfeds2.privacy.accounting import noise_filter
 from perfeds2.spec.build import Stage, make_algorithms
 from perfeds2.spec.privacy import with_noise
@@ -221,3 +224,33 @@ def test_epsilon_holds_exactly_for_the_worst_ue_of_every_algorithm(bands, monkey
         assert spent[0] == 0
         assert spent[-1] == pytest.approx(3.0, rel=1e-6)
     assert any("ε" in note and "zeros" in note for note in found.summary["notes"])
+
+
+@pytest.mark.parametrize("name", ["FedBABU", "FedPer"])
+def test_what_is_not_uploaded_gets_no_noise(name):
+    """FedBABU's head stays as it was drawn, and what FedPer's UEs keep; the layer below gets noise."""
+    task = replace(TASK, model=MLP((64, 4, 10)))
+    learner = Learner(METHODS[name](), BETA, 8, clip=CLIP, noise=SIGMA, noise_seed=5)
+    params = first_weights(task.model, np.int32(0))
+    key, deviation = secret_key(5), jnp.float32(SIGMA * CLIP)
+    noise = jax.jit(noise_on, static_argnums=(0, 5))(METHODS[name](), key, jnp.int32(3), params, deviation, 1)
+    head = set(head_of(params))
+    assert {each for each, values in noise.items() if not np.any(values)} == head
+    ours = noise_on_round({each: np.asarray(w) for each, w in params.items()}, learner, 3)  # in a federation
+    assert ours is not None
+    assert ours.keys() == params.keys() - head
+    for each, values in ours.items():
+        np.testing.assert_allclose(values, noise[each], rtol=1e-6)
+
+
+def test_a_learners_noise_seed_is_secret_and_part_of_what_lanes_share():
+    learner = Learner(FedAvg(), clip=1.0, noise=1.0)
+    secret = replace(learner, noise_seed=123456789)
+    assert "123456789" not in repr(secret)
+    assert shape_of(TASK, learner, 2) != shape_of(TASK, secret, 2)
+    assert shape_of(TASK, secret, 2) == shape_of(TASK, replace(secret, noise_seed=7), 2)
+
+
+def test_one_bit_is_too_few():
+    with pytest.raises(ValueError, match="bits must be at least 2, a sign and a step, got 1"):
+        Learner(FedAvg(), bits=1)
