@@ -118,7 +118,7 @@ def check_work(trainings: Sequence[Training], workers: Workers, *, yes: bool) ->
 def run_all(
     trainings: Sequence[Training],
     store: Store,
-    workers: Workers = Workers(),  # noqa: B008 (frozen)
+    workers: Workers = Workers(),
     reporter: Reporter | None = None,
     *,
     strict: bool = False,

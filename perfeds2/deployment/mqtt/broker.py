@@ -120,7 +120,7 @@ def running_broker(
     address: tuple[str, int],
     folder: Path,
     kind: Kind | None = None,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: Limits = Limits(),
     also: Sequence[str] = (),
 ) -> Iterator[Broker]:
     """Run a broker within the context, and restart it when needed.
