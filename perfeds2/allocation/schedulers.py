@@ -75,7 +75,7 @@ def proportional_fair(cell: Cell) -> Callable[[Moment], Chosen]:
     """
     seen = _Seen(cell)
     return lambda moment: first_of(
-        moment, -moment.signal_hz / seen.mean_signal_hz(cell.block_at(moment.round, moment.time_s))
+        moment, -moment.signal_hz / seen.mean_signal_hz(cell.channel.block_at(moment.round, moment.time_s))
     )
 
 
@@ -172,6 +172,6 @@ class _Seen:
         if block + 1 < self._blocks:
             self._blocks, self._sum = 0, np.zeros(self._cell.ues)
         while self._blocks <= block:
-            self._sum = self._sum + self._cell.signal_in(self._blocks)
+            self._sum = self._sum + self._cell.channel.signal_in(self._blocks)
             self._blocks += 1
         return self._sum / self._blocks

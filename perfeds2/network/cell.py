@@ -1,15 +1,14 @@
 """Describe a cell: its UEs, how well the base station receives them, and how fast they compute."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
-from perfeds2.network.blocks import Draws, each_block, steps_by
+from perfeds2.network.channel import ByPosition, Channel, Fading
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.link import UE_NOISE_FIGURE_DB, Downlink, PerUe
 from perfeds2.network.mobility import Moves, Walk
@@ -165,10 +164,23 @@ class Cell:
         moves = self.moves
         return None if moves is None else moves.walk(moves, self.where.x_m, self.where.y_m, self.seed)
 
+    @cached_property
+    def channel(self) -> Channel:
+        """The signals of the UEs over time. A cell of your own may return another channel."""
+        moved, steady = None, None
+        if self.moves is not None and self.coherence_s is not None:
+            moved = ByPosition(self._relative_signal, self.moves.speed_mps, self.coherence_s)
+        if self.fleet is not None and not self.fleet.shares_band.all():
+            steady = ~self.fleet.shares_band  # a UE's own uplink does not fade
+        return Channel(self.mean_signal_hz, self.fading, self.seed, self.coherence_s, steady=steady, moved=moved)
+
+    @property
+    def fading(self) -> Fading:
+        """The distribution of the fading."""
+        return Fading(self.rician_k, self.fading_scale if self.radio is None else None)
+
     def signal_hz(self, round_: int, ues: Ues | None = None) -> PerUe:
         """Return the received power over the noise density in a round, p·h·d^−κ / N0, with h redrawn each round.
-
-        A draw depends only on (seed, round, UE), not on the other UEs or the policy.
 
         Args:
             round_: The round, or the time block if there is a coherence time.
@@ -177,148 +189,10 @@ class Cell:
         Returns:
             The signal of each UE in Hz, shape (n,) or (h,).
         """
+        return self.channel.signal_hz(round_, ues)
 
-        def of(values: np.ndarray) -> np.ndarray:
-            return values if ues is None else values[ues]
-
-        mean_hz = of(self.mean_signal_hz)
-        if self.rician_k == math.inf:
-            signal = mean_hz * self.signal_of_amplitude(1.0)
-        else:
-            signal = of(self._draws.uniform(round_))
-            angle = of(self._draws.uniform(round_, 1)) if self.rician_k > 0 else None
-            each_block(signal.size, partial(self.fade, signal, angle, mean_hz))
-        if self.fleet is not None and not self.fleet.shares_band.all():  # a UE's own uplink does not fade
-            own = of(~self.fleet.shares_band)
-            signal[own] = mean_hz[own]
-        return signal
-
-    def signal_at(self, round_: int, time_s: float) -> PerUe:
-        """Return the signals at a time. With a coherence time, draws depend on (seed, time block, UE).
-
-        Args:
-            round_: The open round.
-            time_s: Simulated time in seconds.
-
-        Returns:
-            The signal of each UE in Hz, shape (n,).
-        """
-        return self.signal_in(self.block_at(round_, time_s))
-
-    def signal_in(self, block: int) -> PerUe:
-        """Return the signals in a round or time block, from its fading and the UEs' positions.
-
-        Positions are updated after every metre a UE moves.
-
-        Args:
-            block: The round, or the time block if there is a coherence time.
-
-        Returns:
-            The signal of each UE in Hz, shape (n,).
-        """
-        signal_hz = self.signal_hz(block)
-        if self.moves is None:
-            return signal_hz
-        return signal_hz * self._kept("moved", block, lambda here: here.mean_signal_hz / self.mean_signal_hz)
-
-    def block_at(self, round_: int, time_s: float) -> int:
-        """Return which fading draw applies: the round's, or with a coherence time the time block's.
-
-        It is the last block that begins by then. The end of a block belongs to the next one, despite rounding.
-
-        Args:
-            round_: The open round.
-            time_s: Simulated time in seconds.
-
-        Returns:
-            The number of the round or time block.
-        """
-        return round_ if self.coherence_s is None else steps_by(time_s, self.coherence_s)
-
-    def changes_s(self, time_s: float) -> float:
-        """Return when the signals next change within a round: at the end of the time block, or never.
-
-        Args:
-            time_s: Simulated time in seconds.
-
-        Returns:
-            A time in seconds; infinite without a coherence time.
-        """
-        return math.inf if self.coherence_s is None else (self.block_at(0, time_s) + 1) * self.coherence_s
-
-    def _kept(self, what: str, block: int, make: "Callable[[Cell], PerUe]") -> PerUe:
-        """Return ``make`` of the cell with its UEs where they are in a time block, from the cache if possible.
-
-        Each algorithm asks for the same values again. Positions are updated after every metre of a UE's path.
-        """
-        if self.moves is None or self.coherence_s is None:
-            block, start_s = 0, 0.0
-        else:
-            block -= block % max(1, int(LOOK_M / (self.moves.speed_mps * self.coherence_s)))
-            start_s = block * self.coherence_s
-        known = self._known
-        if (what, block) not in known:
-            if len(known) * self.ues >= MOST_KEPT:
-                known.clear()
-            known[what, block] = make(self.at(start_s))
-        return known[what, block]
-
-    @cached_property
-    def _known(self) -> dict[tuple[str, int], PerUe]:
-        return {}
-
-    def fade(
-        self,
-        signal: Float[np.ndarray, "*rounds h"],
-        angle: Float[np.ndarray, "*rounds h"] | None,
-        mean_hz: Float[np.ndarray, " h"],
-        at: slice,
-    ) -> None:
-        """Replace U by the signal, in place: h = scale·√(−2 ln(1 − U)), Rayleigh, times the signal at h = 1.
-
-        A real radio's gain is proportional to h², with mean 1. Rician fading adds a steady part to a scattered part
-        that U and an angle give.
-
-        Args:
-            signal: U on entry, the signal in Hz on return.
-            angle: Uniform numbers for the angle of the scattered part; None for Rayleigh fading.
-            mean_hz: The signals before fading, in Hz.
-            at: The UEs to work on.
-        """
-        fading = signal[at]
-        np.subtract(1.0, fading, out=fading)
-        np.minimum(fading, 1 - 2.0**-53, out=fading)  # replace U = 0, so that no UE has a signal of 0
-        np.log(fading, out=fading)
-        if angle is not None:
-            steady, rest = math.sqrt(self.rician_k / (1 + self.rician_k)), np.sqrt(fading / -(1 + self.rician_k))
-            turn = 2 * np.pi * angle[at]
-            fading[:] = -np.maximum((steady + rest * np.cos(turn)) ** 2 + (rest * np.sin(turn)) ** 2, 2.0**-53)
-        if self.radio is None:
-            fading *= -2 * self.fading_scale**2
-            np.sqrt(fading, out=fading)
-        else:
-            np.negative(fading, out=fading)
-        fading *= mean_hz[at]
-
-    def signal_of_amplitude(self, amplitude: float) -> float:
-        """Return the ratio of the signal to ``mean_signal_hz`` for a fading amplitude.
-
-        Table I's signal is proportional to h, that of a real radio to h².
-
-        Args:
-            amplitude: Fading amplitude, with mean square 1.
-
-        Returns:
-            The ratio.
-        """
-        return self.fading_scale * math.sqrt(2) * amplitude if self.radio is None else amplitude**2
-
-    @property
-    def most_fading(self) -> float:
-        """The largest possible ratio of a signal to ``mean_signal_hz``; 1 − U is at least 2^−53."""
-        k = self.rician_k
-        steady = 1.0 if k == np.inf else math.sqrt(k / (1 + k))
-        return self.signal_of_amplitude(steady + math.sqrt(53 * math.log(2) / (1 + k))) * (1 + 1e-9)
+    def _relative_signal(self, time_s: float) -> PerUe:
+        return self.at(time_s).mean_signal_hz / self.mean_signal_hz
 
     @cached_property
     def mean_signal_hz(self) -> PerUe:
@@ -327,7 +201,7 @@ class Cell:
             noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
             gain = self.distance_m**-self.path_loss_exponent
             if self.fleet is not None:
-                gain[self.fleet.measured] = self.fleet.gain / self.signal_of_amplitude(1.0)
+                gain[self.fleet.measured] = self.fleet.gain / self.fading.signal_of_amplitude(1.0)
             signal_hz = self.power_w / noise_w_per_hz * gain
         else:
             noise_w_per_hz = 10 ** ((self.noise_dbm_per_hz + self.radio.noise_figure_db) / 10) / 1000
@@ -357,10 +231,6 @@ class Cell:
         if self.most_bits_per_s_hz is not None:
             return self.most_bits_per_s_hz
         return None if self.radio is None else self.radio.most_bits_per_s_hz
-
-    @cached_property
-    def _draws(self) -> Draws:
-        return Draws(self.seed, self.ues)
 
     def compute_s(self, samples: float | PerUe) -> PerUe:
         """Return the seconds from hand-out to a finished gradient, with the fixed delay ``downlink_s``.
@@ -428,12 +298,22 @@ class Cell:
         Returns:
             The downlink signal of each UE in Hz, shape (n,).
         """
-        return self._kept("heard", self.block_at(0, time_s), self._heard_from)
+        return self._heard_hz if self._heard is None else self._heard.at(self.channel.block_at(0, time_s))
 
-    def _heard_from(self, here: "Cell") -> PerUe:
+    @cached_property
+    def _heard(self) -> ByPosition | None:
+        if self.moves is None or self.coherence_s is None:
+            return None
+        return ByPosition(self._heard_at, self.moves.speed_mps, self.coherence_s)
+
+    def _heard_at(self, time_s: float) -> PerUe:
+        return self.at(time_s)._heard_hz
+
+    @cached_property
+    def _heard_hz(self) -> PerUe:
         assert self.downlink is not None
         noise_db = 0.0 if self.radio is None else UE_NOISE_FIGURE_DB - self.radio.noise_figure_db
-        gain_hz = here.mean_signal_hz * self.signal_of_amplitude(1.0) / here.sent_power_w
+        gain_hz = self.mean_signal_hz * self.fading.signal_of_amplitude(1.0) / self.sent_power_w
         return gain_hz * self.downlink.power_w * 10 ** (-noise_db / 10)
 
     def __repr__(self) -> str:
@@ -452,7 +332,7 @@ class Cell:
         """
         import pandas as pd
 
-        x_m, y_m, heard_hz = self.where.x_m, self.where.y_m, self.mean_signal_hz * self.signal_of_amplitude(1.0)
+        x_m, y_m, heard_hz = self.where.x_m, self.where.y_m, self.mean_signal_hz * self.fading.signal_of_amplitude(1.0)
         places = {"ue": np.arange(self.ues), "distance_m": self.distance_m, "x_m": x_m, "y_m": y_m}
         snr_db = 10 * np.log10(heard_hz * self.ues / self.bandwidth_hz)
         return pd.DataFrame(places | {"cpu_hz": self.cpu_hz, "snr_db": snr_db})
@@ -475,14 +355,9 @@ LIMITS = {  # infinity and NaN are always rejected
     **dict.fromkeys(("cpu_hz", "power_w", "bandwidth_hz", "path_loss_exponent", "fading_scale"), "above 0"),
     **dict.fromkeys(("most_bits_per_s_hz", "coherence_s"), "above 0"),
 }
-LOOK_M = 1.0  # shadowing is correlated over 10 m and more
-MOST_KEPT = 4_000_000  # numbers in the cache
 MIN_DISTANCE_M = 1.0  # the path loss d^−κ does not hold at the antenna
 
 
 def compute_seconds(samples: float | PerUe, cycles_per_sample: PerUe | float, cpu_hz: PerUe) -> PerUe:
     """Return the seconds a UE computes on one job: cycles per sample × samples / CPU frequency (Tcmp, eq. (11))."""
     return np.asarray(cycles_per_sample, float) * samples / np.asarray(cpu_hz, float)
-
-
-CELLS = {"paper": Cell}  # by name; a class is drawn, a function is called with the settings that its parameters name

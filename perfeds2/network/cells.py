@@ -134,7 +134,7 @@ class Cells:
         """All UEs as one cell with the signals they have in their own; its band is the sum of all bands."""
         first = self.cells[0]
         noise_db = first.noise_dbm_per_hz + (0.0 if first.radio is None else first.radio.noise_figure_db)
-        to_gain = 10 ** (noise_db / 10) / 1000 * first.signal_of_amplitude(1.0)
+        to_gain = 10 ** (noise_db / 10) / 1000 * first.fading.signal_of_amplitude(1.0)
         distance_m, angle, cpu_hz, power_w, gain = np.empty((5, self.population))
         for cell, own in zip(self.cells, self.ues, strict=True):
             here = cell.here(0.0)
@@ -281,7 +281,7 @@ class _Links:
         if drawn.radio is not None:
             return drawn.radio.gain(Where(x, y, self.seeds[site], ues))
         near_m = np.maximum(np.hypot(x, y), MIN_DISTANCE_M)
-        return drawn.signal_of_amplitude(1.0) * near_m**-drawn.path_loss_exponent
+        return drawn.fading.signal_of_amplitude(1.0) * near_m**-drawn.path_loss_exponent
 
 
 def _stay(links: _Links) -> tuple[list[Ues], list[Fleet | None]]:

@@ -33,7 +33,7 @@ LOSS = Kind("loss", "perfeds2.learning.losses:LOSSES")
 METRIC = Kind("metric", "perfeds2.learning.losses:MEASURES")
 CELL = Kind(
     "cell",
-    "perfeds2.network.cell:CELLS",
+    "perfeds2.network.cell_kinds:CELLS",
     is_called=False,
     file="perfeds2.network.fleet_file:FleetFile",
     is_path=lambda text: text.endswith(".csv"),

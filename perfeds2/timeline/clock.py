@@ -16,7 +16,7 @@ import numpy as np
 
 from perfeds2.allocation.bandwidth import allocate
 from perfeds2.errors import InputError
-from perfeds2.network.cell import Cell
+from perfeds2.network.channel import Channel
 from perfeds2.timeline.jobs import LOST, MERGED
 from perfeds2.timeline.planning import plan, uplink
 from perfeds2.timeline.protocol import (
@@ -33,7 +33,7 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder, nothing_yet
 from perfeds2.timeline.sources import (
     EventSource,
-    Fading,
+    FadingChanges,
     Handovers,
     Openings,
     PresenceChanges,
@@ -98,7 +98,7 @@ class Clock(ClockState):
         zeros, never = np.zeros(n), np.full(n, np.inf)
         conditions.protocol.check(n)
         server = Server(0, np.full(n, IDLE, np.int64), np.full(n, -1, np.int64), 0.0)
-        station = Station(conditions, server, never, never.copy(), signal_hz=cell.signal_at(0, 0.0))
+        station = Station(conditions, server, never, never.copy(), signal_hz=cell.channel.signal_at(0, 0.0))
         station.present = cell.here(0.0) if self.network is None else None  # in a network every UE is in some cell
         station.left = FOREVER if self._edge_rounds is None else self._edge_rounds
         station.jobs = None if cell.is_plain else JobTimes(zeros, zeros, zeros, zeros, np.ones(n))
@@ -108,8 +108,8 @@ class Clock(ClockState):
 
     def _sources(self, network: Network | None) -> Iterator[EventSource]:
         cells = [station.conditions.cell for station in self.stations]
-        if any(cell.coherence_s is not None or type(cell).changes_s is not Cell.changes_s for cell in cells):
-            yield Fading()
+        if any(cell.coherence_s is not None or type(cell.channel) is not Channel for cell in cells):
+            yield FadingChanges()
         if network is not None:
             yield from (Handovers(), UploadEnds())
             if network.co_channel is not None:
@@ -181,7 +181,7 @@ class Clock(ClockState):
         opens = self.openings in due and self.stations[0].jobs is None  # jobs that have begun before the timeline ends
         if closing or opens:
             self.before, self._events = None, 0
-        elif any(not isinstance(source, Fading) for source in due):
+        elif any(not isinstance(source, FadingChanges) for source in due):
             self._events += 1
         if not closing and not opens:
             self.before = self.before or (self.time_s, [copy.copy(station) for station in self.stations])
@@ -202,7 +202,7 @@ class Clock(ClockState):
         """Raise ValueError if no round can ever close, given when the sources act. Fading alone closes none."""
         (station, *others), closing_s = self.stations, min(closing.time_s for closing in self._closings)
         acting = zip(self.sources, times_s, strict=True)
-        source_s = min((at_s for source, at_s in acting if not isinstance(source, Fading)), default=math.inf)
+        source_s = min((at_s for source, at_s in acting if not isinstance(source, FadingChanges)), default=math.inf)
         if others and (closing_s == source_s == until_s == math.inf or self._events == MAX_CHANGES):
             raise ValueError(
                 f"no edge has closed a round in {self._events + 1} events (second {self.time_s:.6g}); use a smaller quorum."
@@ -292,7 +292,7 @@ class Clock(ClockState):
         if station.left == 0 and self._edge_rounds is not None:
             server = replace(server, opened_s=math.inf)
         station.server, station.closed_s, station.begun_s, station.interrupted = server, now_s, now_s, []
-        station.planned, station.signal_hz = None, conditions.cell.signal_at(server.round, now_s)
+        station.planned, station.signal_hz = None, conditions.cell.channel.signal_at(server.round, now_s)
         return info
 
     def open(self, number: int, time_s: float) -> None:

@@ -28,15 +28,15 @@ class EventSource(Protocol):
         ...
 
 
-class Fading:
+class FadingChanges:
     """The fading is redrawn within rounds."""
 
     def next_s(self, state: ClockState) -> float:
-        return min(station.conditions.cell.changes_s(state.time_s) for station in state.stations)
+        return min(station.conditions.cell.channel.changes_s(state.time_s) for station in state.stations)
 
     def fire(self, state: ClockState) -> Touched:
         for station in state.stations:
-            station.signal_hz = station.conditions.cell.signal_at(station.server.round, state.time_s)
+            station.signal_hz = station.conditions.cell.channel.signal_at(station.server.round, state.time_s)
         return set()
 
 

@@ -114,7 +114,7 @@ def test_proportional_fair_means_over_blocks_of_time_where_fading_has_a_coherenc
     cell = replace(Cell.draw(12, seed=4, coherence_s=0.3), moves=Moves(Waypoints, 20.0, 200.0))
     choose = proportional_fair(cell)
     for k, time_s, block in ((0, 0.0, 0), (1, 2.0, 6), (2, 2.05, 6), (3, 8.95, 29), (1, 0.7, 2)):
-        signal, past = cell.signal_at(k, time_s), [cell.signal_in(each) for each in range(block + 1)]
+        signal, past = cell.channel.signal_at(k, time_s), [cell.channel.signal_in(each) for each in range(block + 1)]
         expected = np.sort(np.argsort(-signal / np.mean(past, axis=0))[:3])
         now = replace(moment(3, signal, round_=k), time_s=time_s)
         assert choose(now).tolist() == expected.tolist()

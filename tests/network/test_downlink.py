@@ -100,7 +100,7 @@ def test_without_a_downlink_scaffold_has_the_rounds_of_others():
 def hand_made(way, model_bits=60.0):
     """Signals of 70, 30 and 10 Hz on 10 Hz: 30, 20 and 10 bit/s of the base station."""
     cell = Cell(np.full(3, 50.0), np.full(3, 1e9), bandwidth_hz=10.0, downlink=Downlink(way, 1.0, model_bits))
-    cell.__dict__["_known"] = {("heard", 0): np.array([70.0, 30.0, 10.0])}
+    cell.__dict__["_heard_hz"] = np.array([70.0, 30.0, 10.0])
     return cell
 
 

@@ -91,11 +91,11 @@ def test_signals_follow_the_way():
     distance_m = cell.at(50.0).distance_m
     assert not np.allclose(distance_m, cell.distance_m)
     np.testing.assert_allclose(
-        cell.signal_at(0, 50.1), 40 * np.sqrt(2) * replace(cell, distance_m=distance_m).mean_signal_hz
+        cell.channel.signal_at(0, 50.1), 40 * np.sqrt(2) * replace(cell, distance_m=distance_m).mean_signal_hz
     )
-    np.testing.assert_array_equal(cell.signal_in(100), cell.signal_at(7, 50.1))
+    np.testing.assert_array_equal(cell.channel.signal_in(100), cell.channel.signal_at(7, 50.1))
     still = replace(cell, moves=None)
-    np.testing.assert_array_equal(still.signal_in(100), still.signal_in(3))
+    np.testing.assert_array_equal(still.channel.signal_in(100), still.channel.signal_in(3))
 
 
 def test_ues_that_pass_the_same_place_stand_in_the_same_shadow():
@@ -122,8 +122,8 @@ def test_the_coherence_time_by_hand():
 def test_a_border_begins_the_next_block(coherence_s):
     cell, time_s = Cell.draw(2, coherence_s=coherence_s), 0.0
     for block in range(2000):
-        np.testing.assert_equal(cell.block_at(-1, time_s), block)
-        time_s = cell.changes_s(time_s)
+        np.testing.assert_equal(cell.channel.block_at(-1, time_s), block)
+        time_s = cell.channel.changes_s(time_s)
     assert time_s == 2000 * coherence_s
 
 

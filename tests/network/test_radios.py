@@ -147,7 +147,7 @@ def test_no_fading_stands_still_at_the_mean_power():
 def test_no_fading_is_above_its_bound(name, changes):
     cell = Cell.draw(50_000, 1, radio=RADIOS[name], **changes)
     most = max(float((cell.signal_hz(k) / cell.mean_signal_hz).max()) for k in range(4))
-    assert most <= cell.most_fading <= 30 * most
+    assert most <= cell.fading.max_ratio <= 30 * most
     deepest = min(float((cell.signal_hz(k) / cell.mean_signal_hz).min()) for k in range(4))
     assert deepest > 0
 

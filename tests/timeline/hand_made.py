@@ -6,6 +6,7 @@ import numpy as np
 
 from perfeds2.allocation.bandwidth import Uplink
 from perfeds2.network.cell import Cell
+from perfeds2.network.channel import Channel, Fading
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,23 @@ class HandMadeCell(Cell):
     def __post_init__(self) -> None:
         """Nothing here needs the radio's checks."""
 
-    def signal_hz(self, round_: int) -> np.ndarray:
-        bits_per_s = np.full(self.ues, float(self.usual))
-        for (k, ue), rate in self.odd.items():
+    @property
+    def channel(self) -> Channel:
+        return HandMadeChannel(self)
+
+
+class HandMadeChannel(Channel):
+    def __init__(self, cell: HandMadeCell) -> None:
+        super().__init__(np.ones(cell.ues), Fading(), 0)
+        self._cell = cell
+
+    def signal_hz(self, round_: int, ues: np.ndarray | None = None) -> np.ndarray:
+        bits_per_s = np.full(self._cell.ues, float(self._cell.usual))
+        for (k, ue), rate in self._cell.odd.items():
             if k == round_:
                 bits_per_s[ue] = rate
-        return 2.0**bits_per_s - 1  # 1 Hz · log2(1 + g / 1 Hz) = the bits a second
+        signal_hz = 2.0**bits_per_s - 1  # 1 Hz · log2(1 + g / 1 Hz) = the bits a second
+        return signal_hz if ues is None else signal_hz[ues]
 
 
 def hand_made_cell(compute_s: list[float], usual: int = 4, odd: dict[tuple[int, int], int] | None = None) -> Cell:

@@ -23,7 +23,7 @@ from perfeds2.timeline.record import Timeline
 def radio_of(run: Run) -> Radio:
     cell = run.cell
     limits = (cell.cap_bits_per_s_hz or np.inf, cell.coherence_s or np.inf)
-    signal_hz = cell.signal_hz if cell.coherence_s is None else cell.signal_in
+    signal_hz = cell.signal_hz if cell.coherence_s is None else cell.channel.signal_in
     own, hours, keeps, own_bps = {}, {}, False, None
     if (fleet := cell.fleet) is not None:
         own_bps = fleet.own_bps

@@ -53,7 +53,7 @@ class Limited:
 
     def twin(self, rounds: int):
         run, cell, protocol = self.run, self.run.cell, self.run.protocol
-        signal_hz = cell.signal_hz if cell.coherence_s is None else cell.signal_in
+        signal_hz = cell.signal_hz if cell.coherence_s is None else cell.channel.signal_in
         limits = (cell.cap_bits_per_s_hz or np.inf, cell.coherence_s or np.inf)
         battery = Battery(
             self.joules,

@@ -21,6 +21,7 @@ from test_agrees_with_processes import assert_agrees
 from perfeds2.allocation import bandwidth
 from perfeds2.allocation.schedulers import best_channel
 from perfeds2.network.cell import Cell
+from perfeds2.network.channel import Channel, Fading
 from perfeds2.network.link import Downlink
 from perfeds2.network.radios import RADIOS
 from perfeds2.timeline.clock import Clock
@@ -190,9 +191,8 @@ def test_what_is_unknown_is_not_played():
         {"schedule": best_channel},
     ):
         assert not compiled.knows(replace(known, **changed)), changed
-    for name in ("signal_hz", "signal_at", "changes_s", "signal_of_amplitude"):
-        own = type("Own", (Cell,), {name: lambda *_: None})
-        assert not compiled.knows(replace(known, cell=own(cell.distance_m, cell.cpu_hz))), name
+    own = type("Own", (Cell,), {"channel": type("OwnChannel", (Channel,), {})(cell.mean_signal_hz, Fading(), 0)})
+    assert not compiled.knows(replace(known, cell=own(cell.distance_m, cell.cpu_hz)))
 
 
 @pytest.mark.parametrize("plan", [[0, 0], [0, 9], [0], [0.5, 1.0], None])

@@ -169,7 +169,7 @@ def test_an_error_in_a_block_is_not_swallowed(monkeypatch):
 def test_no_fading_exceeds_its_bound():
     drawn = Cell.draw(1, 0)
     largest = 1 - 2.0**-53
-    assert drawn.fading_scale * np.sqrt(-2 * np.log(1 - largest)) <= drawn.most_fading
+    assert drawn.fading_scale * np.sqrt(-2 * np.log(1 - largest)) <= drawn.fading.max_ratio
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 1.5, 2.0, np.inf]), min_size=1, max_size=1_000), st.integers(1, 3))

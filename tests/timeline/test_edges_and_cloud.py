@@ -245,7 +245,7 @@ def test_edges_and_cloud_agree_with_processes(seed):
 def twin_of(cells: Cells, protocol: Protocol, cloud: Protocol, edge_rounds: int, until_s: float, policy, moving=None):
     inputs, upload_s = [], cells.transfer_s(LOAD["payload_bits"]).tolist()
     for edge, (cell, transfer_s) in enumerate(zip(cells.cells, cells.transfer_s(1e5).tolist(), strict=True)):
-        signal_hz = cell.signal_hz if cell.coherence_s is None else cell.signal_in
+        signal_hz = cell.signal_hz if cell.coherence_s is None else cell.channel.signal_in
         radio = Radio(signal_hz, cell.bandwidth_hz, policy, coherence_s=cell.coherence_s or math.inf)
         inputs.append(EdgeInputs(radio, cell.compute_s(100.0).tolist(), transfer_s, upload_s[edge]))
     rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)

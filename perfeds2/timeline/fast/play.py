@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 
 from perfeds2.allocation import bandwidth as policies
 from perfeds2.network.cell import Cell
+from perfeds2.network.channel import Channel
 from perfeds2.network.link import LN2, rate_bps
 from perfeds2.timeline.fast import loading
 from perfeds2.timeline.protocol import Protocol, Server
@@ -70,16 +71,12 @@ def knows(conditions: Conditions) -> bool:
     if conditions.looks or not loading.allowed():
         return False
     cell = conditions.cell
-    own = type(cell)
     return (
         _nothing_else(conditions, KNOWN_CONDITIONS)
         and _nothing_else(conditions.protocol, KNOWN_RULES)
         and _nothing_else(cell, KNOWN_CELL)
         and cell.is_plain
-        and own.signal_hz is Cell.signal_hz
-        and own.signal_at is Cell.signal_at
-        and own.changes_s is Cell.changes_s
-        and own.signal_of_amplitude is Cell.signal_of_amplitude
+        and type(cell.channel) is Channel
         and any(conditions.bandwidth is policy for policy in POLICIES)
         and bool(1e-200 < cell.mean_signal_hz.min() <= cell.mean_signal_hz.max() < 1e200)  # none is 0 or infinite
     )
@@ -257,7 +254,7 @@ def _write_back(servers: "Servers", followed: "Followed", number: int, state: Cl
     station.closed_s, station.opens_s = float(servers.closed_s[number]), float(servers.opens_s[number])
     station.model_s = None if station.model_s is None else followed.model_s[own]
     station.left, station.uplink, station.planned = int(servers.left[number]), None, None
-    station.signal_hz = station.conditions.cell.signal_at(round_, state.time_s)
+    station.signal_hz = station.conditions.cell.channel.signal_at(round_, state.time_s)
     state.compute_s, state.bits, state.before = followed.compute_s[own], followed.bits[own], None
 
 
@@ -295,17 +292,17 @@ def _rows(conditions: Conditions, first: int, rounds: int) -> Int[np.ndarray, "r
 def _signals(
     kernel: loading.Kernel, cell: Cell, ues: Int[np.ndarray, " f"], first: int, rounds: int
 ) -> Float[np.ndarray, "rounds f"]:
-    """Return the signals of UEs in successive rounds, as ``Cell.signal_hz`` does for one round."""
+    """Return the signals of UEs in successive rounds, as ``Channel.signal_hz`` does for one round."""
     mean_hz, k = cell.mean_signal_hz, cell.rician_k
     mean_hz = mean_hz if ues.size == mean_hz.size else mean_hz[ues]
     if k == math.inf:
-        return np.broadcast_to(mean_hz * cell.signal_of_amplitude(1.0), (rounds, ues.size)).copy()
+        return np.broadcast_to(mean_hz * cell.fading.signal_of_amplitude(1.0), (rounds, ues.size)).copy()
     signals, angle = np.empty((rounds, ues.size)), None
     kernel.draw(signals, np.uint64(cell.seed), first, 0, ues)
     if k > 0:
         angle = np.empty_like(signals)
         kernel.draw(angle, np.uint64(cell.seed), first, 1, ues)
-    cell.fade(signals, angle, mean_hz, slice(None))
+    cell.fading.apply(signals, angle, mean_hz, slice(None))
     return signals
 
 
@@ -330,7 +327,7 @@ def split_crowd(conditions: Conditions, count: int) -> Crowd:
         worth = -(compute_s + conditions.payload_bits / rate_bps(cell.bandwidth_hz / cell.ues, worth, cap))
     order = np.argpartition(worth, cell.ues - count)
     others, chosen = order[: cell.ues - count], np.sort(order[cell.ues - count :])
-    strongest_hz = float(cell.mean_signal_hz[others].max()) * cell.most_fading
+    strongest_hz = float(cell.mean_signal_hz[others].max()) * cell.fading.max_ratio
     return Crowd(chosen, strongest_hz, float(compute_s[others].min()))
 
 
