@@ -16,9 +16,10 @@ from typer.models import OptionInfo
 from perfeds2.commands.completion import of_setting, setting_keys
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
-from perfeds2.spec.fields import Setting, settings
+from perfeds2.spec.fields import settings
 from perfeds2.spec.names import Named, Value, Values
 from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
+from perfeds2.spec.settings import Setting
 
 if TYPE_CHECKING:
     from perfeds2.runs.pool import Failure

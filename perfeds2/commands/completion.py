@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from perfeds2.spec.fields import Setting, settings
+from perfeds2.spec.fields import settings
 from perfeds2.spec.names import MODES, Kind, algorithm_name
+from perfeds2.spec.settings import Setting
 from perfeds2.spec.values import ALGORITHM, METHOD, OBJECTIVE
 
 Completer = Callable[[str], list[str]]

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfeds2.errors import InputError
-from perfeds2.spec.fields import SECTIONS, Setting, Spec, settings
+from perfeds2.spec.fields import SECTIONS, Spec, settings
 from perfeds2.spec.line import flag_words
 from perfeds2.spec.names import MODES, algorithm_name
 from perfeds2.spec.resolve import spec_from
+from perfeds2.spec.settings import Setting
 
 Value = Any  # a number or a word
 State = Mapping[str, Value]  # value of every knob, by name

@@ -33,7 +33,7 @@ from perfeds2.report.tables import (
 )
 from perfeds2.report.terminal import open_console, print_prose
 from perfeds2.runs.costs import COSTS, SECONDS, TIME
-from perfeds2.spec.fields import value_text
+from perfeds2.spec.settings import value_text
 
 WATCHED = "PerFedS2"  # ranked in words, as are the user's own methods and the first to reach the target
 MATRICES = {  # by tested measure: section title, then the words for better and worse

@@ -16,7 +16,7 @@ from perfeds2.report.style import ACCURACY, ordered_styles
 from perfeds2.report.tables import Column, Table, counted, for_terminal, text_column, write_latex
 from perfeds2.report.terminal import open_console
 from perfeds2.runs.costs import COSTS, Cost
-from perfeds2.spec.fields import value_text
+from perfeds2.spec.settings import value_text
 
 MOST_LINES = 12  # as many as a reader can tell apart
 METRICS = "study_metrics.csv"

@@ -15,7 +15,7 @@ from perfeds2.report.style import ACCURACY, GLOBAL, ordered_styles
 from perfeds2.runs.costs import IN_ARENA
 from perfeds2.runs.statistics import statistic
 from perfeds2.runs.table import learning_part
-from perfeds2.spec.fields import value_text
+from perfeds2.spec.settings import value_text
 
 Item = TypeVar("Item")
 

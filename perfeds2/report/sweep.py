@@ -23,7 +23,7 @@ from perfeds2.report.tables import Column, Table, counted, for_terminal, write_l
 from perfeds2.report.terminal import open_console
 from perfeds2.runs.costs import COSTS, EPSILON, SECONDS
 from perfeds2.runs.statistics import NO_INTERVAL
-from perfeds2.spec.fields import value_text
+from perfeds2.spec.settings import value_text
 
 SHOWN_ROWS = 60
 MOST_LINES = 12  # as many as a reader can tell apart

@@ -28,7 +28,7 @@ from perfeds2.report.tables import (
     write_latex,
 )
 from perfeds2.report.terminal import open_console, print_prose
-from perfeds2.spec.fields import value_text
+from perfeds2.spec.settings import value_text
 
 if TYPE_CHECKING:  # the module imports JAX
     from perfeds2.studies.tune import Tuning

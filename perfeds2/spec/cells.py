@@ -22,7 +22,8 @@ from perfeds2.network.link import Downlink, PerUe
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.radios import Radio, Where
 from perfeds2.privacy.sharing import extra_bits
-from perfeds2.spec.fields import CellSpec, RadioSpec, Spec
+from perfeds2.spec.cell_fields import CellSpec, RadioSpec
+from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
 from perfeds2.spec.tasks import model_of
 from perfeds2.timeline.protocol import Protocol

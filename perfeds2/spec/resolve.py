@@ -2,7 +2,7 @@
 
 import inspect
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields
@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import TypeVar, get_type_hints
 
 import pydantic
-from pydantic_core import ErrorDetails
 
 from perfeds2.errors import InputError, did_you_mean, input_errors
+from perfeds2.spec.complaints import complaint, sentence
 from perfeds2.spec.fields import (
     SECTIONS,
     LearningSpec,
-    ProtocolSpec,
     Section,
     Spec,
     own_settings,
     sections_of,
     settings,
-    settings_of,
 )
-from perfeds2.spec.names import Named, Value, Values, method_name
-from perfeds2.spec.values import ALGORITHM, CELL, MERGE, POLICY, RADIO, SCHEDULE, SHARES, TASK, read_list
+from perfeds2.spec.names import Named, Value, Values
+from perfeds2.spec.rules import refuse_unless_possible, usual_algorithms, with_usual
+from perfeds2.spec.values import CELL, MERGE, RADIO, TASK, read_list
 
 SEEDS = ("run", "seeds")
 SPLITTING = ("labels_per_ue", "split")  # alternatives; only one may be given
@@ -201,10 +200,6 @@ def read_toml(path: Path) -> Values:
 
 # ---- from values to a spec
 
-HORIZON_S = 30.0
-MOST_EVALUATIONS = 1_000_000
-
-
 Sections = TypeVar("Sections", bound=Section)
 
 
@@ -213,7 +208,7 @@ def validated(model: type[Sections], values: Mapping[str, Value]) -> Sections:
     try:
         return model.model_validate(values)
     except pydantic.ValidationError as error:
-        raise InputError(_sentence(error.errors(), sections_of(model))) from None
+        raise InputError(sentence(error.errors(), sections_of(model))) from None
 
 
 def resolve(values: Mapping[str, Value]) -> Spec:
@@ -223,90 +218,11 @@ def resolve(values: Mapping[str, Value]) -> Spec:
         InputError: If a value is invalid; the message is one sentence that names the flag.
     """
     _refuse_both(values.get("task"))
-    spec = validated(Spec, _with_defaults(values))
-    ues, task, protocol, run, cell = spec.cell.ues, spec.task, usual_rounds(spec), spec.run, spec.cell
-    if task.split is not None:
-        task = task.with_(labels_per_ue=None)
-    if str(task.metric or "accuracy") in ("accuracy", "r2") and not 0 < run.target_accuracy <= 1:
-        limit = "greater than 0" if run.target_accuracy <= 0 else "at most 1"
-        raise InputError(f"--target-accuracy must be {limit}, got {run.target_accuracy:g}.")
-    if cell.distance_m is not None and len(cell.distance_m) != ues:
-        raise InputError(f"--distance-m has {len(cell.distance_m)} distances, but there are {ues} UEs (--ues).")
-    if ues % spec.edges:
-        raise InputError(f"--ues {ues} must be a multiple of the number of cells, {spec.edges} (--cells).")
-    members = ues // spec.edges
-    of = "the number of UEs" if spec.edges == 1 else "the number of UEs of a cell"
-    quorum = quorum_of(spec)
-    if quorum > members:
-        raise InputError(f"--quorum must be from 1 to {of}, {members} (--ues), got {quorum}.")
-    resting = protocol.rest_rounds or 1
-    if quorum * resting > members:
-        raise InputError(
-            f"--quorum {quorum} times --rest-rounds {resting} must be at most {of}, {members} (--ues); lower one."
-        )
-    waits = protocol.schedule.value is not None or protocol.stale == "ignore" or spec.energy.budget is not None
-    if resting > 1 and waits:
-        raise InputError(
-            f"--rest-rounds {resting} cannot be combined with --schedule, --stale ignore or --energy-budget: a round might wait "
-            f"for UEs that rest. Leave one out."
-        )
-    if isinstance(protocol.shares, tuple) and len(protocol.shares) != ues:
-        raise InputError(f"--shares has {len(protocol.shares)} numbers, but there are {ues} UEs (--ues).")
-    if run.rounds is not None and run.horizon_s is not None:
-        raise InputError(f"--horizon-s {run.horizon_s:g} and --rounds {run.rounds} were both given; give one of them.")
-    horizon_s = HORIZON_S if run.rounds is None and run.horizon_s is None else run.horizon_s
-    every_s = run.eval_every_s
-    if horizon_s is not None:
-        every_s = every_s or horizon_s / 60
-        if horizon_s / every_s > MOST_EVALUATIONS:
-            raise InputError(
-                f"--eval-every-s {every_s:g} over {horizon_s:g} s (--horizon-s) is more than {MOST_EVALUATIONS} evaluations; "
-                f"evaluate less often."
-            )
-    spec = spec.with_(task=task, methods=_method_settings(spec))
-    algorithms, seeds = run.algorithms or usual_algorithms(spec), tuple(dict.fromkeys(run.seeds))
-    run = run.with_(algorithms=algorithms, horizon_s=horizon_s, eval_every_s=every_s, seeds=seeds)
-    return spec.with_(protocol=protocol.with_(quorum=quorum), run=run, own=_own_files(spec))
-
-
-def quorum_of(spec: Spec) -> int:
-    """Return the updates that close a semi-synchronous round: by default those of a quarter of a server's UEs."""
-    return spec.protocol.quorum or max(1, round(spec.cell.ues // spec.edges / 4))
-
-
-def usual_rounds(spec: Spec) -> ProtocolSpec:
-    """Return the rounds with the defaults of their schedule, shares and bandwidth.
-
-    By default they are the paper's: planned by deficit, with shares by distance, and the UEs of a round finish together.
-    Such a plan needs one server and A·S ≥ n, and UEs that restart when stale, never rest and have no energy budget.
-    Without these, rounds close on the first arrivals. Without a plan, UEs have equal shares and equal bandwidth.
-    """
-    protocol, given = spec.protocol, spec.protocol.model_fields_set
-    fleet: Value = None if spec.cell.kind is None else spec.cell.kind.value
-    has_budget = spec.energy.budget is not None or getattr(fleet, "has_energy_budgets", False)
-    is_free = protocol.stale == "restart" and (protocol.rest_rounds or 1) == 1 and not has_budget
-    bound = "unbounded" if protocol.unplanned == "rest" else protocol.max_staleness
-    is_bounded = bound == "unbounded" or quorum_of(spec) * max(bound, 1) >= spec.cell.ues
-    can_plan = spec.edges == 1 and is_free and is_bounded
-    schedule = protocol.schedule if "schedule" in given or can_plan else SCHEDULE.find("first")
-    is_planned = schedule.value is not None
-    usual: Values = {"schedule": schedule}
-    if not (is_planned and can_plan):
-        usual["shares"] = SHARES.find("equal")
-    if not is_planned:
-        usual["bandwidth"] = POLICY.find("equal_share")
-    return protocol.with_(**{key: value for key, value in usual.items() if key not in given})
-
-
-def usual_algorithms(spec: Spec) -> tuple[Named, ...]:
-    """Return the default algorithms: PerFed and FedAvg in every mode, and FedProx where it differs from FedAvg."""
-
-    def is_usual(name: str) -> bool:
-        several_steps = spec.learning_of(name).local_steps > 1
-        objective = method_name(name)
-        return objective in ("FedAvg", "PerFed") or (objective == "FedProx" and several_steps)
-
-    return tuple(ALGORITHM.find(name) for name in ALGORITHM.table() if is_usual(name))
+    spec = with_usual(validated(Spec, _with_defaults(values)))
+    refuse_unless_possible(spec)
+    spec = spec.with_(methods=_method_settings(spec))
+    algorithms = spec.run.algorithms or usual_algorithms(spec)
+    return spec.with_(run=spec.run.with_(algorithms=algorithms), own=_own_files(spec))
 
 
 def _method_settings(spec: Spec) -> dict[str, Values]:
@@ -346,7 +262,7 @@ def _read_setting(types: Mapping[str, Value], name: str, key: str, value: Value)
     try:
         return _reader(types[key]).validate_python(value)
     except pydantic.ValidationError as error:
-        raise InputError(_complaint(error.errors(), f"{name}.{key}")) from None
+        raise InputError(complaint(error.errors(), f"{name}.{key}")) from None
 
 
 def _own_files(spec: Spec) -> dict[str, str]:
@@ -404,58 +320,3 @@ def _fill(values: Values, defaults: Mapping[str, Mapping[str, Value]]) -> None:
             if section == "task" and any(given.get(key) is not None for key in SPLITTING):
                 taken.update(SPLITTING)
             values[section] = {k: v for k, v in own.items() if k not in taken} | said
-
-
-# ---- error messages
-
-
-def _sentence(errors: Sequence[ErrorDetails], sections: Mapping[str, type[Section]]) -> str:
-    """Return pydantic's first error as a sentence: the flag, what was given, what was expected."""
-    location = errors[0]["loc"]
-    if errors[0]["type"] == "extra_forbidden":
-        section, *rest = map(str, location)
-        fields = sections[section].model_fields if rest and section in sections else sections
-        path = ".".join(part if part.isprintable() else repr(part) for part in map(str, location))
-        return f"{path} is not a setting; {did_you_mean(rest[0] if rest else section, fields)}"
-    section, *rest = (str(part) for part in location if not isinstance(part, int))
-    found = next((each for each in settings_of(sections) if [each.section, each.key] == [section, *rest[:1]]), None)
-    return _complaint(errors, found.flag if found is not None else f"section [{section}]")
-
-
-def _complaint(errors: Sequence[Value], flag: str) -> str:
-    """Describe what is wrong with the value of a flag, from pydantic's first error."""
-    came, limits = errors[0].get("input"), errors[0].get("ctx", {})
-    match errors[0]["type"]:
-        case "value_error":
-            return f"{flag} {_as_given(came)} {limits['error']}."
-        case "too_short" | "missing":
-            return f"{flag} is empty or too short; give at least {limits.get('min_length', 1) if limits else 'two'}."
-        case kind:
-            expected = EXPECTED.get(kind, "something else (see --help)").format(**limits)
-            place = errors[0]["loc"][:-1]  # the other members of a union, such as a number or a word
-            words = [
-                each["ctx"]["expected"]
-                for each in errors[1:]
-                if each["type"] == "literal_error" and each["loc"][:-1] == place
-            ]
-            return f"{flag} must be {' or '.join([expected, *words])}, got {came!r}."
-
-
-def _as_given(came: object) -> str:
-    return repr(came) if isinstance(came, str | int | float) else str(getattr(came, "__name__", type(came).__name__))
-
-
-EXPECTED = {  # by pydantic's error type
-    **dict.fromkeys(("finite_number", "float_parsing", "float_type"), "a finite number"),
-    **dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), "a whole number"),
-    **dict.fromkeys(("string_type", "string_unicode"), "a text"),
-    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a table of settings"),
-    "greater_than": "greater than {gt:.10g}",
-    "greater_than_equal": "at least {ge:.10g}",
-    "less_than": "less than {lt:.10g}",
-    "less_than_equal": "at most {le:.10g}",
-    "literal_error": "{expected}",
-    "tuple_type": "a list",
-    "too_long": "a list of {max_length}",
-}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from perfeds2.errors import InputError
 from perfeds2.runs.notes import noise_warning
 from perfeds2.runs.statistics import censored_median
-from perfeds2.spec.resolve import HORIZON_S
+from perfeds2.spec.rules import HORIZON_S
 from perfeds2.spec.tasks import metric_of
 from perfeds2.studies.plan_data import (
     Candidate,
