@@ -34,8 +34,8 @@ from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, put, resolve
 from perfeds2.studies.grid import Listed
 from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanRequest, median_s, or_inf, short_s
-from perfeds2.studies.plan_search import check_limits, search_at_horizons
 from perfeds2.studies.plan_space import Space, algorithm_of, make_space
+from perfeds2.studies.plan_start import check_limits, search_at_horizons
 from perfeds2.studies.plan_trials import Trials
 
 ADOPTED_BY = {"algorithms": ["PerFedS2"], "seeds": [0]}  # defaults of ``perfeds2 run``

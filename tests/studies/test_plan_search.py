@@ -13,8 +13,9 @@ from perfeds2.spec.resolve import spec_from
 from perfeds2.studies import plan_trials
 from perfeds2.studies.plan import make_plan, notes_of
 from perfeds2.studies.plan_data import Choice, PlanRequest, PlanTarget
-from perfeds2.studies.plan_search import PlanSearch, begin, check_limits, horizons
+from perfeds2.studies.plan_search import PlanSearch
 from perfeds2.studies.plan_space import Space, make_space, map_of, neighbours, variants
+from perfeds2.studies.plan_start import begin, check_limits, horizons
 from perfeds2.studies.plan_trials import EVALUATIONS, Played, Trials
 from perfeds2.studies.search import Rung
 
