@@ -36,7 +36,7 @@ class Addition:
 ADDITIONS = {
     "setting": Addition(
         "",
-        'scratch_hz: Large = setting("HZ", "A number.", 7.0)',
+        'scratch_hz: Positive = setting("HZ", "A number.", 7.0)',
         """
         from perfeds2.spec.resolve import spec_from
         assert spec_from().protocol.scratch_hz == 7.0

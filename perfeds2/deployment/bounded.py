@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 MOST_CLIENTS = 64  # at once without a certificate, and as many with one
 HANDSHAKE_S = 3.0
-PATIENCE_S = 20.0  # for a whole request
+PATIENCE_S = 20.0
 
 Address = tuple[str, int]  # host and port
 
@@ -45,8 +45,9 @@ class BoundedServer(ThreadingHTTPServer):
         address: Address,
         handler: type[BaseHTTPRequestHandler],
         context: Callable[[], ssl.SSLContext] | None = None,  # called for every connection
+        patience_s: float = PATIENCE_S,  # for a whole request
     ) -> None:
-        self._context, self._lock = context, threading.Lock()
+        self._context, self._lock, self._patience_s = context, threading.Lock(), patience_s
         self._visits: dict[_Visit, None] = {}  # oldest first
         super().__init__(address, handler)
 
@@ -58,16 +59,16 @@ class BoundedServer(ThreadingHTTPServer):
 
     def process_request_thread(self, request: socket.socket, client_address: Address) -> None:
         """Answer a client. Called in a thread of its own."""
-        patience_s = PATIENCE_S if self._context is None else HANDSHAKE_S
+        patience_s = self._patience_s if self._context is None else HANDSHAKE_S
         visit = _Visit(request, client_address[0], time.monotonic() + patience_s)
         try:
-            request.settimeout(PATIENCE_S)
+            request.settimeout(self._patience_s)
             if self._context is not None:
                 visit.connection = self._context().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
             self._admit(visit)
             if isinstance(visit.connection, ssl.SSLSocket):
                 visit.connection.do_handshake()
-                visit.ends_s = time.monotonic() + PATIENCE_S
+                visit.ends_s = time.monotonic() + self._patience_s
                 visit.certified = bool(visit.connection.getpeercert(binary_form=True))
             self.finish_request(visit.connection, client_address)
         except OSError:

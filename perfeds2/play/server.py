@@ -10,10 +10,10 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
+from perfeds2.deployment.bounded import BoundedServer
 from perfeds2.errors import InputError
 from perfeds2.play.knobs import Answer, Keywords, Knob, read_state, same_again, settings_at
 from perfeds2.play.page import live_page
@@ -21,8 +21,8 @@ from perfeds2.play.page import live_page
 OUR_SCHEME, ADDRESS = "http://", "127.0.0.1"  # traffic stays on this machine, so it needs no encryption
 MOST_BODY = 16_384  # bytes
 MOST_PATH = 2_048
-MOST_TALKS = 32  # concurrent connections
 SILENT_S = 30.0  # a connection that is silent for this long is closed
+PATIENCE_S = 300.0  # for a whole request: the first one may wait for JAX
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",  # the page sets the rest
@@ -69,15 +69,12 @@ class Playground:
         return self.trainer.since(int(since) if since.isdecimal() and len(since) < 8 else 0)
 
 
-class PlayServer(ThreadingHTTPServer):
+class PlayServer(BoundedServer):
     """The server of a playground, on a free port unless one is given."""
-
-    request_queue_size = MOST_TALKS
 
     def __init__(self, playground: Playground, port: int = 0) -> None:
         self.playground, self.token = playground, secrets.token_urlsafe(24)
-        self._talks = threading.BoundedSemaphore(MOST_TALKS)
-        super().__init__((ADDRESS, port), PlayHandler)
+        super().__init__((ADDRESS, port), PlayHandler, patience_s=PATIENCE_S)
 
     @property
     def url(self) -> str:
@@ -87,26 +84,11 @@ class PlayServer(ThreadingHTTPServer):
     def hosts(self) -> tuple[str, str]:
         return f"{ADDRESS}:{self.server_port}", f"localhost:{self.server_port}"
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._talks.acquire(blocking=False):
-            return self.shutdown_request(request)  # no browser opens this many at once
-        return super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._talks.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore browsers that leave in the middle of an answer."""
-
 
 class PlayHandler(BaseHTTPRequestHandler):
-    """Handles one connection."""
+    """Handles one request."""
 
     server: PlayServer
-    protocol_version = "HTTP/1.1"
     timeout = SILENT_S
     server_version, sys_version = "perfeds2", ""
 
@@ -180,8 +162,7 @@ class PlayHandler(BaseHTTPRequestHandler):
         self._send(status, text.encode(), "application/json")
 
     def _refuse(self, status: HTTPStatus, sentence: str) -> None:
-        """Send the reason, and close the connection, because the body of the request is not read."""
-        self.close_connection = True
+        """Send the reason. The body of the request is not read."""
         self._send(status, json.dumps({"sentence": sentence}).encode(), "application/json")
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
@@ -190,8 +171,6 @@ class PlayHandler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
-        if self.close_connection:
-            self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from perfeds2.deployment.bounded import MOST_CLIENTS
 from perfeds2.play.knobs import KNOBS
-from perfeds2.play.server import MOST_BODY, MOST_TALKS, Playground, PlayServer
+from perfeds2.play.server import MOST_BODY, Playground, PlayServer
 
 JSON = {"Content-Type": "application/json"}
 
@@ -181,19 +182,11 @@ def test_a_long_address_is_refused(server):
     assert ask(server, path="nothing")[0] == 404
 
 
-@pytest.mark.slow
-def test_silent_connections_are_few_and_others_are_answered_afterwards(server):
-    silent = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(MOST_TALKS + 8)]
+def test_others_are_answered_beside_many_silent_connections(server):
+    silent = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(MOST_CLIENTS + 8)]
+    assert ask(server)[0] == 200
     for each in silent:
         each.close()
-    for _ in range(50):
-        try:
-            assert ask(server)[0] == 200
-            break
-        except (ConnectionError, http.client.HTTPException):
-            continue
-    else:
-        raise AssertionError("it never answered again")
 
 
 def test_nothing_of_ours_is_logged(server, capfd):
