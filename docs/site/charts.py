@@ -97,6 +97,13 @@ def nearest() -> str:
     return bars("Simulated seconds until the global model classifies 90 % of MNIST correctly", found)
 
 
+def plans() -> str:
+    names = ("of the best of all", "of the best whose neighbours hold")
+    *_, last = rows("plans.md", "| `python benchmarks/plan_bet.py …` | within")
+    found = [Value(name, number(cell), cell.split(" (")[0]) for name, cell in zip(names, last[1:3], strict=True)]
+    return bars("Cells of ten in which a plan is within 15 %", found)
+
+
 def bars(title: str, values: Sequence[Value], floor: float | None = None) -> str:
     """Draw horizontal bars, on a logarithmic axis from ``floor`` if it is given."""
     most = max(max(each.number, each.target or 0) for each in values)
@@ -124,6 +131,7 @@ CHARTS: dict[str, Callable[[], str]] = {
     "federation": federation,
     "reliability": reliability,
     "nearest": nearest,
+    "plans": plans,
 }
 
 
