@@ -12,8 +12,9 @@ from perfeds2.allocation.schedule import as_schedule, deficit
 from perfeds2.allocation.shares import distance_shares, equal_shares, nearest_feasible
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.objectives import PerFed
+from perfeds2.learning.operations import counted_cycles
 from perfeds2.learning.replay import Learner
-from perfeds2.learning.task import cycles_per_sample, payload_bits
+from perfeds2.learning.task import payload_bits
 from perfeds2.learning.train import evaluation_points, train
 from perfeds2.network.cell import Cell
 from perfeds2.runs.statistics import statistic, time_to_target
@@ -83,7 +84,7 @@ def run_rounds(
 ) -> tuple[float, float | None]:
     """Return the seconds per round, and the first evaluation time at the target (None if it is never reached)."""
     task, learner, quorum = digits(ues, 3, seed), Learner(PerFed(0.03), BETA, BATCH), min(QUORUM, ues)
-    cell = Cell.draw(ues, seed, layout="uniform", cycles_per_sample=cycles_per_sample(task.model))
+    cell = Cell.draw(ues, seed, layout="uniform", cycles_per_sample=counted_cycles(task.model, task.sample))
     payload = payload_bits(task.model)
     schedule: Schedule | None = None
     if way.shares is not None:

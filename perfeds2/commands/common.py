@@ -292,10 +292,10 @@ class Study:
         from perfeds2.runs.pool import Workers
         from perfeds2.runs.session import Execution
         from perfeds2.runs.store import open_others
-        from perfeds2.spec.cells import unit_warnings
+        from perfeds2.spec.cells import fleet_warnings
 
         for spec in {str(spec.cell.kind): spec for spec in specs}.values():
-            for line in unit_warnings(spec):
+            for line in fleet_warnings(spec):
                 say(self.quiet, f"Warning: {line}")
         given, path = self.given, self.folder(name)
         others = open_others(given["reuse"] or ())

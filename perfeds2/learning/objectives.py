@@ -213,6 +213,13 @@ class PerFed:
         """Return 2 or 3: the Hessian product costs a pass on any batch, even while annealing discards it."""
         return 2 if self.hessian == "fo" else 3
 
+    def passes_with(self, product: float) -> float:
+        """Return the passes if a Hessian-vector product costs as much as ``product`` gradients.
+
+        The central difference is two gradients, and first order has no product.
+        """
+        return 2 + {"exact": product, "hf": 2.0, "fo": 0.0}[self.hessian]
+
     def at(self, version: Int[Array, ""]) -> "PerFed":
         """Return the objective at a model version, with the annealing that is left.
 

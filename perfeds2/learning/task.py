@@ -301,6 +301,6 @@ def payload_bits(model: Model) -> float:
     return 32.0 * parameters(model)
 
 
-def cycles_per_sample(model: Model) -> float:
-    """Return the CPU cycles per sample of one batch. The paper gives no value; this one is ours."""
+def cycles_of_parameters(model: Model) -> float:
+    """Return 100 CPU cycles per parameter and sample, as earlier versions did. ``counted_cycles`` counts operations."""
     return float(CYCLES_PER_PARAMETER * parameters(model))

@@ -39,6 +39,7 @@ COLUMNS: dict[str, tuple[float, float] | None] = {  # range of a number; None fo
     "rate_spread": (0.0, MOST_SPREAD),
     "compute_spread": (0.0, MOST_SPREAD),
     "energy_budget_j": POSITIVE,
+    "memory_mb": POSITIVE,
 }
 TRACE_COLUMNS = ("time_s", "bps")
 SLOW_BPS, LONG_S = 1000.0, 1000.0  # a median rate below or a median step above is probably in another unit
@@ -124,6 +125,20 @@ class FleetFile:
                 f"{self.path}: a gradient step takes {max(steps):,.0f} s (compute_s); did you mean milliseconds? Then divide by 1000."
             )
         return said
+
+    def memory_warning(self, needed_bytes: int) -> list[str]:
+        """Return a warning if devices have less memory than a gradient needs."""
+        needed_mb = needed_bytes / 1e6
+        short = [
+            name for name, row in zip(self.names, self.rows, strict=True) if row.numbers.get("memory_mb", math.inf) < needed_mb
+        ]
+        if not short:
+            return []
+        more = f" and {len(short) - 3} more" if len(short) > 3 else ""
+        return [
+            f"{self.path}: a gradient needs about {needed_mb:,.3g} MB, and {', '.join(short[:3])}{more} have less (memory_mb). "
+            f"A smaller --batch or --model needs less."
+        ]
 
     def cell(self, drawn: Cell, batch: int, trace_end: TraceEnd = "repeat", keeps: bool = False) -> Cell:
         """Return a drawn cell with the file's values in place of its own.

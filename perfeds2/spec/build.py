@@ -38,15 +38,16 @@ from perfeds2.learning.methods.fedcompass import OwnSteps
 from perfeds2.learning.methods.feddyn import FedDyn
 from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.methods.scaffold import Scaffold
-from perfeds2.learning.objectives import Adapting
+from perfeds2.learning.objectives import Adapting, PerFed
+from perfeds2.learning.operations import hessian_product_cost
 from perfeds2.learning.replay import Learner, why_not_at_edges
-from perfeds2.learning.task import cycles_per_sample
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
 from perfeds2.privacy import MESSAGES
 from perfeds2.spec.cells import (
     cloud_protocol,
+    cycles_per_sample,
     limits_energy,
     make_budget,
     make_cell,
@@ -60,7 +61,7 @@ from perfeds2.spec.methods import Method, method_of
 from perfeds2.spec.names import Named, Values, call, expect, user_errors
 from perfeds2.spec.privacy import has_noise, refuse_unless_private, refuse_unless_summable
 from perfeds2.spec.rounds import bound_of, plan_rounds, protocol_of
-from perfeds2.spec.tasks import check_model, make_task, model_of
+from perfeds2.spec.tasks import check_model, make_task, model_of, sample_of
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.chunks import CHUNK, ChunkedPlay
 from perfeds2.timeline.protocol import Protocol
@@ -128,7 +129,7 @@ class Stage:
 
     seed: int
     cell: Cell
-    plan: Callable[[int], tuple[PerUe, Schedule | None]]  # shares and schedule, by samples per job; cached
+    plan: Callable[[float], tuple[PerUe, Schedule | None]]  # shares and schedule, by samples per job; cached
     timelines: dict[Hashable, Timeline] = field(default_factory=dict)
     cells: Cells | None = None  # if there are several
 
@@ -141,9 +142,18 @@ class Stage:
 
 def clock_key(spec: Spec) -> Hashable:
     """Return a key that is equal for specs with the same cells, schedules and timelines."""
-    load = (upload_bits(spec), cycles_per_sample(model_of(spec)), seconds_a_step(spec))
+    load = (upload_bits(spec), cycles_per_sample(spec), seconds_a_step(spec))
     energy = spec.energy if limits_energy(spec) else None
     return spec.cell, spec.cells, spec.radio, energy, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
+
+
+def job_samples(spec: Spec, learner: Learner) -> float:
+    """Return the samples of a job, which determine its computing time; with --count-hessian, a fraction may be left."""
+    objective = learner.objective
+    if not (spec.cell.count_hessian and isinstance(objective, PerFed)):
+        return learner.samples
+    product = hessian_product_cost(model_of(spec), sample_of(spec))
+    return learner.local_steps * learner.batch * objective.passes_with(product)
 
 
 def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
@@ -231,7 +241,7 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     if own.rounds == "draft":
         return in_drafts(spec, algorithm)
     if own.mode == "S2":
-        shares, schedule = stage.plan(learner.samples)
+        shares, schedule = stage.plan(job_samples(spec, learner))
         return replace(algorithm, shares=shares, schedule=schedule)
     if own.rounds is None:
         return algorithm
@@ -258,7 +268,7 @@ def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:
     if own.protocol is FROM_SETTINGS:
         algorithm = replace(algorithm, protocol=protocol_of(spec, "S2"))
         if own.schedule is None:
-            shares, schedule = stage.plan(algorithm.learner.samples)
+            shares, schedule = stage.plan(job_samples(spec, algorithm.learner))
             algorithm = replace(algorithm, shares=shares, schedule=schedule)
     if own.bandwidth is settings_bandwidth:
         races = own.protocol is not FROM_SETTINGS and own.schedule is None and own.protocol.quorum < stage.cell.ues
@@ -372,7 +382,7 @@ def in_tiers(spec: Spec, algorithm: Algorithm, stage: Stage, *, at_once: bool, o
         count = max(1, stage.cell.ues // quorum)
     elif (spec.protocol.tiers or 0) > stage.cell.ues:
         raise InputError(f"--tiers {count} is more than there are UEs ({stage.cell.ues}); choose fewer.")
-    load = (stage.cell, upload_bits(spec, learner.objective), learner.samples)
+    load = (stage.cell, upload_bits(spec, learner.objective), job_samples(spec, learner))
     tiers = tiers_by_latency(*load, count, quorum)
     quorum = min(quorum, tiers.smallest)
     if isinstance(learner.objective, OwnSteps):
@@ -467,7 +477,7 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
                 "--merge-at cloud needs the same backhaul in every cell; use --backhaul-bps and --backhaul-s."
             )
         cell = replace(cell, downlink_s=cell.downlink_s + float(trip_s[0]))
-    samples: float | PerUe = learner.samples
+    samples: float | PerUe = job_samples(spec, learner)
     if isinstance(learner.objective, OwnSteps):
         samples = samples * np.asarray(learner.objective.shares, float)
     if (

@@ -51,7 +51,11 @@ class CellSpec(Section, title="Cell"):
     cpu_hz: Annotated[tuple[Large, Large], List] = setting(
         "HZ,HZ", "Slowest and fastest processor; log-uniform between them.", (2e8, 2e9)
     )
-    cycles_per_sample: Large | None = setting("N", "Processor cycles per sample.", shown="100 per parameter")
+    cycles: Literal["counted", "per-parameter"] = setting(
+        "RULE", "Cycles per sample: about 50 per multiply-add, or 100 per parameter.", "counted"
+    )
+    cycles_per_sample: Large | None = setting("N", "Processor cycles per sample.", shown="as --cycles counts")
+    count_hessian: bool | None = setting("", "Count what a Hessian-vector product costs, not a batch more.")
     payload_bits: Large | None = setting("BITS", "Size of an upload.", shown="32 per parameter")
     downlink_s: Seconds = setting("SECONDS", "Time to send a model to a UE.", 0.0)
     trace_end: Literal["repeat", "hold"] | None = setting(

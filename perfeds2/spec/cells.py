@@ -12,8 +12,9 @@ from jaxtyping import Float
 from perfeds2.errors import InputError, input_errors
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import Withholding
+from perfeds2.learning.operations import counted_cycles, peak_bytes
 from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
-from perfeds2.learning.task import cycles_per_sample, payload_bits, weight_shapes
+from perfeds2.learning.task import cycles_of_parameters, payload_bits, weight_shapes
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, Sites, make_cells
 from perfeds2.network.energy import ENERGY, EnergyModel
@@ -25,11 +26,11 @@ from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cell_fields import CellSpec, RadioSpec
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
-from perfeds2.spec.tasks import model_of
+from perfeds2.spec.tasks import model_of, sample_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.state import Budget
 
-NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave"}
+NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave", "cycles", "count_hessian"}
 # The paper's radio has only the first.
 OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
 
@@ -104,13 +105,21 @@ def _single_cell(spec: Spec, seed: int) -> Cell:
         refuse_without_effect(spec)
         known: Values = settings.model_dump(exclude=NOT_FOR_CELLS) | {"seed": seed}
         known |= make_radio(spec)
-        known["cycles_per_sample"] = settings.cycles_per_sample or cycles_per_sample(model_of(spec))
+        known["cycles_per_sample"] = cycles_per_sample(spec)
         make = kind.draw if inspect.isclass(kind) and issubclass(kind, Cell) else kind
         with user_errors(f"--cell {own}", kind):
             cell = expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
     if cell.ues != settings.ues:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
     return cell if settings.distance_m is None else replace(cell, distance_m=np.asarray(settings.distance_m, float))
+
+
+def cycles_per_sample(spec: Spec) -> float:
+    """Return the CPU cycles per sample of one batch."""
+    settings, model = spec.cell, model_of(spec)
+    if settings.cycles_per_sample is not None:
+        return settings.cycles_per_sample
+    return cycles_of_parameters(model) if settings.cycles == "per-parameter" else counted_cycles(model, sample_of(spec))
 
 
 def model_bits(spec: Spec) -> float:
@@ -232,10 +241,15 @@ def _fleet_of(spec: Spec) -> FleetFile | None:
     return kind if isinstance(kind, FleetFile) else None
 
 
-def unit_warnings(spec: Spec) -> list[str]:
-    """Return warnings about values of the fleet file that look as if they were in another unit."""
+def fleet_warnings(spec: Spec) -> list[str]:
+    """Return warnings about values of the fleet file: in another unit, as it seems, or too little memory."""
     fleet = _fleet_of(spec)
-    return [] if fleet is None else fleet.unit_warnings(upload_bits(spec))
+    if fleet is None:
+        return []
+    said = fleet.unit_warnings(upload_bits(spec))
+    if any("memory_mb" in row.numbers for row in fleet.rows):
+        said += fleet.memory_warning(peak_bytes(model_of(spec), sample_of(spec), spec.learning.batch))
+    return said
 
 
 def seconds_a_step(spec: Spec) -> int | None:

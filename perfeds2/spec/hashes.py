@@ -6,12 +6,14 @@ is. A later setting counts only where it differs from the default that it was in
 Only append to these tables. A changed line would lose old results, even if the setting's default has changed since.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from perfeds2.spec.names import Value, Values
 
 LATER_SECTIONS = ("cells",)
-LATER: dict[str, dict[str, Value]] = {}  # by section: later settings with their first default, as in JSON
+LATER: dict[str, dict[str, Value]] = {  # by section: later settings with their first default, as in JSON
+    "cell": {"cycles": "per-parameter"},
+}
 
 
 def hashed(values: Values, later: Mapping[str, Mapping[str, Value]] = LATER) -> Values:
@@ -23,3 +25,23 @@ def hashed(values: Values, later: Mapping[str, Mapping[str, Value]] = LATER) -> 
         if covered or section not in LATER_SECTIONS:
             kept[section] = covered
     return kept
+
+
+def as_written(values: Values, always: Mapping[str, Iterable[str]]) -> Values:
+    """Return the values of a spec file as the version that wrote it meant them.
+
+    A file with all settings of a section, as every run writes it, has later settings at their first default. A file with
+    only some of them is a user's, and has today's defaults.
+
+    Args:
+        values: Nested values.
+        always: By section, the settings that a written file always has.
+    """
+    meant = dict(values)
+    for section, first in LATER.items():
+        given = values.get(section)
+        if isinstance(given, Mapping) and set(always[section]) - set(first) <= set(given):
+            meant[section] = first | dict(given)
+    if isinstance(values.get("base"), Mapping):  # the settings of a sweep or a search
+        meant["base"] = as_written(values["base"], always)
+    return meant

@@ -34,7 +34,7 @@ def bound_of(spec: Spec) -> int | None:
     return None if spec.protocol.max_staleness == "unbounded" else spec.protocol.max_staleness
 
 
-def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: bool) -> PerUe:
+def make_shares(spec: Spec, cell: Cell, seed: int, samples: float, *, planned: bool) -> PerUe:
     """Return the participation target of each UE, shape (n,).
 
     If rounds are planned, the shares of a rule are moved to the nearest feasible ones, except equal shares.
@@ -57,7 +57,7 @@ def make_shares(spec: Spec, cell: Cell, seed: int, samples: int, *, planned: boo
     return nearest_feasible(shares, protocol.quorum, bound)
 
 
-def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: int) -> tuple[PerUe, Schedule | None]:
+def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: float) -> tuple[PerUe, Schedule | None]:
     """Return the shares, and the schedule that realises them; None if rounds close on the first arrivals.
 
     Raises:

@@ -61,6 +61,11 @@ def model_of(spec: Spec) -> Model:
     return make_task(spec, spec.run.seeds[0]).model if recipe is None else network_of(spec, recipe)
 
 
+def sample_of(spec: Spec) -> jax.ShapeDtypeStruct:
+    """Return the shape and type of one sample."""
+    return (recipe_of(spec) or make_task(spec, spec.run.seeds[0])).sample
+
+
 def check_model(spec: Spec) -> None:
     """Refuse a chosen model, loss or metric that does not fit the task."""
     if (spec.task.model, spec.task.loss, spec.task.metric) != (None, None, None):

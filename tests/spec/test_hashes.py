@@ -27,7 +27,7 @@ FIRST = {  # sections and settings of the first hashes; never edit this
 }
 SPEC: dict[str, Any] = {
     "task": {"name": "digits", "model": "mlp", "labels_per_ue": 3},
-    "cell": {"ues": 6, "layout": "disc"},
+    "cell": {"ues": 6, "layout": "disc", "cycles": "per-parameter"},
     "protocol": {"quorum": 2, "max_staleness": 5, "stale": "restart", "schedule": "first"}
     | {"shares": "equal", "bandwidth": "equal_share"},
     "learning": {"alpha": 0.03, "beta": 0.07, "batch": 40, "local_steps": 1},

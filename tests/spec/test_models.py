@@ -18,12 +18,13 @@ from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.models.lenet import CNN, LENET, LENET_RELU, LeNet
 from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
 from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.operations import counted_cycles
 from perfeds2.learning.task import parameters
 from perfeds2.paper.figures import load_figures
 from perfeds2.runs.store import Result
-from perfeds2.spec.cells import make_cell, upload_bits
+from perfeds2.spec.cells import cycles_per_sample, make_cell, upload_bits
 from perfeds2.spec.resolve import resolve, spec_from
-from perfeds2.spec.tasks import make_task, model_of
+from perfeds2.spec.tasks import make_task, model_of, sample_of
 from perfeds2.studies.grid import make_grid
 from perfeds2.studies.reproduce import plan_curves
 from perfeds2.studies.sweep import read_sweep
@@ -119,7 +120,8 @@ def test_a_name_is_a_model_made_for_the_task_before_its_data_are_read(task, name
     spec = spec_from(task=task, model=name)
     assert model_of(spec) == model
     assert upload_bits(spec) == 32 * parameters(model)
-    assert make_cell(spec, 0).cycles_per_sample == 100 * parameters(model)
+    assert make_cell(spec, 0).cycles_per_sample == counted_cycles(model, sample_of(spec))
+    assert cycles_per_sample(spec_from(task=task, model=name, cycles="per-parameter")) == 100 * parameters(model)
 
 
 @pytest.mark.parametrize(

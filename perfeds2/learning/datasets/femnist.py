@@ -176,7 +176,7 @@ femnist = Recipe(
         "task": {"split": str(Natural()), "model": "cnn"},
         "cell": {"ues": 100},
         "learning": {"alpha": 0.01, "beta": 0.02},  # as for the same network on cifar10
-        "run": {"horizon_s": 2000.0, "target_accuracy": 0.7},
+        "run": {"horizon_s": 10_000.0, "target_accuracy": 0.7},
     },
     source=FEMNIST,
 )

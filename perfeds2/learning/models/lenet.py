@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import DoesNotFit, Params, RandomKey
+from perfeds2.learning.models.model import COUNTING, DoesNotFit, Params, RandomKey
 
 KERNEL = 5
 Pooling = Literal["average", "largest"]
@@ -119,7 +119,7 @@ def _convolution(*, of_data: bool) -> Callable[[Array, Array], Array]:
 
     Weights are columns of (row, column, channel). Data (``of_data``) need no gradient.
     """
-    if jax.default_backend() == "cpu":
+    if COUNTING.get() or jax.default_backend() == "cpu":
         return by_patches
     if not (of_data and _kernels_run()):
         return by_rows

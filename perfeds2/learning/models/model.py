@@ -1,6 +1,7 @@
 """Define a model as named arrays and a function of them."""
 
 import typing
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ from perfeds2.learning import losses
 
 Params = dict[str, Array]
 RandomKey = Key[Array, ""]
+# Whether a model is traced to count its operations: then a clock is the same on a CPU and on a GPU.
+COUNTING = ContextVar("COUNTING", default=False)
 
 
 class DoesNotFit(ValueError):  # noqa: N818 (it is read in a sentence)
