@@ -130,7 +130,9 @@ class FleetFile:
         """Return a warning if devices have less memory than a gradient needs."""
         needed_mb = needed_bytes / 1e6
         short = [
-            name for name, row in zip(self.names, self.rows, strict=True) if row.numbers.get("memory_mb", math.inf) < needed_mb
+            name
+            for name, row in zip(self.names, self.rows, strict=True)
+            if row.numbers.get("memory_mb", math.inf) < needed_mb
         ]
         if not short:
             return []

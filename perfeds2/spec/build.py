@@ -30,6 +30,7 @@ import numpy as np
 from perfeds2.allocation.bandwidth import Bandwidth, Policy, Uplink, between, equal_finish, equal_share, in_each_cell
 from perfeds2.allocation.tiers import AllTiers, OneTier, arrive_together, tiers_by_latency
 from perfeds2.errors import InputError
+from perfeds2.learning.epochs import LocalEpochs, steps_of
 from perfeds2.learning.feedback import REPORTS
 from perfeds2.learning.merges import Merge, OfMean, Telling, Undrafted
 from perfeds2.learning.methods import parts_of
@@ -38,9 +39,10 @@ from perfeds2.learning.methods.fedcompass import OwnSteps
 from perfeds2.learning.methods.feddyn import FedDyn
 from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.methods.scaffold import Scaffold
-from perfeds2.learning.objectives import Adapting, PerFed
+from perfeds2.learning.objectives import Adapting, PerFed, Stateful
 from perfeds2.learning.operations import hessian_product_cost
 from perfeds2.learning.replay import Learner, why_not_at_edges
+from perfeds2.learning.settings import split
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
@@ -149,7 +151,7 @@ def clock_key(spec: Spec) -> Hashable:
 
 def job_samples(spec: Spec, learner: Learner) -> float:
     """Return the samples of a job, which determine its computing time; with --count-hessian, a fraction may be left."""
-    objective = learner.objective
+    objective = learner.objective.inner if isinstance(learner.objective, LocalEpochs) else learner.objective
     if not (spec.cell.count_hessian and isinstance(objective, PerFed)):
         return learner.samples
     product = hessian_product_cost(model_of(spec), sample_of(spec))
@@ -236,7 +238,7 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
         return _follow_settings(spec, stage, expect(made, Algorithm, "--algorithms", named))
     name, own = found
     races = own.mode == "ASY" or own.rounds == "draft"
-    learner, bandwidth = make_learner(spec, name, own), _bandwidth(spec, races=races)
+    learner, bandwidth = in_epochs(spec, stage.seed, name, make_learner(spec, name, own)), _bandwidth(spec, races=races)
     algorithm = Algorithm(name, learner, protocol_of(spec, own.mode), bandwidth, mode=own.mode)
     if own.rounds == "draft":
         return in_drafts(spec, algorithm)
@@ -246,6 +248,25 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     if own.rounds is None:
         return algorithm
     return in_tiers(spec, algorithm, stage, at_once=own.rounds != "one tier", of_quorum=own.rounds == "groups")
+
+
+def in_epochs(spec: Spec, seed: int, algorithm: str, learner: Learner) -> Learner:
+    """Return a learner whose UEs take the steps of their own epochs, if --local-epochs is set."""
+    learning, objective = spec.learning_of(algorithm), learner.objective
+    if learning.local_epochs is None:
+        return learner
+    flag, why = f"--local-epochs {learning.local_epochs:g}", ""
+    counts = np.asarray(make_task(spec, seed).data.train_count)
+    if learning.local_steps > 1:
+        why = f"and --local-steps {learning.local_steps} were both given; give one of them"
+    elif not counts.all():
+        why = f"has no effect on --task {spec.task.name}, whose UEs have no number of samples"
+    elif isinstance(objective, Stateful) or split(objective)[1].fields is None:
+        why = f"cannot be combined with {algorithm}, whose jobs choose their own steps; use --local-steps"
+    if why or isinstance(objective, Stateful):
+        raise InputError(f"{flag} {why}.")
+    steps = steps_of(counts, learning.local_epochs, learner.batch * objective.batches)
+    return replace(learner, objective=LocalEpochs(objective, steps), local_steps=int(steps.max()))
 
 
 def _bandwidth(spec: Spec, *, races: bool) -> Policy:
@@ -480,6 +501,8 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
     samples: float | PerUe = job_samples(spec, learner)
     if isinstance(learner.objective, OwnSteps):
         samples = samples * np.asarray(learner.objective.shares, float)
+    if isinstance(learner.objective, LocalEpochs):
+        samples = samples / learner.local_steps * np.asarray(learner.objective.steps, float)
     if (
         spec.privacy.secure_aggregation and not algorithm.protocol.rests
     ):  # otherwise the list of members comes with the model

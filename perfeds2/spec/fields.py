@@ -128,6 +128,9 @@ class LearningSpec(Section, title="Learning"):
         "N", "Samples per batch; PerFed draws three per step.", 40
     )
     local_steps: Steps = setting("N", "Gradient steps per job.", 1)
+    local_epochs: Annotated[Positive, within(1e-3, 1e4)] | None = setting(
+        "E", "Steps per job by a UE's own samples, instead of --local-steps."
+    )
     clip: Length | None = setting("NORM", "Largest norm of an upload.")
     merge: Annotated[Named, MERGE] | None = setting(
         "NAME", "How uploads are merged.", shown="the method's own, mean for most"

@@ -13,6 +13,7 @@ from perfeds2.spec.names import Value, Values
 LATER_SECTIONS = ("cells",)
 LATER: dict[str, dict[str, Value]] = {  # by section: later settings with their first default, as in JSON
     "cell": {"cycles": "per-parameter"},
+    "learning": {"local_epochs": None},
 }
 
 
@@ -41,7 +42,7 @@ def as_written(values: Values, always: Mapping[str, Iterable[str]]) -> Values:
     for section, first in LATER.items():
         given = values.get(section)
         if isinstance(given, Mapping) and set(always[section]) - set(first) <= set(given):
-            meant[section] = first | dict(given)
+            meant[section] = {key: value for key, value in first.items() if value is not None} | dict(given)
     if isinstance(values.get("base"), Mapping):  # the settings of a sweep or a search
         meant["base"] = as_written(values["base"], always)
     return meant

@@ -84,6 +84,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "beta": ("0.02", 0.02),
     "personal_steps": ("5", 5),
     "batch": ("10", 10),
+    "local_epochs": ("2", 2.0),
     "local_steps": ("2", 2),
     "clip": ("2.5", 2.5),
     "merge": ("FedBuff", "FedBuff"),
