@@ -30,7 +30,6 @@ import numpy as np
 from perfeds2.allocation.bandwidth import Bandwidth, Policy, Uplink, between, equal_finish, equal_share, in_each_cell
 from perfeds2.allocation.tiers import AllTiers, OneTier, arrive_together, tiers_by_latency
 from perfeds2.errors import InputError
-from perfeds2.learning.epochs import LocalEpochs, steps_of
 from perfeds2.learning.feedback import REPORTS
 from perfeds2.learning.merges import Merge, OfMean, Telling, Undrafted
 from perfeds2.learning.methods import parts_of
@@ -39,10 +38,8 @@ from perfeds2.learning.methods.fedcompass import OwnSteps
 from perfeds2.learning.methods.feddyn import FedDyn
 from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.methods.scaffold import Scaffold
-from perfeds2.learning.objectives import Adapting, PerFed, Stateful
-from perfeds2.learning.operations import hessian_product_cost
+from perfeds2.learning.objectives import Adapting
 from perfeds2.learning.replay import Learner, why_not_at_edges
-from perfeds2.learning.settings import split
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
@@ -59,11 +56,12 @@ from perfeds2.spec.cells import (
     upload_bits,
 )
 from perfeds2.spec.fields import PrivacySpec, Spec
+from perfeds2.spec.jobs import in_epochs, job_samples, ue_samples
 from perfeds2.spec.methods import Method, method_of
 from perfeds2.spec.names import Named, Values, call, expect, user_errors
 from perfeds2.spec.privacy import has_noise, refuse_unless_private, refuse_unless_summable
 from perfeds2.spec.rounds import bound_of, plan_rounds, protocol_of
-from perfeds2.spec.tasks import check_model, make_task, model_of, sample_of
+from perfeds2.spec.tasks import check_model, make_task, model_of
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.chunks import CHUNK, ChunkedPlay
 from perfeds2.timeline.protocol import Protocol
@@ -147,15 +145,6 @@ def clock_key(spec: Spec) -> Hashable:
     load = (upload_bits(spec), cycles_per_sample(spec), seconds_a_step(spec))
     energy = spec.energy if limits_energy(spec) else None
     return spec.cell, spec.cells, spec.radio, energy, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
-
-
-def job_samples(spec: Spec, learner: Learner) -> float:
-    """Return the samples of a job, which determine its computing time; with --count-hessian, a fraction may be left."""
-    objective = learner.objective.inner if isinstance(learner.objective, LocalEpochs) else learner.objective
-    if not (spec.cell.count_hessian and isinstance(objective, PerFed)):
-        return learner.samples
-    product = hessian_product_cost(model_of(spec), sample_of(spec))
-    return learner.local_steps * learner.batch * objective.passes_with(product)
 
 
 def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
@@ -248,25 +237,6 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     if own.rounds is None:
         return algorithm
     return in_tiers(spec, algorithm, stage, at_once=own.rounds != "one tier", of_quorum=own.rounds == "groups")
-
-
-def in_epochs(spec: Spec, seed: int, algorithm: str, learner: Learner) -> Learner:
-    """Return a learner whose UEs take the steps of their own epochs, if --local-epochs is set."""
-    learning, objective = spec.learning_of(algorithm), learner.objective
-    if learning.local_epochs is None:
-        return learner
-    flag, why = f"--local-epochs {learning.local_epochs:g}", ""
-    counts = np.asarray(make_task(spec, seed).data.train_count)
-    if learning.local_steps > 1:
-        why = f"and --local-steps {learning.local_steps} were both given; give one of them"
-    elif not counts.all():
-        why = f"has no effect on --task {spec.task.name}, whose UEs have no number of samples"
-    elif isinstance(objective, Stateful) or split(objective)[1].fields is None:
-        why = f"cannot be combined with {algorithm}, whose jobs choose their own steps; use --local-steps"
-    if why or isinstance(objective, Stateful):
-        raise InputError(f"{flag} {why}.")
-    steps = steps_of(counts, learning.local_epochs, learner.batch * objective.batches)
-    return replace(learner, objective=LocalEpochs(objective, steps), local_steps=int(steps.max()))
 
 
 def _bandwidth(spec: Spec, *, races: bool) -> Policy:
@@ -498,11 +468,7 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
                 "--merge-at cloud needs the same backhaul in every cell; use --backhaul-bps and --backhaul-s."
             )
         cell = replace(cell, downlink_s=cell.downlink_s + float(trip_s[0]))
-    samples: float | PerUe = job_samples(spec, learner)
-    if isinstance(learner.objective, OwnSteps):
-        samples = samples * np.asarray(learner.objective.shares, float)
-    if isinstance(learner.objective, LocalEpochs):
-        samples = samples / learner.local_steps * np.asarray(learner.objective.steps, float)
+    samples = ue_samples(spec, learner)
     if (
         spec.privacy.secure_aggregation and not algorithm.protocol.rests
     ):  # otherwise the list of members comes with the model

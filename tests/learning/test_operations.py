@@ -16,8 +16,9 @@ from perfeds2.learning.models.resnet import resnet18_gn
 from perfeds2.learning.models.transformer import transformer
 from perfeds2.learning.operations import counted_cycles, hessian_product_cost, multiply_adds, peak_bytes
 from perfeds2.learning.task import cycles_of_parameters, parameters
-from perfeds2.spec.build import Stage, job_samples, make_algorithms, make_timelines
+from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.cells import cycles_per_sample
+from perfeds2.spec.jobs import job_samples
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
 
 BYTES, LETTERS = np.dtype(np.uint8), 12
