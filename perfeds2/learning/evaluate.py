@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from perfeds2.learning.data import Data, Part
@@ -16,7 +17,7 @@ from perfeds2.learning.models.model import Model, Params, bare, measure, summed_
 from perfeds2.learning.objectives import Memory, Personal, stepped
 from perfeds2.learning.task import Task
 
-MOST_UES = 1024  # only this many UEs, the first, of a larger population are evaluated
+MOST_UES = 1024  # only this many UEs of a larger population are evaluated
 UES_AT_ONCE = 32  # for one model, per 16 GiB of GPU memory
 PIECE = 32  # samples at once on a CPU, so that UEs with few samples cost less than the largest one
 OwnModel = Callable[[Params, Memory], Params]  # (newest model, what a UE keeps) -> the UE's own model
@@ -85,14 +86,19 @@ def device_bytes() -> int:
     return stats.get("bytes_limit", 16 << 30)
 
 
+def evaluated_ues(ues: int) -> Int[np.ndarray, " m"]:
+    """Return which UEs are evaluated: all, or 1,024 at equal distances, because the UEs of a file may be sorted."""
+    return np.linspace(0, ues - 1, min(ues, MOST_UES)).round().astype(np.int32)
+
+
 def evaluate_ues(view: View, params: Params, data: Data, alpha: Number, memory: Memory = None) -> Float[Array, "n 4"]:
-    """Return the metrics of every UE, one column per metric."""
+    """Return the metrics of every evaluated UE, one column per metric."""
 
     def look(ue: Array) -> Array:
         mine = None if view.own is None else view.own(params, jax.tree.map(lambda rows: rows[ue], memory))
         return evaluate_ue(view, params, data, alpha, ue, mine)
 
-    return jax.lax.map(look, jnp.arange(min(data.ues, MOST_UES)), batch_size=view.ues_at_once)
+    return jax.lax.map(look, jnp.asarray(evaluated_ues(data.ues)), batch_size=view.ues_at_once)
 
 
 _evaluate = partial(jax.jit, static_argnums=0)(lambda *given: tuple(evaluate_ues(*given).T))

@@ -81,7 +81,7 @@ def _evaluations(spec: Spec, facts: OfSeeds, rows: Rows, ue_rows: Rows) -> list[
 
     notes, found = list[str](), next(iter(ue_rows.values()))
     if len(found) == MOST_UES < spec.cell.ues:
-        notes.append(f"Metrics are means over the first {MOST_UES:,} of {spec.cell.ues:,} UEs.")
+        notes.append(f"Metrics are means over {MOST_UES:,} of {spec.cell.ues:,} UEs, at equal distances.")
     every_fact = [each for of_seeds in facts.values() for each in of_seeds]
     steps = [each["merges"] * each["local_steps"] * (3 if each["objective"] == "PerFed" else 1) for each in every_fact]
     trained = 3 * spec.learning.batch * sum(steps)

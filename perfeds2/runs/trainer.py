@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from perfeds2.learning.devices import on_one
-from perfeds2.learning.evaluate import evaluate, own_model
+from perfeds2.learning.evaluate import evaluate, evaluated_ues, own_model
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Personal
 from perfeds2.learning.replay import start
@@ -253,10 +253,10 @@ def _per_ue(one: PreparedTraining, weights: PyTree, memory: PyTree) -> list[Row]
     losses = losses_of(one.training.spec.privacy, learner, one.timeline)
     merges, which = one.timeline.merges, {"algorithm": one.algorithm.name, "seed": one.training.seed}
     return [
-        {**which, "ue": ue, "samples": int(samples[ue]), "merges": int(merges[ue])}
-        | {key: float(metrics[key][ue]) for key in METRICS}
+        {**which, "ue": int(ue), "samples": int(samples[ue]), "merges": int(merges[ue])}
+        | {key: float(metrics[key][place]) for key in METRICS}
         | ({} if losses is None else {"epsilon": float(losses[ue])})
-        for ue in range(metrics[METRICS[0]].size)
+        for place, ue in enumerate(evaluated_ues(task.ues))
     ]
 
 

@@ -7,13 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from perfeds2 import compare
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.evaluate import View, evaluate, evaluate_ue, sum_of_pieces
+from perfeds2.learning.evaluate import View, evaluate, evaluate_ue, evaluated_ues, sum_of_pieces
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss, measure
 from perfeds2.learning.partition import Partition
 from perfeds2.learning.task import Task
+from perfeds2.spec.resolve import spec_from
+from perfeds2.spec.tasks import make_task
 
 
 @pytest.mark.slow
@@ -117,3 +120,23 @@ def test_pieces_give_what_the_whole_gives():
 def test_only_as_many_pieces_as_there_are_samples(mask, pieces):
     part = jnp.zeros((8, 1)), jnp.zeros(8), jnp.array(mask, bool)
     assert sum_of_pieces(lambda _: jnp.float32(1), part, 2) == pieces
+
+
+@pytest.mark.slow
+def test_ten_thousand_ues_with_a_hundred_at_work_are_evaluated_on_a_sample():
+    given = {"task": "synthetic", "ues": 10_000, "schedule": "first"}
+    found = compare(**given, quorum=100, algorithms=["FedAvgS2"], seeds=[0], rounds=2)
+    ues = [row["ue"] for row in found.ue_rows]
+    assert ues == evaluated_ues(10_000).tolist()
+    assert len(ues) == 1024
+    assert (ues[0], ues[-1]) == (0, 9_999)
+    assert set(np.diff(ues)) <= {9, 10}
+    task, weights = make_task(spec_from(**given), 0), jax.tree.map(jnp.asarray, found.models["FedAvgS2", 0])
+    view = View.of(task.model, task.data.lengths(), None, 1)
+    metrics = evaluate_ue(view, weights, task.data, jnp.float32(0.03), jnp.int32(ues[700]))
+    np.testing.assert_allclose(metrics[0], found.ue_rows[700]["train_loss"], rtol=1e-5)
+
+
+def test_a_small_population_is_evaluated_completely():
+    assert evaluated_ues(7).tolist() == list(range(7))
+    assert evaluated_ues(1024).tolist() == list(range(1024))

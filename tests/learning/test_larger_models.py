@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from needs import needs
 
 from perfeds2.errors import InputError
 from perfeds2.learning.models.resnet import ResNet, resnet18_gn
@@ -124,8 +125,9 @@ def test_at_first_no_letter_is_likely_and_a_block_of_resnet_adds_nothing():
 # ---- PyTorch
 
 
+@needs("torch")
 def test_resnet_18_agrees_with_pytorch():
-    torch = pytest.importorskip("torch")
+    import torch
     from torch.nn import functional as f
 
     model = resnet18_gn(3072, 10, np.dtype(np.uint8), groups=4, width=8)
@@ -158,8 +160,9 @@ def test_resnet_18_agrees_with_pytorch():
     np.testing.assert_allclose(ours, logits.numpy(), rtol=1e-5, atol=1e-5 * np.abs(ours).max())
 
 
+@needs("torch")
 def test_the_transformer_agrees_with_pytorch():
-    torch = pytest.importorskip("torch")
+    import torch
     from torch import nn
 
     model = transformer(80, 80, np.dtype(np.uint8), width=32, heads=4, layers=2)

@@ -122,7 +122,7 @@ def test_what_was_evaluated_and_what_it_cost_is_said():
     rows: Rows = {("FedAvgS2", 0): [{}, {}]}
     said = _evaluations(spec, facts, rows, ue_rows)
     assert said == [
-        "Metrics are means over the first 1,024 of 2,000 UEs.",
+        "Metrics are means over 1,024 of 2,000 UEs, at equal distances.",
         "Evaluations computed on 34 times as many samples as training, so they took most of the time; evaluate less "
         "often, such as --eval-every-s 3.",
     ]
