@@ -17,7 +17,6 @@ from unittest import mock
 from perfeds2.commands.common import prepare_to_train
 from perfeds2.report.live import LivePage
 from perfeds2.runs import progress
-from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.session import Execution
 from perfeds2.spec.resolve import spec_from
@@ -49,7 +48,7 @@ def turn(place: Path) -> tuple[float, float, float]:
         patch(progress.Live, "share", counted(progress.Live.share, lines)),
         patch(progress, "_follow", counted(progress._follow, followers)),
     ):
-        train_spec(spec, "compare", open_folder(place, spec), Execution(Workers(), followers=[LivePage(place)]))
+        train_spec(spec, "compare", place, Execution(Workers(), followers=[LivePage(place)]))
     return sum(lines), sum(followers), time.process_time() - began_s
 
 

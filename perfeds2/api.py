@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from perfeds2.report.run import finish_report
-from perfeds2.runs.comparison import Comparison, load_comparison
-from perfeds2.runs.folder import claimed
+from perfeds2.runs.comparison import Comparison
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Watch
 from perfeds2.runs.session import Execution
@@ -57,13 +56,6 @@ def compare(
     refuse_while_loading("compare")
     spec = spec_from(**settings)
     trainings = prepare(spec, yes=yes)
-    execution = Execution(Workers(jobs, together=together), watch=watch, followers=trackers(track, out))
-    if out is None:
-        return train_spec(spec, "compare", None, execution, trainings)
-    with claimed(Path(out), spec) as folder:
-        if folder.finished:
-            comparison = load_comparison(spec, folder)
-        else:
-            comparison = train_spec(spec, "compare", folder, execution, trainings)
-        finish_report(folder.path)
-    return comparison
+    workers = Workers(jobs, together=together)
+    how = Execution(workers, watch=watch, followers=trackers(track, out), page=finish_report)
+    return train_spec(spec, "compare", None if out is None else Path(out), how, trainings)

@@ -15,7 +15,7 @@ from perfeds2.commands.data import data_app
 from perfeds2.commands.errata import errata
 from perfeds2.commands.export import export
 from perfeds2.commands.federate import federate_app
-from perfeds2.commands.fleet import fleet_app
+from perfeds2.commands.fleet import fleet
 from perfeds2.commands.methods import methods
 from perfeds2.commands.replay import replay
 from perfeds2.commands.report import report
@@ -33,6 +33,7 @@ COMMANDS = {  # commands without the settings of a run, and their groups in the 
     calibrate: "Deploy",
     replay: "Deploy",
     export: "Deploy",
+    fleet: "Data",
 }
 
 app = typer.Typer(
@@ -56,7 +57,6 @@ for command, group in COMMANDS.items():
 app.command("compile", rich_help_panel="Experiment")(compile_clock)
 app.add_typer(federate_app, name="federate", rich_help_panel="Deploy")
 app.add_typer(data_app, name="data", rich_help_panel="Data")
-app.add_typer(fleet_app, name="fleet", rich_help_panel="Data")
 
 
 @app.callback(invoke_without_command=True)

@@ -68,7 +68,6 @@ def main(seed: int, settings: Mapping[str, Any], write_report: Callable[[Path], 
     from perfeds2.learning.compiled import deterministic, keep_compiled, one_core_each
     from perfeds2.learning.evaluate import evaluate, own_model
     from perfeds2.learning.replay import Prepared, Script, advance, start
-    from perfeds2.runs.folder import open_folder
     from perfeds2.runs.trainer import Workbench
     from perfeds2.runs.training import trainings_of
     from perfeds2.spec.build import check
@@ -86,7 +85,6 @@ def main(seed: int, settings: Mapping[str, Any], write_report: Callable[[Path], 
     every = [bench.prepare(training) for training in trainings_of(spec)]
     lap("clock")
     with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as place:
-        folder = open_folder(Path(place) / "run", spec)
         for one in every:
             trial, learner = one.lane, one.algorithm.learner
             own, steps = own_model(learner.objective), learner.personal_steps
@@ -103,7 +101,7 @@ def main(seed: int, settings: Mapping[str, Any], write_report: Callable[[Path], 
                 )
             lap("evaluate")
         spec = spec.model_copy(update={"run": spec.run.model_copy(update={"rounds": 1, "horizon_s": None})})
-        train_spec(spec, "compare", folder)
-        write_report(folder.path)
+        train_spec(spec, "compare", Path(place) / "run")
+        write_report(Path(place) / "run")
     lap("report")
     print(json.dumps(spent))

@@ -3,6 +3,7 @@
 import inspect
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -16,6 +17,7 @@ from typer.models import OptionInfo
 from perfeds2.commands.completion import of_setting, setting_keys
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
+from perfeds2.kinds import KINDS
 from perfeds2.spec.fields import settings
 from perfeds2.spec.names import Named, Value, Values
 from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
@@ -24,7 +26,6 @@ from perfeds2.spec.settings import Setting
 if TYPE_CHECKING:
     from perfeds2.runs.pool import Failure
     from perfeds2.runs.progress import Follower
-    from perfeds2.runs.session import Execution
     from perfeds2.spec.fields import Spec
 
 Flags = dict[str, tuple[Value, Value]]  # type and default, by parameter
@@ -126,7 +127,7 @@ STUDY: Flags = {  # flags of arena, plan, sweep and tune
     ),
     "track": (list[str] | None, TRACK),
 }
-WITH_RESUME = {"resume", "quiet", "yes", "as_json", "submit", *STUDY}  # the folder has all other settings
+WITH_RESUME = {"resume", "quiet", "yes", "as_json", *STUDY}  # the folder has all other settings
 
 
 COMMON: Flags = {
@@ -249,13 +250,12 @@ class Study:
     """A request to a command that trains, and the steps that these commands have in common."""
 
     def __init__(self, command: str, given: Values) -> None:
-        self.command, self.given = command, given
+        self.command, self.given, self.kind = command, given, KINDS[command]
         self.spec_file, self.assignments, self.flags = take_settings(given)
         self.quiet: bool = given["quiet"]
         self.resume: Path | None = given["resume"]
         self.place: list[Path] = []  # holds the folder once it is known
         self.failures: Sequence[Failure] = ()
-        self.drawn: list[Path] = []  # files of the page
 
     def values(self, defaults: Mapping[str, Value]) -> Values:
         """Return the spec's nested values, from its file, then flags, then --set."""
@@ -273,20 +273,22 @@ class Study:
         refuse_unused(self.flags.get("tiers"), self.assignments, algorithms, merges, **where)
 
     def folder(self, name: str) -> Path:
-        """Return the folder to write to; without --out it gets this name and a number."""
-        self.place.append(self.resume or new_folder(self.given["out"], name))
+        """Return the folder to write to; without --out it gets the command, this name and a number."""
+        if not self.place:
+            self.place.append(self.resume or new_folder(self.given["out"], f"{self.command}-{name}".rstrip("-")))
         return self.place[0]
 
-    @contextmanager
-    def executing(
-        self, name: str, specs: "Iterable[Spec]", page: "Callable[[Value, Path], list[Path]]"
-    ) -> "Iterator[tuple[Path, Execution]]":
-        """Warn about the fleets of these specs, then yield the folder and how to train there.
+    def do(self, request: Value, name: str = "", specs: "Iterable[Spec]" = (), **more: Value) -> Value:
+        """Train what the folder lacks, write the tables and the page, and print them.
 
         Args:
-            name: The name of a new folder, without its number.
-            specs: All settings of the study.
-            page: Writes the page of what was found into the folder, and returns the files.
+            request: What is asked for, as the kind's ``run`` takes it.
+            name: The name of a new folder, without the command and its number.
+            specs: All settings of the study, to warn about their fleets.
+            **more: Further arguments of the kind's ``run``.
+
+        Returns:
+            The results.
         """
         from perfeds2.report.live import progress
         from perfeds2.runs.pool import Workers
@@ -297,21 +299,29 @@ class Study:
         for spec in {str(spec.cell.kind): spec for spec in specs}.values():
             for line in fleet_warnings(spec):
                 say(self.quiet, f"Warning: {line}")
-        given, path = self.given, self.folder(name)
-        others = open_others(given["reuse"] or ())
-        here = "on" not in given  # plan trains in this process
-        workers = Workers() if here else Workers(given["workers"], given["on"], given["retries"])
-
-        def draw(found: Value) -> None:
-            self.drawn = page(found, path)
-
-        with followed(path, given["track"]) as followers, progress(self.quiet, self.command) as watch:
-            yield path, Execution(workers, others, watch, given.get("yes", False), followers, draw)
+        given, path, kind = self.given, self.folder(name), self.kind
+        others = open_others(given.get("reuse") or ())
+        workers = Workers(given.get("workers", 1), given.get("on", "here"), given.get("retries", 2))
+        drawn: list[Path] = []
+        with followed(path, given.get("track")) as followers, progress(self.quiet, self.command) as watch:
+            how = Execution(
+                workers,
+                others,
+                watch,
+                given.get("yes", False),
+                followers,
+                page=lambda path: drawn.extend((kind.finish or kind.draw)(path)),
+                typed=f"perfeds2 {' '.join(sys.argv[1:])}",
+            )
+            found = kind.run(request, path=path, how=how, **more)
+        self.failures = getattr(found, "failures", ())
         if others:
             say(self.quiet, f"Reused {sum(other.taken for other in others)} trainings.")
-
-    def say_written(self, *files: Path) -> None:
-        say(self.quiet, "\n".join(f"Wrote: {file}" for file in files))
+        if drawn and not self.quiet:
+            kind.print(path)
+        if kind.tables:
+            say(self.quiet, "\n".join(f"Wrote: {file}" for file in (*(path / name for name in kind.tables), *drawn)))
+        return found
 
 
 @contextmanager

@@ -1,21 +1,15 @@
-"""perfeds2 fleet: generate a synthetic fleet, or import one from another project's device files."""
+"""perfeds2 fleet: generate a synthetic fleet."""
 
 from pathlib import Path
 
-import typer
-
 from perfeds2.commands.common import QUIET, flag
-from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 
 FILE = "fleet.csv"
-fleet_app = typer.Typer()
 
 
-@fleet_app.callback(invoke_without_command=True)
 def fleet(
-    context: typer.Context,
     out: Path | None = flag("--out", "Folder for fleet.csv and its traces. Required.", "DIR"),
     devices: int = flag("--devices", "Number of devices.", "N", 50, min=1, max=100_000),
     seed: int = flag("--seed", "Seed of the random draws.", "SEED", 0, min=0),
@@ -34,8 +28,6 @@ def fleet(
 
     For tests and examples. docs/how-to/fleets.md describes fleets and their files.
     """
-    if context.invoked_subcommand is not None:
-        return
     with guarded("fleet", []):
         from perfeds2.network.synthetic_fleet import Made, write_fleet
 
@@ -45,29 +37,6 @@ def fleet(
         made = Made(devices, seed, samples_per_s, trace_s=trace_s, traced=traced, hours=hours, day_s=day_s)
         path = write_fleet(out, made)
         say(quiet, f"{devices} devices: {path}    Try: perfeds2 simulate --cell {path}")
-
-
-@fleet_app.command("import")
-def import_(
-    files: list[Path] = typer.Argument(help="Device files; several are combined device by device.", metavar="FILE"),
-    from_: str = flag(
-        "--from",
-        "fedscale, flash or flhetbench.",
-        "KIND",
-        ...,
-        autocompletion=among("fedscale", "flash", "flhetbench"),
-    ),
-    out: Path = flag("--out", "Folder for fleet.csv.", "DIR", ...),
-    devices: int = flag("--devices", "Most devices to take, the first ones.", "N", 1000, min=1, max=100_000),
-    quiet: bool = QUIET,
-) -> None:
-    """Import device files of FedScale, FLASH or FLHetBench."""
-    with guarded("fleet import", []):
-        from perfeds2.network.imported_fleet import import_fleet
-
-        _refuse_used(out)
-        path, count = import_fleet(from_, files, out, devices)
-        say(quiet, f"{count} devices: {path}    Try: perfeds2 simulate --cell {path}")
 
 
 def _refuse_used(out: Path) -> None:

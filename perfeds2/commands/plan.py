@@ -38,26 +38,21 @@ def plan(
     planned.toml, the spec that adopts the choice.
     """
     with study("plan", given) as asked:
-        from perfeds2.report.plan import print_plan, write_plan
         from perfeds2.studies.grid import parse_grid
-        from perfeds2.studies.plan import read_request, run_plan
+        from perfeds2.studies.plan import PlanQuestion
         from perfeds2.studies.plan_data import PlanRequest
         from perfeds2.studies.plan_space import make_space
 
         asked.quiet |= as_json
         if asked.resume is not None:
-            space, request = read_request(asked.resume)
+            question = asked.kind.read(asked.resume)
         else:
             values = asked.values(DEFAULTS)
             spec = resolve(values)
             horizon_s = values["run"].get("horizon_s") if horizon_s is None else horizon_s
             request = PlanRequest(keep, horizon_s, check, within_s, joules, least_share)
-            space = make_space(spec, parse_grid(search or [], "--search"))
+            question = PlanQuestion(make_space(spec, parse_grid(search or [], "--search")), request)
         prepare_to_train()
-        with asked.executing(f"plan-{space.spec.task.name.label}", [space.spec], write_plan) as (path, execution):
-            made = run_plan(space, request, path, execution)
+        made = asked.do(question, question.spec.task.name.label, [question.spec])
         if as_json:
             typer.echo(made.to_json())
-        elif not asked.quiet:
-            print_plan(made)
-            typer.echo(f"Results: {path}    Report: {path / 'report.html'}")

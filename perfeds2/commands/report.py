@@ -18,7 +18,6 @@ def report(
     folders: list[Path] = typer.Argument(
         help="Folders that perfeds2 wrote. Several are compared on one page.", metavar="DIR"
     ),
-    leaderboard: bool = flag("--leaderboard", "Check and merge the submissions in DIR.", default=False),
     paper: bool = flag("--paper", "Also write PDF and PNG figures and LaTeX tables.", default=False),
     out: Path | None = flag(
         "--out",
@@ -40,8 +39,6 @@ def report(
             raise InputError(f"--x {x!r} is not known; expected one of {', '.join(COSTS)}.")
         names = ", ".join(map(str, folders))
         try:
-            if leaderboard:
-                folders, out = [_merged(folders, out)], None
             drawn = _draw_one(folders[0], paper, out, x) if len(folders) == 1 else _draw_several(folders, paper, out, x)
         except InputError:
             raise
@@ -52,23 +49,14 @@ def report(
             say(quiet, f"{WORDS.get(path.suffix, 'Figure')}: {path}")
 
 
-def _merged(folders: Sequence[Path], out: Path | None) -> Path:
-    """Merge the submissions in a folder into an arena. Return its folder."""
-    from perfeds2.studies.suite import merge_submissions
-
-    if len(folders) != 1:
-        raise InputError("--leaderboard takes one folder of submissions.")
-    place = out or folders[0] / "leaderboard"
-    merge_submissions(folders[0], place)
-    return place
-
-
 def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
     """Draw a folder's page, and with ``paper`` its figures and tables."""
     from perfeds2.kinds import kind_of
+    from perfeds2.spec.names import refusing_code
 
     kind = kind_of(folder)
-    return kind.draw(folder, axis, (out or folder / kind.figures) if paper else None, out)
+    with refusing_code():
+        return kind.draw(folder, axis, (out or folder / kind.figures) if paper else None, out)
 
 
 def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: str) -> list[Path]:
@@ -83,7 +71,7 @@ def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: 
     if place.resolve() in [folder.resolve() for folder in folders]:
         raise InputError(f"--out {place} is one of the folders to compare; give another.")
     for folder in folders:
-        if (what := kind_of(folder).folder) is not RUN:
+        if (what := kind_of(folder).folder).result != RUN.result:
             raise InputError(
                 f"{folder} holds a {what.holds}, which cannot be compared; give folders of runs or federations."
             )

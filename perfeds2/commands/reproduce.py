@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -58,11 +58,10 @@ def reproduce(
     an interruption.
     """
     place: list[Path] = []
-    with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"), ExitStack() as stack:
+    with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
         from perfeds2.paper.figures import TASK, command_of, load_figures
         from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger, write_ledger
         from perfeds2.report.live import progress
-        from perfeds2.runs.folder import locked
         from perfeds2.runs.pool import Workers
         from perfeds2.runs.session import Execution
         from perfeds2.spec.resolve import put_text, resolve
@@ -74,6 +73,14 @@ def reproduce(
             raise InputError("give figures (exp_1 to exp_8, or all), or --claims to judge earlier results.")
         path = out or Path("runs") / f"reproduce-{scale}"
         written: list[Path] = []
+
+        def draw(path: Path) -> None:
+            from perfeds2.report.reproduction import write_page
+
+            ledgers = open_ledgers(path, beside)
+            written.extend(write_ledger(ledgers, path))
+            written.append(write_page(load_figures(["all"]), path, command_of(path), ledgers))
+
         if names:
             from perfeds2.report.reproduction import write_figure
 
@@ -87,22 +94,17 @@ def reproduce(
             data = {} if data_dir is None else {"task": {"data_dir": str(data_dir)}}
             curves = plan_curves(figures, all_seeds, scale, task, merged(changed, data), tuned)
             check_beside(beside, scale)
-            followers = stack.enter_context(followed(path, track, "reproduction.html"))
-            stack.enter_context(locked(path))
-            open_set(path, scale, changed, tuned)
             place.append(path)
-            with progress(quiet, "reproduce") as watch:
-                execution = Execution(Workers(workers), watch=watch, followers=followers)
-                for figure, table in run_figures(figures, curves, path, execution):
+            with followed(path, track, "reproduction.html") as followers, progress(quiet, "reproduce") as watch:
+                how = Execution(Workers(workers), watch=watch, followers=followers, page=draw)
+                asked = partial(open_set, scale=scale, changes=changed, tuned=tuned)
+                for figure, table in run_figures(figures, curves, path, how, asked):
                     written += [table, *write_figure(figure, table, path)]
-        ledgers = open_ledgers(path, beside)
+        elif beside is not None:
+            draw(path)
         if names or beside is not None:
-            from perfeds2.report.reproduction import write_page
-
-            written += write_ledger(ledgers, path)
-            written.append(write_page(load_figures(["all"]), path, command_of(path), ledgers))
             say(quiet or markdown, "\n".join(f"Wrote: {file}" for file in written))
         if markdown:
-            typer.echo(ledger_markdown(ledgers))
+            typer.echo(ledger_markdown(open_ledgers(path, beside)))
         elif (claims or beside is not None) and not quiet:
-            print_ledger(ledgers)
+            print_ledger(open_ledgers(path, beside))

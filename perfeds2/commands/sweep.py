@@ -1,16 +1,12 @@
 """perfeds2 sweep: a setting varied."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from perfeds2.commands.common import flag, study
 from perfeds2.errors import InputError
 from perfeds2.spec.names import Value
-
-if TYPE_CHECKING:
-    from perfeds2.studies.sweep import Sweep
 
 DEFAULTS = {"algorithms": ["PerFedS2"]}
 
@@ -29,12 +25,10 @@ def sweep(
     Writes a folder with report.html, sweep.csv, sweep_summary.csv and sweep_front.csv (seconds and joules to the target).
     """
     with study("sweep", given) as asked:
-        from perfeds2.report.sweep import print_sweep
-        from perfeds2.studies.grid import grid_from_flags, read_sweep
-        from perfeds2.studies.sweep import run_sweep
+        from perfeds2.studies.grid import grid_from_flags
 
         if asked.resume is not None:
-            points = read_sweep(asked.resume)
+            points = asked.kind.read(asked.resume)
         else:
             if file and asked.spec_file:
                 raise InputError(f"the spec is given twice: {file} and --spec {asked.spec_file}; give one of them.")
@@ -42,15 +36,4 @@ def sweep(
             points = grid_from_flags(asked.values(DEFAULTS), grid or [], asked.flags)
             algorithms = {each: None for point in points.points for each in point.spec.algorithms}
             asked.refuse_unused(algorithms, [each for point in points.points for each in point.spec.merges])
-        specs = [point.spec for point in points.points]
-        with asked.executing("sweep", specs, _page) as (path, execution):
-            asked.failures = run_sweep(points, path, execution).failures
-        if asked.drawn and not asked.quiet:
-            print_sweep(path)
-        asked.say_written(path / "sweep.csv", path / "sweep_summary.csv", path / "sweep_front.csv", *asked.drawn)
-
-
-def _page(swept: "Sweep", path: Path) -> list[Path]:
-    from perfeds2.report.sweep import write_sweep
-
-    return write_sweep(path) if len(swept.summary) else []
+        asked.do(points, specs=[point.spec for point in points.points])

@@ -27,26 +27,18 @@ def tune(
     tuned.toml, which compare, sweep and reproduce take as --spec.
     """
     with study("tune", given) as asked:
-        from perfeds2.report.tuning import print_tuning, write_tuning
         from perfeds2.studies.grid import parse_grid
-        from perfeds2.studies.tune import run_search
-        from perfeds2.studies.tune_space import make_search, read_search
+        from perfeds2.studies.tune_space import make_search
 
         if asked.resume is not None:
-            made = read_search(asked.resume)
+            made = asked.kind.read(asked.resume)
         else:
             values = asked.values({})
             if figure is not None:
                 values = _of_figure(figure, values)
             made = make_search(values, parse_grid(search or [], "--search"), seeds=tuning_seeds, rungs=rungs)
             asked.refuse_unused(made.spec.algorithms, made.spec.merges)
-        with asked.executing(
-            f"tune-{made.spec.task.name.label}", [made.spec], lambda found, _: write_tuning(found)
-        ) as (path, execution):
-            found = run_search(made, path, execution)
-        if not asked.quiet:
-            print_tuning(found)
-        asked.say_written(path / "tuned.toml", path / "tune.csv", *asked.drawn)
+        asked.do(made, made.spec.task.name.label, [made.spec])
 
 
 def _of_figure(name: str, values: Values) -> Values:

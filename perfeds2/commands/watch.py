@@ -42,15 +42,16 @@ def follow(folder: Path) -> tuple[str, bool]:
     from perfeds2.kinds import KINDS
     from perfeds2.report.live import BoardLines, Picture, ending
     from perfeds2.report.terminal import live
+    from perfeds2.runs.folder import FEDERATION
     from perfeds2.runs.progress import DONE, LIVE, Board, Tail
     from perfeds2.runs.store import TRAININGS
 
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the --out folder of a command that was started.")
-    if (folder / "federation.toml").exists():
+    if FEDERATION.is_in(folder):
         return follow_federation(folder)
     is_own_study = (folder / LIVE).exists() or (folder / TRAININGS).is_dir()
-    if not is_own_study and not any(kind.folder.is_in(folder) for kind in KINDS):
+    if not is_own_study and not any(kind.folder.is_in(folder) for kind in KINDS.values()):
         raise InputError(f"{folder} holds no run; expected a folder that perfeds2 writes to.")
     board, began_s = Board(), time.monotonic()
     with (
@@ -61,7 +62,7 @@ def follow(folder: Path) -> tuple[str, bool]:
             is_dead = board.is_dead  # read before the last look, because it may have ended normally since
             board.take(tail.read())
             if not tail.is_open:
-                results = [kind.folder.result for kind in KINDS if (folder / kind.folder.result).exists()]
+                results = [kind.folder.result for kind in KINDS.values() if (folder / kind.folder.result).exists()]
                 if results:
                     return f"The command in {folder} has finished (see {results[0]})", True
                 if is_own_study:

@@ -292,7 +292,7 @@ def _page(arena: ArenaFolder) -> str:
         sections += _bout_sections(arena, bout, number)
     again = f"perfeds2 arena --resume {arena.folder.name}"
     if arena.submissions:
-        again = f"perfeds2 arena --suite {arena.suite} --mine FILE.py:NAME --submit NAME.json\nperfeds2 report --leaderboard DIR"
+        again = f"python -m benchmarks.leaderboard run OUT --suite {arena.suite} --mine FILE.py:NAME --submit NAME.json\npython -m benchmarks.leaderboard merge DIR"
         hint = "A signature shows that a file was not changed afterwards. To check a result, run the method again."
         sections.append(section("Who submitted which results?", signatures(arena), hint=hint))
     sections.append(section("How it was done", verbatim(again), hint=escape(HOW)))

@@ -94,8 +94,20 @@ def write_plan(
     )
 
 
+def draw_plan(folder: Path, axis: str = "seconds", paper: Path | None = None, out: Path | None = None) -> list[Path]:
+    """Draw the plan in a folder as ``write_plan`` does."""
+    return write_plan(load_plan(folder), folder, axis, paper, out)
+
+
 def load_plan(folder: Path) -> Plan:
     return Plan.from_json((folder / "plan.json").read_text(encoding="utf-8"))
+
+
+def show_plan(folder: Path) -> None:
+    """Print the plan in a folder, and where its report is."""
+    print_plan(load_plan(folder))
+    place = f"Results: {folder}    Report: {folder / 'report.html'}"
+    open_console().print(place, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_plan(plan: Plan) -> None:

@@ -53,11 +53,12 @@ def write_run(folder: Path, axis: str = "seconds", paper: Path | None = None, ou
     return written if paper is None else [*written, *write_paper_figures(folder, paper, axis)]
 
 
-def finish_report(folder: Path) -> None:
-    """Write the report of a finished run unless it is there; the page of the running command is replaced."""
+def finish_report(folder: Path) -> list[Path]:
+    """Write the report of a finished run unless it is there; the page of the running command is replaced. Return its path."""
     path = folder / "report.html"
     if not path.exists() or is_live(path):
         write_report(folder)
+    return [path]
 
 
 def page(run: RunResults) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from perfeds2 import __version__
 from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
+from perfeds2.errors import InputError
 from perfeds2.learning.metrics import Score, score_of
 from perfeds2.report.document import Part, document, note, quoted, section, verbatim, write_html
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
@@ -45,6 +46,24 @@ def write_tuning(tuning: "Tuning", paper: Path | None = None, out: Path | None =
         about = f"perfeds2 {__version__} tune, {', '.join(facts(tuning))}. {meaning(tuning)}"
         written.append(write_latex(paper / "tune.tex", about, best_table(tuning)))
     return written
+
+
+def draw_tuning(folder: Path, axis: str = "seconds", paper: Path | None = None, out: Path | None = None) -> list[Path]:
+    """Draw the tuning in a folder as ``write_tuning`` does."""
+    if axis != "seconds":
+        raise InputError(f"--x {axis}: a tuning stores one number per training, its mean over time, and no curves.")
+    return write_tuning(_load(folder), paper, out)
+
+
+def show_tuning(folder: Path) -> None:
+    """Print the tuning in a folder."""
+    print_tuning(_load(folder))
+
+
+def _load(folder: Path) -> "Tuning":
+    from perfeds2.studies.tune import load_tuning  # imports JAX
+
+    return load_tuning(folder)
 
 
 def print_tuning(tuning: "Tuning") -> None:

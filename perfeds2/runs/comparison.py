@@ -132,23 +132,27 @@ def load_comparison(spec: Spec, folder: Folder) -> Comparison:
     """Load the results of a finished run from its folder."""
     path = folder.path
     summary, models = load_summary(path), load_models(spec, path)
-    rows, ue_rows = (
-        [row for own in read_rows(path / f"{name}.csv").values() for row in own] for name in ("metrics", "ue_metrics")
-    )
+    files = [path / f"{name}.csv" for name in ("metrics", "ue_metrics")]
+    rows, ue_rows = ([row for own in read_rows(file).values() for row in own] if models else [] for file in files)
     timelines = load_timelines(path)
-    found = {which: timelines[name] for which, name in _names(list(models)).items()}
+    found = {which: timelines[name] for which, name in _names(_every(spec, path)).items()}
     return Comparison(spec, summary, found, rows, ue_rows, models)
 
 
 def load_models(spec: Spec, path: Path) -> dict[Which, Arrays]:
-    """Return the final weights of each (algorithm, seed) in the folder of a finished run."""
+    """Return the final weights of each (algorithm, seed) of a finished run; none if nothing was trained."""
+    if not (path / "model.safetensors").exists():
+        return {}
     weights, _ = load_arrays(path / "model.safetensors")
-    every = [(row["algorithm"], seed) for row in load_summary(path)["algorithms"] for seed in spec.run.seeds]
     models: dict[Which, Arrays] = {}
-    for which, name in _names(every).items():
+    for which, name in _names(_every(spec, path)).items():
         start = f"{name}/".lstrip("/")
         models[which] = {key.removeprefix(start): w for key, w in weights.items() if key.startswith(start)}
     return models
+
+
+def _every(spec: Spec, path: Path) -> list[Which]:
+    return [(row["algorithm"], seed) for row in load_summary(path)["algorithms"] for seed in spec.run.seeds]
 
 
 def load_summary(path: Path) -> Json:

@@ -20,7 +20,7 @@ from typing import IO, Any, Protocol
 
 from perfeds2.errors import InputError
 from perfeds2.files import FULL, clear_unfinished, naming, retry_while_full, write_text
-from perfeds2.runs.store import PARTS
+from perfeds2.runs.store import PARTS, TRAININGS
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.kept_files import keep_files, with_kept_files
 from perfeds2.spec.resolve import read_toml, resolve
@@ -39,6 +39,7 @@ class FolderKind:
     holds: str  # in messages
     requests: tuple[str, ...]  # files with what was asked for, written first; a second one has the request's ``spec``
     result: str  # written last
+    store: str = TRAININGS  # folder of the trainings; a run deletes its own at the end
 
     def is_in(self, folder: Path) -> bool:
         return (folder / self.requests[0]).exists()
@@ -49,7 +50,8 @@ class FolderKind:
         return {first: request.to_toml(), **{name: request.spec.to_toml() for name in more}}
 
 
-RUN = FolderKind("run", ("spec.toml",), "summary.json")
+RUN = FolderKind("run", ("spec.toml",), "summary.json", PARTS)
+FEDERATION = FolderKind("run", ("federation.toml", "spec.toml"), "summary.json", PARTS)
 SWEEP = FolderKind("sweep", ("sweep.toml",), "sweep_summary.csv")
 TUNING = FolderKind("tuning", ("tune.toml",), "tuned.toml")
 ARENA = FolderKind("arena", ("arena.toml",), "arena.json")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from perfeds2.errors import InputError
-from perfeds2.runs.folder import FolderKind, StudyRequest, claim, locked
+from perfeds2.runs.folder import RUN, Folder, FolderKind, StudyRequest, claim, locked, prepare_parts
 from perfeds2.runs.pool import PROCESSES, Results, Workers, run_all
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
-from perfeds2.runs.store import TRAININGS, Reuse, Store, open_others
+from perfeds2.runs.store import Reuse, Store, open_others
 from perfeds2.runs.trackers import TrackerChoice, trackers
 from perfeds2.runs.training import Training
 from perfeds2.spec.names import Values, refuse_while_loading
@@ -29,7 +29,8 @@ class Execution:
     watch: Watch | None = None  # called with a ``Progress`` while the study proceeds
     yes: bool = False  # run even if the estimate exceeds one day
     followers: Sequence[Follower] = ()  # receive every evaluation
-    page: Callable[[Any], object] = lambda _: None  # called with what was found, before the folder is unlocked
+    page: Callable[[Path], object] = lambda _: None  # draws the folder before it is unlocked
+    typed: str = ""  # the command line, for the log of a run
 
     @classmethod
     def from_python(
@@ -77,45 +78,59 @@ class Session:
     store: Store
     workers: Workers
     reporter: Reporter
-    found: Any = None  # the study's results, for its page
+    folder: Folder | None = None  # of a run
+    shows: bool = True  # whether there is anything to draw
 
     @classmethod
     @contextmanager
     def open(
         cls,
         kind: FolderKind,
-        request: StudyRequest,
+        request: Any,  # a StudyRequest
         path: Path | None,
         how: Execution,
-        read: Callable[[Path], StudyRequest],
+        read: Callable[[Path], StudyRequest] | None = None,
         total: int | None = None,
+        *,
+        command: str = "",
+        claims: Callable[..., None] = claim,
     ) -> "Iterator[Session]":
-        """Lock the folder of a study, and create or reopen it.
+        """Lock the folder of a study, create or reopen it, and draw it at the end.
 
         Args:
             kind: What the folder holds.
             request: What is asked for.
             path: The folder; None stores nothing.
             how: How to train.
-            read: Reads the request of an existing folder.
+            read: Reads the request of an existing folder, for ``claims``.
             total: Number of trainings, for the progress; None counts them as they are announced.
+            command: The command; by default that of the request's file.
+            claims: Claims the folder, with the arguments of ``folder.claim``.
         """
-        others = open_others(how.reuse)
-        command = Path(kind.requests[0]).stem
+        others, is_run = open_others(how.reuse), kind is RUN
         with ExitStack() as stack:
+            folder = None
             if path is not None:
                 stack.enter_context(locked(path))
-                claim(kind, path, request, read)
-            with how.reporting(path, command, total) as reporter:
-                store = Store(None if path is None else path / TRAININGS, reuse=others)
-                session = cls(path, store, how.workers, reporter)
+                claims(kind, path, request, read)
+                folder = prepare_parts(path, request) if is_run else None
+            if folder is not None and folder.finished:
+                session = cls(path, Store(None), how.workers, Reporter(), folder)
                 yield session
-            if session.found is not None:
-                how.page(session.found)
+            else:
+                if folder is not None and how.typed:
+                    folder.log(f"started: {how.typed}")
+                with how.reporting(path, command or Path(kind.requests[0]).stem, total) as reporter:
+                    store = Store(path and path / kind.store, reuse=others, whole=is_run)
+                    session = cls(path, store, how.workers, reporter, folder)
+                    yield session
+            if path is not None and session.shows:
+                how.page(path)
 
-    def train(self, trainings: Sequence[Training]) -> Results:
-        """Train what the store lacks; trainings that fail for good are listed in the results."""
-        return run_all(trainings, self.store, self.workers, self.reporter)
+    def train(self, trainings: Sequence[Training], *, strict: bool = False) -> Results:
+        """Train what the store lacks. List trainings that fail for good in the results, or raise if ``strict``."""
+        log = None if self.folder is None else self.folder.log
+        return run_all(trainings, self.store, self.workers, self.reporter, strict=strict, log=log)
 
 
 def base_values(base: Base) -> Values:

@@ -43,7 +43,7 @@ class CellSpec(Section, title="Cell"):
     )
     radius_m: Usual = setting("M", "Radius of the cell.", 200.0)
     distance_m: Annotated[tuple[Metres, ...], List] | None = setting("M,M", "A distance per UE, instead of a layout.")
-    bandwidth_hz: Large = setting("HZ", "Uplink bandwidth shared by all UEs.", 1e6)
+    bandwidth_hz: Large = setting("HZ", "Uplink bandwidth of all UEs.", 1e6)
     power_w: Usual = setting("W", "Transmit power of a UE.", 0.01)
     path_loss_exponent: Annotated[Positive, within(0, 10)] = setting("KAPPA", "Path loss exponent.", 3.8)
     noise_dbm_per_hz: Decibels = setting("DBM", "Noise density.", -174.0)

@@ -114,7 +114,7 @@ class ProtocolSpec(Section, title="Rounds"):
         "POLICY",
         "How the uplink bandwidth is divided.",
         "equal_finish",
-        shown="equal_finish; equal_share with --schedule first",
+        shown="equal_finish; first: equal_share",
     )
 
 

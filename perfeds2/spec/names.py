@@ -15,6 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.machinery import SourceFileLoader
@@ -204,6 +205,7 @@ class _Uncached(SourceFileLoader):
 
 
 _loading: list[str] = []  # files that are being loaded
+_refusing = ContextVar("refusing", default=False)
 
 
 def refuse_while_loading(what: str) -> None:
@@ -212,8 +214,20 @@ def refuse_while_loading(what: str) -> None:
         raise InputError(f"runs {what} when it is loaded; put that behind if __name__ == '__main__'")
 
 
+@contextmanager
+def refusing_code() -> Iterator[None]:
+    """Refuse to load users' files: a folder that is only read may come from anyone."""
+    mark = _refusing.set(True)
+    try:
+        yield
+    finally:
+        _refusing.reset(mark)
+
+
 def load_source(source: str) -> tuple[ModuleType, str]:
     """Return a user's module, by file or dotted name, and the sha256 of its file."""
+    if _refusing.get():
+        raise ValueError(f"is code of {source}, which is not executed to draw a folder; resume the folder's command")
     is_file, name = source.endswith(".py"), source
     if is_file and not Path(source).is_file():
         raise ValueError(f"was not found: there is no {source} in {Path.cwd()}")

@@ -91,13 +91,13 @@ def arena(base: Base = "", *, out: Path | str, **asked: Any) -> Arena:
     return run_arena(make_arena(base_values(base or {}), **asked), Path(out), how)
 
 
-def run_arena(plan: ArenaPlan, path: Path, execution: Execution = Execution()) -> Arena:  # noqa: B008 (frozen)
+def run_arena(plan: ArenaPlan, path: Path, how: Execution = Execution()) -> Arena:  # noqa: B008 (frozen)
     """Train what the folder lacks, bout by bout, and write the tables."""
     every = [one for bout in plan.bouts for one in trainings_of(bout.spec)]
-    check_work(every, execution.workers, yes=execution.yes)
+    check_work(every, how.workers, yes=how.yes)
     failures: list[Failure] = []
     outcomes: list[MethodOutcome] = []
-    with Session.open(ARENA, plan, path, execution, read_plan, plan.trainings) as session:
+    with Session.open(ARENA, plan, path, how, read_plan, plan.trainings) as session:
         run = partial(train_or_refuse, session=session)
         for bout in plan.bouts:
             where, best = f"{bout.task}, {bout.cell}", {}
@@ -112,8 +112,7 @@ def run_arena(plan: ArenaPlan, path: Path, execution: Execution = Execution()) -
                 outcomes.append(outcome_of(bout, name, best.get(name), results.those_of(own)))
         write_metrics(path, outcomes)
         write_bouts(path, plan, outcomes, {name: bool(named.source) for name, named in plan.bouts[0].methods.items()})
-        met = session.found = Arena(path, plan, tuple(failures))
-    return met
+        return Arena(path, plan, tuple(failures))
 
 
 # ---- tables

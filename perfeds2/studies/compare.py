@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from perfeds2.runs.comparison import Comparison, Which, write_results
+from perfeds2.runs.comparison import Comparison, Which, load_comparison, write_results
 from perfeds2.runs.estimate import refuse_days
-from perfeds2.runs.folder import Folder
-from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.folder import RUN, read_run
+from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Reporter
-from perfeds2.runs.session import Execution
-from perfeds2.runs.store import Facts, Result, Store
+from perfeds2.runs.session import Execution, Session
+from perfeds2.runs.store import Facts, Result
 from perfeds2.runs.table import summarise
 from perfeds2.runs.trainer import facts_of
 from perfeds2.runs.training import Training, trainings_of
@@ -43,23 +44,24 @@ def prepare(spec: Spec, *, yes: bool = True, trains: bool = True) -> list[Traini
 def train_spec(
     spec: Spec,
     command: str,
-    folder: Folder | None,
-    execution: Execution = Execution(Workers()),  # noqa: B008 (frozen)
+    path: Path | None,
+    how: Execution = Execution(Workers()),  # noqa: B008 (frozen)
     trainings: Sequence[Training] | None = None,
 ) -> Comparison:
-    """Train every algorithm and seed of a spec, resuming from its folder.
+    """Train every algorithm and seed of a spec that its folder lacks; load a finished run.
 
     ``trainings`` are those that ``prepare`` returned; None prepares them.
     """
-    trainings = prepare(spec) if trainings is None else trainings
-    store = Store(None if folder is None else folder.parts, whole=True)
-    with execution.reporting(folder and folder.path, command) as reporter:
-        results = run_all(trainings, store, execution.workers, reporter, strict=True, log=folder and folder.log)
+    with Session.open(RUN, spec, path, how, read_run, command=command) as session:
+        if session.folder is not None and session.folder.finished:
+            return load_comparison(spec, session.folder)
+        trainings = prepare(spec) if trainings is None else trainings
+        results = session.train(trainings, strict=True)
         in_order = sorted(trainings, key=lambda one: spec.algorithms.index(one.named))  # of tables: by algorithm
         trained = [(one.key, results[one]) for one in in_order]
         comparison = comparison_of(spec, command, [result for _, result in trained])
-        if folder is not None:
-            write_results(comparison, folder, trained)
+        if session.folder is not None:
+            write_results(comparison, session.folder, trained)
     return comparison
 
 
@@ -81,14 +83,16 @@ def comparison_of(spec: Spec, command: str, results: Sequence[Result]) -> Compar
 def simulate_spec(
     spec: Spec,
     command: str,
-    folder: Folder | None,
-    execution: Execution = Execution(),  # noqa: B008 (frozen)
+    path: Path | None,
+    how: Execution = Execution(),  # noqa: B008 (frozen)
 ) -> Comparison:
-    """Simulate the timelines of a spec without training anything."""
-    with execution.reporting(folder and folder.path, command) as reporter:
-        comparison = _play(spec, command, reporter)
-        if folder is not None and not folder.finished:
-            write_results(comparison, folder)
+    """Simulate the timelines of a spec without training anything; load a finished run."""
+    with Session.open(RUN, spec, path, how, read_run, command=command) as session:
+        if session.folder is not None and session.folder.finished:
+            return load_comparison(spec, session.folder)
+        comparison = _play(spec, command, session.reporter)
+        if session.folder is not None:
+            write_results(comparison, session.folder)
     return comparison
 
 

@@ -70,15 +70,15 @@ def read_study(path: Path) -> OwnStudy:
         return make_study(values["study"], resolve(values["spec"]))
 
 
-def run_study(study: OwnStudy, path: Path, execution: Execution = Execution()) -> list[Row]:  # noqa: B008 (frozen)
+def run_study(study: OwnStudy, path: Path, how: Execution = Execution()) -> list[Row]:  # noqa: B008 (frozen)
     """Call the study's function, train what it asks for and the folder lacks, and write its tables."""
-    with Session.open(OWN, study, path, execution, read_study) as session:
+    with Session.open(OWN, study, path, how, read_study) as session:
         trained: dict[str, list[Result]] = {}
 
         def train(specs: Mapping[str, Spec]) -> dict[str, list[Result]]:
             each = {label: trainings_of(spec, label) for label, spec in specs.items()}
             every = [one for trainings in each.values() for one in trainings]
-            check_work(every, execution.workers, yes=execution.yes)
+            check_work(every, how.workers, yes=how.yes)
             train_or_refuse(every, session)
             results = {label: [session.store.get(one.key) for one in trainings] for label, trainings in each.items()}
             found = {label: [one for one in own if one is not None] for label, own in results.items()}
@@ -91,7 +91,6 @@ def run_study(study: OwnStudy, path: Path, execution: Execution = Execution()) -
         write_csv(path / "study_metrics.csv", heads, evaluations)
         write_csv(path / "study.csv", dict.fromkeys(key for row in rows for key in row), rows)
         write_json(path / OWN.result, said(study, rows))
-        session.found = rows
     return rows
 
 

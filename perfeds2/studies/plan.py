@@ -96,20 +96,20 @@ def plan(
         spec = resolve(values)
     request = PlanRequest(keep, horizon_s, check, within_s, joules, least_share)
     execution = Execution(Workers(), reuse, watch, followers=trackers(track, out))
-    return run_plan(make_space(spec, search or {}), request, None if out is None else Path(out), execution)
+    question = PlanQuestion(make_space(spec, search or {}), request)
+    return run_plan(question, None if out is None else Path(out), execution)
 
 
-def run_plan(space: Space, request: PlanRequest, path: Path | None, execution: Execution) -> Plan:
+def run_plan(question: "PlanQuestion", path: Path | None, how: Execution) -> Plan:
     """Make a plan, and write it to a folder if one is given."""
-    spec = space.spec
+    space, request, spec = question.space, question.request, question.spec
     check_spec(spec, trains=True)
     check_limits(space, Trials(space, request.keep), request)
-    asked = PlanQuestion(space, request)
-    with Session.open(PLAN, asked, path, execution, lambda path: PlanQuestion(*read_request(path))) as session:
+    with Session.open(PLAN, question, path, how, read_question) as session:
         if path is not None:
             keep_files(path, spec)
         trials = Trials(space, request.keep, session.store, session.reporter)
-        made = session.found = make_plan(space, request, trials)
+        made = make_plan(space, request, trials)
         if path is not None:
             if made.best is not None and not spec.unwritten:
                 write_text(path / ADOPTED, adopted(trials, made.best.choice, made.target.horizon_s).to_toml())
@@ -141,10 +141,10 @@ class PlanQuestion:
         return tomli_w.dumps({"plan": said, "search": search})
 
 
-def read_request(path: Path) -> tuple[Space, PlanRequest]:
-    """Read the space and the request of a plan from its folder."""
+def read_question(path: Path) -> PlanQuestion:
+    """Read what a plan was asked for from its folder."""
     with reading(path, PLAN) as said:
-        return make_space(read_run(path), said["search"]), PlanRequest(**said["plan"])
+        return PlanQuestion(make_space(read_run(path), said["search"]), PlanRequest(**said["plan"]))
 
 
 def make_plan(space: Space, request: PlanRequest, trials: Trials) -> Plan:

@@ -3,7 +3,7 @@
 Curves that two figures share are trained once.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,9 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, read_table, write_text
-from perfeds2.runs.pool import Workers, run_all
-from perfeds2.runs.session import Execution
+from perfeds2.runs.folder import REPRODUCTION, FolderKind
+from perfeds2.runs.pool import Workers
+from perfeds2.runs.session import Execution, Session
 from perfeds2.runs.store import TRAININGS, Store
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.spec.build import check
@@ -106,21 +107,23 @@ def reproduce(
     curves: Sequence[FigureCurve],
     out: Path,
     execution: Execution = Execution(Workers()),  # noqa: B008 (frozen)
+    claims: Callable[[Path], None] = lambda _: None,
 ) -> Iterator[tuple[Figure, Path]]:
     """Train what is missing, write a table per figure, and yield each figure and its file when it is complete.
 
-    The caller holds the folder's lock.
+    ``claims`` records in the locked folder what is asked for, such as ``open_set``.
     """
     _check(out, curves)
-    out.mkdir(parents=True, exist_ok=True)
     total = len({one.key for curve in curves for one in curve.trainings})
-    with execution.reporting(out, "reproduce", total) as reporter:
-        clear_unfinished(out)
-        store = Store(out / TRAININGS)
+
+    def claim(_: FolderKind, path: Path, *__: object) -> None:
+        claims(path)
+        clear_unfinished(path)
+
+    with Session.open(REPRODUCTION, None, out, execution, total=total, claims=claim) as session:
         for figure in figures:
             own = [curve for curve in curves if curve.figure == figure.name]
-            trainings = [one for curve in own for one in curve.trainings]
-            results = run_all(trainings, store, execution.workers, reporter, strict=True)
+            results = session.train([one for curve in own for one in curve.trainings], strict=True)
             rows = [
                 {"figure": curve.figure, "panel": curve.panel.title, "task": curve.panel.task, "line": curve.line.label}
                 | row

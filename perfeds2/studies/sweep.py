@@ -129,19 +129,20 @@ def sweep(base: Base, grid: Listed, *, out: Path | str, **execution: Any) -> Swe
     return run_sweep(make_grid(base_values(base), grid), Path(out), how)
 
 
-def run_sweep(grid: Grid, path: Path, execution: Execution = Execution()) -> Sweep:  # noqa: B008 (frozen)
+def run_sweep(grid: Grid, path: Path, how: Execution = Execution()) -> Sweep:  # noqa: B008 (frozen)
     """Train what the folder lacks, and write the tables."""
     trainings = [trainings_of(point.spec, point.label if grid.axes else "") for point in grid.points]
     every = [one for own in trainings for one in own]
-    check_work(every, execution.workers, yes=execution.yes)
-    with Session.open(SWEEP, grid, path, execution, read_sweep) as session:
+    check_work(every, how.workers, yes=how.yes)
+    with Session.open(SWEEP, grid, path, how, read_sweep) as session:
         results = Results(session.store)
         try:
             results = session.train(every)
         finally:
             write_tables(grid, trainings, results, path)  # of the results so far, even after an error
         _write_failures(path, results.failures)
-        swept = session.found = Sweep(path, grid, results.failures, results.reused)
+        swept = Sweep(path, grid, results.failures, results.reused)
+        session.shows = bool(len(swept.summary))
     return swept
 
 

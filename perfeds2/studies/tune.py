@@ -105,12 +105,11 @@ def tune(
     return run_search(make_search(base_values(base), search or {}, seeds=seeds, rungs=rungs), Path(out), how)
 
 
-def run_search(search: Search, path: Path, execution: Execution = Execution()) -> Tuning:  # noqa: B008 (frozen)
+def run_search(search: Search, path: Path, how: Execution = Execution()) -> Tuning:  # noqa: B008 (frozen)
     """Train what the folder lacks, rung by rung, and write the results."""
-    check_work(longest_trainings(search), execution.workers, yes=execution.yes)
-    with Session.open(TUNING, search, path, execution, read_search, search.trainings) as session:
-        found = session.found = _written(path, search, climb(search, partial(train_or_refuse, session=session)))
-    return found
+    check_work(longest_trainings(search), how.workers, yes=how.yes)
+    with Session.open(TUNING, search, path, how, read_search, search.trainings) as session:
+        return _written(path, search, climb(search, partial(train_or_refuse, session=session)))
 
 
 def longest_trainings(search: Search) -> list[Training]:

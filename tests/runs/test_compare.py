@@ -102,7 +102,7 @@ def test_a_run_stopped_at_any_evaluation_ends_with_the_same_bytes(tmp_path, monk
     monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", 0.0)
     settings = {**SMALL, "seeds": (0,), "algorithms": ("FedAvgS2", "PerFed-ASY")}
     spec = spec_from(**settings)
-    train_spec(spec, "compare", open_folder(tmp_path / "whole", spec))
+    train_spec(spec, "compare", tmp_path / "whole")
     calls = 14  # 7 evaluations of each of the two
 
     def killed_after(count):
@@ -117,8 +117,8 @@ def test_a_run_stopped_at_any_evaluation_ends_with_the_same_bytes(tmp_path, monk
     for stop in (1, 8, calls):
         folder = tmp_path / f"stopped-{stop}"
         with pytest.raises(KilledError):
-            train_spec(spec, "compare", open_folder(folder, spec), Execution(Workers(), watch=killed_after(stop)))
-        train_spec(spec, "compare", open_folder(folder, spec))
+            train_spec(spec, "compare", folder, Execution(Workers(), watch=killed_after(stop)))
+        train_spec(spec, "compare", folder)
         assert (folder / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
         assert (folder / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 

@@ -81,9 +81,9 @@ def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path, mo
             killed.append(next(pid for pid in children() if pid not in before))
             os.kill(killed[0], signal.SIGKILL)
 
-    in_one = train_spec(spec, "compare", open_folder(tmp_path / "one", spec))
+    in_one = train_spec(spec, "compare", tmp_path / "one")
     execution = Execution(Workers(2), watch=watch, followers=[recorder])
-    in_two = train_spec(spec, "compare", open_folder(tmp_path / "two", spec), execution)
+    in_two = train_spec(spec, "compare", tmp_path / "two", execution)
     same_files(tmp_path / "one", tmp_path / "two")
     same_as_written(recorder, tmp_path / "two")
     assert (recorder.ends, recorder.board.share) == (1, 1.0)
@@ -116,8 +116,8 @@ def test_what_is_in_the_store_is_not_trained_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "train", lambda *_, **__: pytest.fail("trained again"))
         patch.setattr("perfeds2.spec.build.simulate", lambda *_, **__: pytest.fail("played again"))
-        train_spec(spec, "compare", folder, Execution(Workers(2)))
-    train_spec(spec, "compare", open_folder(tmp_path / "whole", spec))
+        train_spec(spec, "compare", folder.path, Execution(Workers(2)))
+    train_spec(spec, "compare", tmp_path / "whole")
     same_files(folder.path, tmp_path / "whole")
 
 

@@ -17,7 +17,6 @@ from recorder import Recorder, same_as_written
 
 from perfeds2 import compare
 from perfeds2.runs import progress as module
-from perfeds2.runs.folder import open_folder
 from perfeds2.runs.pool import HERE, Workers
 from perfeds2.runs.progress import DONE, INTERRUPTED, LIVE, Board, Live, Reporter, Tail, born, open_live
 from perfeds2.runs.session import Execution
@@ -63,8 +62,7 @@ def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, monkeyp
     """So they do if processes train and one is killed: test_jobs.py and test_sharing.py."""
     train_in_numpy(monkeypatch.setattr)
     recorder, spec = Recorder(), spec_from(**TINY)
-    folder = open_folder(tmp_path / "run", spec)
-    train_spec(spec, "compare", folder, Execution(Workers(), followers=[recorder]))
+    train_spec(spec, "compare", tmp_path / "run", Execution(Workers(), followers=[recorder]))
     same_as_written(recorder, tmp_path / "run")
     assert recorder.ends == 1
     assert (recorder.board.end, recorder.board.share) == (DONE, 1.0)
@@ -83,13 +81,12 @@ def test_a_run_that_was_interrupted_shows_everything_once_when_it_goes_on(tmp_pa
         if len(told) == 8:
             raise KeyboardInterrupt
 
-    folder = open_folder(tmp_path / "run", spec)
     with pytest.raises(KeyboardInterrupt):
-        train_spec(spec, "compare", folder, Execution(Workers(), watch=stop, followers=[first]))
+        train_spec(spec, "compare", tmp_path / "run", Execution(Workers(), watch=stop, followers=[first]))
     assert first.board.end == INTERRUPTED
     before = len(first.rows)
     assert 0 < before < 4 * 6
-    train_spec(spec, "compare", open_folder(tmp_path / "run", spec), Execution(Workers(), followers=[second]))
+    train_spec(spec, "compare", tmp_path / "run", Execution(Workers(), followers=[second]))
     same_as_written(second, tmp_path / "run")  # the file remembers what was shown before
 
 

@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from perfeds2.errors import InputError
-from perfeds2.runs.folder import PLAN, SWEEP, claimed, locked
+from perfeds2.runs.folder import PLAN, RUN, SWEEP, claimed, locked, read_run
 from perfeds2.runs.session import Execution, Session
 from perfeds2.spec.resolve import resolve
 from perfeds2.studies.grid import make_grid, read_sweep
-from perfeds2.studies.plan import PlanQuestion, read_request
+from perfeds2.studies.plan import PlanQuestion, read_question
 from perfeds2.studies.plan_data import PlanRequest
 from perfeds2.studies.plan_space import make_space
 from perfeds2.studies.reproduce import open_set
@@ -23,13 +23,18 @@ def open_run(path: Path, number: int) -> AbstractContextManager[object]:
     return claimed(path, resolve({**SPEC, "learning": {"beta": 0.1 + number}}))
 
 
+def open_comparison(path: Path, number: int) -> AbstractContextManager[object]:
+    spec = resolve({**SPEC, "learning": {"beta": 0.1 + number}})
+    return Session.open(RUN, spec, path, Execution(), read_run)
+
+
 def open_sweep(path: Path, number: int) -> AbstractContextManager[object]:
     return Session.open(SWEEP, make_grid(SPEC, {"beta": [0.1 + number]}), path, Execution(), read_sweep)
 
 
 def open_plan(path: Path, number: int) -> AbstractContextManager[object]:
     asked = PlanQuestion(make_space(resolve(SPEC), {"quorum": [1 + number]}), PlanRequest())
-    return Session.open(PLAN, asked, path, Execution(), lambda path: PlanQuestion(*read_request(path)))
+    return Session.open(PLAN, asked, path, Execution(), read_question)
 
 
 @contextmanager
@@ -40,6 +45,7 @@ def open_figures(path: Path, number: int):
 
 KINDS: dict[str, tuple[Callable[[Path, int], AbstractContextManager[object]], str]] = {
     "run": (open_run, "spec.toml"),
+    "compare": (open_comparison, "spec.toml"),
     "sweep": (open_sweep, "sweep.toml"),
     "plan": (open_plan, "plan.toml"),
     "reproduce": (open_figures, "reproduce.toml"),

@@ -157,7 +157,7 @@ def test_a_kill_and_an_interrupt_of_two_processes_leave_the_bytes_of_one(alone, 
     monkeypatch.delenv(in_numpy.PAUSE_S)
     spec, recorder = spec_from(**SETTINGS, algorithms=TWO), Recorder()
     execution = Execution(Workers(1, together=True), followers=[recorder])
-    train_spec(spec, "compare", open_folder(out, spec), execution)
+    train_spec(spec, "compare", out, execution)
     same_files(alone, out)
     same_as_written(recorder, out)
 
@@ -203,7 +203,7 @@ def test_a_single_group_that_is_missing_needs_no_other_process(alone, tmp_path, 
     run_all(first, Store(folder.parts, whole=True), Workers(together=True))
     monkeypatch.setattr(pool, "Process", lambda *_: pytest.fail("sent to a process"))
     trained = counting(monkeypatch)
-    train_spec(spec, "compare", folder, Execution(Workers(2, together=True)))
+    train_spec(spec, "compare", folder.path, Execution(Workers(2, together=True)))
     assert trained == [2]
     same_files(alone, folder.path)
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from pydantic import Field
 
+from benchmarks.leaderboard import fingerprint, plan_suite
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec import hashes
 from perfeds2.spec.fields import SECTIONS, CellSpec, LearningSpec, Spec
 from perfeds2.spec.resolve import resolve
 from perfeds2.spec.values import Section, setting
-from perfeds2.studies.suite import fingerprint, plan_suite
 
 FIRST = {  # sections and settings of the first hashes; never edit this
     "task": "name model labels_per_ue split target ue_column loss metric data_dir held_out",

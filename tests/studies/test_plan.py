@@ -216,7 +216,8 @@ def test_nothing_is_trained_twice(plan: Plan, out: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "make_plan", refuse)
     with pytest.raises(InputError, match="already holds a different plan"):
         plan_from_python(out=out, **ASKED | {"keep": 0.8}, **SMALL)
-    space, request = module.read_request(out)
+    question = module.read_question(out)
+    space, request = question.space, question.request
     assert (request.check, request.horizon_s, space.axes["quorum"]) == (True, 1.0, (2, 3))
     assert space.spec.run.seeds == (0, 1)
 

@@ -1,14 +1,18 @@
-"""Convert device files of FedScale, FLASH and FLHetBench to a fleet file.
+"""Convert device files of FedScale, FLASH and FLHetBench to a fleet file for ``--cell``::
+
+    python examples/import_fleet.py fedscale client_device_capacity client_behave_trace --out phones
 
 FedScale's files are pickles, which could run any code when loaded. They are never loaded. Their operations are read one
 by one, and a file is refused if an operation does more than build plain data.
 """
 
+import argparse
 import csv
 import io
 import json
 import math
 import pickletools
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -180,3 +184,25 @@ def _log_normal(median: str, spread: str, mean: float, deviation: float) -> Colu
     """Return the median and the spread of the log-normal distribution with this mean and deviation."""
     variance = math.log1p((deviation / mean) ** 2)
     return {median: mean * math.exp(-variance / 2), spread: min(math.sqrt(variance), MOST_SPREAD)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Convert device files of other projects to a fleet file.")
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("files", type=Path, nargs="+", help="Device files; several are combined device by device.")
+    parser.add_argument("--out", type=Path, required=True, help="Folder for fleet.csv.")
+    parser.add_argument(
+        "--devices", type=int, default=1000, help="Most devices to take, the first ones. (default: 1000)"
+    )
+    given = parser.parse_args(arguments)
+    try:
+        if (given.out / "fleet.csv").exists():
+            raise InputError(f"--out {given.out} already has a fleet.csv; choose another folder, or delete it.")
+        path, count = import_fleet(given.kind, given.files, given.out, given.devices)
+    except InputError as error:
+        sys.exit(f"{parser.prog}: {error}")
+    print(f"{count} devices: {path}    Try: perfeds2 simulate --cell {path}")
+
+
+if __name__ == "__main__":
+    main()

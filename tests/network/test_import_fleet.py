@@ -9,12 +9,11 @@ import random
 import subprocess
 
 import pytest
-from command_line import perfeds2
 
+from examples import import_fleet as imported_fleet
+from examples.import_fleet import import_fleet, main, read_pickle
 from perfeds2.errors import InputError
-from perfeds2.network import imported_fleet
 from perfeds2.network.fleet_file import FleetFile
-from perfeds2.network.imported_fleet import import_fleet, read_pickle
 
 CAPACITY = {ue: {"computation": 100.0 * (ue + 1), "communication": 2000.0} for ue in range(3)}
 BEHAVIOUR = {
@@ -169,19 +168,16 @@ def test_sizes_are_bounded(tmp_path, monkeypatch, limit, sentence):
         imported(tmp_path, "fedscale", pickle.dumps(CAPACITY))
 
 
-def test_the_command_writes_a_fleet_and_says_what_is_wrong(tmp_path, monkeypatch):
+def test_the_script_writes_a_fleet_and_says_what_is_wrong(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "capacity").write_bytes(pickle.dumps(CAPACITY))
-    status, said = perfeds2("fleet", "import", "--from", "fedscale", "capacity", "--out", "phones")
-    assert status == 0, said
+    main(["fedscale", "capacity", "--out", "phones"])
     assert FleetFile.open("phones/fleet.csv").ues == 3
     for given, sentence in (
-        (("--from", "fedscale", "capacity", "--out", "phones"), "already has a fleet.csv"),
-        (("--from", "fedscal", "capacity", "--out", "other"), "expected fedscale, flash, flhetbench"),
-        (("--from", "flash", "capacity", "--out", "other"), "expected a device file of flash"),
-        (("--from", "flash", "missing", "--out", "other"), "missing"),
+        (("fedscale", "capacity", "--out", "phones"), "already has a fleet.csv"),
+        (("flash", "capacity", "--out", "other"), "expected a device file of flash"),
+        (("flash", "missing", "--out", "other"), "missing"),
     ):
-        status, said = perfeds2("fleet", "import", *given)
-        assert status == 2
-        assert sentence in said
+        with pytest.raises(SystemExit, match=sentence):
+            main(given)
     assert not (tmp_path / "other").exists()

@@ -1,16 +1,22 @@
-"""Run a benchmark whose settings never change, and merge the results that others submit.
+"""Run a benchmark whose settings never change, and merge the results that others submit::
+
+    python -m benchmarks.leaderboard run OUT --tasks digits --mine mine.py:Cautious --submit results/cautious.json
+    python -m benchmarks.leaderboard merge results
 
 A suite is an arena's request without methods, in suite_NAME.toml. A submission is one method's results in a JSON file, signed with
 the key of the person who ran it. The signature shows that the file was not changed, not that the results are true: for
 that, run the method again.
 """
 
+import argparse
 import csv
 import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,12 +27,17 @@ from pydantic import Field
 from perfeds2 import __version__
 from perfeds2.errors import InputError, did_you_mean, need_extra
 from perfeds2.files import read_json, write_atomically, write_text
+from perfeds2.report.arena import write_arena
+from perfeds2.report.live import progress
 from perfeds2.runs.costs import IN_ARENA, SECONDS
+from perfeds2.runs.pool import PROCESSES, Workers
+from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Row
 from perfeds2.spec.hashes import hashed
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml
-from perfeds2.studies.arena import AT_END, MethodOutcome, write_bouts
+from perfeds2.spec.values import read_list
+from perfeds2.studies.arena import AT_END, MethodOutcome, run_arena, write_bouts
 from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_arena
 
 if TYPE_CHECKING:
@@ -148,7 +159,9 @@ def write_submissions(plan: ArenaPlan, folder: Path, place: Path) -> list[Path]:
         raise InputError(f"--submit {place} is one file, but there are {len(names)} methods; give a folder.")
     missing = [(bout["task"], name) for bout in said["bouts"] for name in names if name in bout["missing"]]
     if missing:
-        raise InputError(f"{missing[0][1]} has no results on {missing[0][0]}; repeat failed trainings with --resume.")
+        raise InputError(
+            f"{missing[0][1]} has no results on {missing[0][0]}; repeat failed trainings by the same command."
+        )
     key = _signing_key()
     place.parent.mkdir(parents=True, exist_ok=True)
     if not single:
@@ -248,7 +261,7 @@ def merge_submissions(folder: Path, out: Path) -> None:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise InputError(
-            f"{folder} holds no submissions; expected files that perfeds2 arena --suite v1 --submit wrote."
+            f"{folder} holds no submissions; expected files that python -m benchmarks.leaderboard run --submit wrote."
         )
     found = {path: read_submission(path) for path in files}
     names: dict[str, Path] = {}
@@ -305,3 +318,58 @@ def _rows(plan: ArenaPlan, bout: Bout, own: SubmittedBout, of: Submission, path:
     return [
         where | {"seed": seed} | {name: columns[name][at] for name in MEASURES} for at, seed in enumerate(plan.seeds)
     ]
+
+
+# ---- the command line
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.leaderboard", description="Run a suite, or merge results."
+    )
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="Run a suite; the same command continues it.")
+    run.add_argument("out", type=Path, help="Folder of the results.")
+    run.add_argument("--suite", default="v1", help="Name of the suite. (default: v1)")
+    run.add_argument("--tasks", default="", help="Only these tasks, comma-separated.")
+    run.add_argument("--methods", default="", help="Methods, comma-separated, or all.")
+    run.add_argument("--mine", action="append", default=[], help="Add your own method, FILE.py:NAME. Repeatable.")
+    run.add_argument("--data-dir", help="Folder of real data sets.")
+    run.add_argument("--workers", type=int, help="Trainings at a time.")
+    run.add_argument("--submit", type=Path, help="Write signed results: FILE.json or DIR.")
+    run.set_defaults(do=_run)
+    merge = commands.add_parser("merge", help="Check and merge the submissions in a folder.")
+    merge.add_argument("folder", type=Path)
+    merge.add_argument("--out", type=Path, help="Where to write. (default: leaderboard in the folder)")
+    merge.set_defaults(do=_merge)
+    given = parser.parse_args(arguments)
+    try:
+        given.do(given)
+    except InputError as error:
+        sys.exit(f"{parser.prog}: {error}")
+
+
+def _run(given: argparse.Namespace) -> None:
+    values = {} if given.data_dir is None else {"task": {"data_dir": given.data_dir}}
+    lists = {"tasks": read_list(given.tasks), "methods": read_list(given.methods), "mine": given.mine}
+    plan = plan_suite(given.suite, values, **lists)
+    if given.submit is not None:
+        need_cryptography()  # before hours of training
+    how = Execution(Workers(given.workers, PROCESSES), page=write_arena)
+    with progress(quiet=False, command="arena") as watch:
+        met = run_arena(plan, given.out, replace(how, watch=watch))
+    if met.failures:
+        sys.exit(f"{len(met.failures)} trainings failed; repeat the command to train them again.")
+    if given.submit is not None:
+        for path in write_submissions(plan, given.out, given.submit):
+            print(f"Wrote: {path}")
+
+
+def _merge(given: argparse.Namespace) -> None:
+    place = given.out or given.folder / "leaderboard"
+    merge_submissions(given.folder, place)
+    print(f"Report: {write_arena(place)[0]}")
+
+
+if __name__ == "__main__":
+    main()
