@@ -26,7 +26,7 @@ STATE_COLOURS: dict[Literal["computing", "sending", "waiting", "idle"], str] = {
     "idle": "#E4E7EB",
 }
 LOST_COLOUR = "#C8102E"  # discarded jobs
-DASHES = {"SYN": (0, (7, 3)), "ASY": (0, (2, 2))}  # by the suffix of the algorithm's name; others are solid
+DASHES_PX = {"SYN": (14, 6), "ASY": (4, 4)}  # by the suffix of the algorithm's name; others are solid
 ROWS = 6  # shown of a table in a notebook
 Size = tuple[float, float]  # inches
 
@@ -117,13 +117,16 @@ def draw_activity(axes: "Axes", chart: Chart) -> "Axes":
 
 def draw_curves(axes: "Axes", table: "pd.DataFrame", x: str, y: str) -> "Axes":
     """Draw the mean of column ``y`` over column ``x``, one line for each algorithm."""
-    for name, own in table.groupby("algorithm", sort=False):
-        means: Any = own.groupby(x)[y].mean()
-        dash = next((dash for end, dash in DASHES.items() if str(name).endswith(end)), "-")
-        axes.plot(
-            means.index.to_numpy(), means.to_numpy(), label=str(name), linestyle=dash, marker="." * (len(means) < 8)
-        )
-    axes.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
+    places = None if table[x].dtype.kind in "biuf" else {value: at for at, value in enumerate(table[x].unique())}
+    items: list[Series] = []
+    for number, (name, own) in enumerate(table.groupby("algorithm", sort=False)):
+        means: Any = own.groupby(x, sort=places is None)[y].mean()
+        dash_px = next((dash for end, dash in DASHES_PX.items() if str(name).endswith(end)), ())
+        style = LineStyle(f"C{number % 10}", dash_px, "." * (len(means) < 8))
+        at = means.index.to_numpy() if places is None else [places[value] for value in means.index]
+        items.append(Series(str(name), at, means.to_numpy(), style, "line"))
+    ticks = None if places is None else {at: str(value) for value, at in places.items()}
+    draw(axes, Chart("curves", "", items, ChartAxis(x.replace("_", " "), ticks=ticks), ChartAxis(y.replace("_", " "))))
     axes.legend(fontsize="small", frameon=False)
     return axes
 

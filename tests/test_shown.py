@@ -122,7 +122,7 @@ def test_each_draws_where_it_is_told_or_in_a_figure_of_its_own(trained, swept):
     lines = {line.get_label(): line for line in trained.plot().lines}
     np.testing.assert_allclose(lines["PerFedS2"].get_ydata(), [0.05, 0.25, 0.45, 0.65])
     assert lines["PerFedS2"].get_linestyle() == "-"
-    assert lines["PerFed-SYN"].get_linestyle() != "-"
+    assert lines["PerFed-SYN = PerFedS2"].get_linestyle() != "-"  # the lines coincide
     assert [list(line.get_xdata()) for line in swept.plot().lines] == [[1, 2], [1]]
     assert TIMELINE.plot(until_s=TIMELINE.time_s[9]).get_xlim()[1] == 1.01 * TIMELINE.time_s[9]
     assert TIMELINE.prefix(0).plot().get_xlabel() == "simulated seconds"

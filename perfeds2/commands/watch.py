@@ -41,7 +41,7 @@ def follow(folder: Path) -> tuple[str, bool]:
     """Watch until the command ends. Return what became of it, in words, and whether it finished."""
     from perfeds2.kinds import KINDS
     from perfeds2.report.live import BoardLines, Picture, ending
-    from perfeds2.report.terminal import live
+    from perfeds2.report.terminal import redrawn
     from perfeds2.runs.folder import FEDERATION
     from perfeds2.runs.progress import DONE, LIVE, Board, Tail
     from perfeds2.runs.store import TRAININGS
@@ -56,7 +56,7 @@ def follow(folder: Path) -> tuple[str, bool]:
     board, began_s = Board(), time.monotonic()
     with (
         closing(Tail(folder)) as tail,
-        live(False, Picture, BoardLines(), stays=True) as show,
+        redrawn(False, Picture, BoardLines(), stays=True) as show,
     ):
         while True:
             is_dead = board.is_dead  # read before the last look, because it may have ended normally since

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfeds2.files import FULL, write_text
-from perfeds2.report.terminal import live
+from perfeds2.report.terminal import redrawn
 from perfeds2.timeline.protocol import IDLE
 
 DeviceState = Literal["set aside", "away", "finishing", "arrived", "working", "idle", "spent"]
@@ -117,7 +117,7 @@ ShowStatus = Callable[[Status], None]
 
 def live_table(quiet: bool) -> AbstractContextManager[ShowStatus | None]:
     """Return a context that yields a function to call with every new status; None if nothing is shown."""
-    return live(quiet, draw, NewLines(), stays=True)
+    return redrawn(quiet, draw, NewLines(), stays=True)
 
 
 def draw(status: Status) -> Group:

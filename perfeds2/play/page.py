@@ -18,7 +18,7 @@ GRID: dict[str, Sequence[Value]] = {  # the knobs that a canned page can move, a
 }
 
 
-def live_page(knobs: Sequence[Knob], fixed: Keywords) -> str:
+def served_page(knobs: Sequence[Knob], fixed: Keywords) -> str:
     """Return the page that asks its server. Its content security policy forbids any other connection."""
     return _page(knobs, fixed, None, "connect-src 'self'")
 

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from perfeds2.deployment.bounded import BoundedServer
 from perfeds2.errors import InputError
 from perfeds2.play.knobs import Answer, Keywords, Knob, read_state, same_again, settings_at
-from perfeds2.play.page import live_page
+from perfeds2.play.page import served_page
 
 OUR_SCHEME, ADDRESS = "http://", "127.0.0.1"  # traffic stays on this machine, so it needs no encryption
 MOST_BODY = 16_384  # bytes
@@ -45,7 +45,7 @@ class Playground:
         self._one_at_a_time = threading.Lock()
 
     def page(self) -> str:
-        return live_page(self.knobs, self.fixed)
+        return served_page(self.knobs, self.fixed)
 
     def rounds(self, asked: Keywords) -> Answer:
         """Return the three cells with these knobs, and commands that reproduce them."""

@@ -72,7 +72,7 @@ class LinePace:
 
 
 @contextmanager
-def live(
+def redrawn(
     quiet: bool,
     draw: Callable[[Told], RenderableType],
     lines: Callable[[Told], Iterable[str]],
@@ -130,7 +130,7 @@ class ShareLines:
 def progress_bar(quiet: bool, title: str) -> Iterator[TellShare]:
     """Show a share on stderr: a bar in a terminal, otherwise lines. Every update also handles Ctrl-C."""
     lines = ShareLines(title)
-    with live(quiet, lambda told: Group(Text(lines.line(told)), ProgressBar(1.0, told[0], 60)), lines) as show:
+    with redrawn(quiet, lambda told: Group(Text(lines.line(told)), ProgressBar(1.0, told[0], 60)), lines) as show:
 
         def tell(share: float, what: str) -> None:
             raise_if_interrupted()

@@ -84,7 +84,7 @@ def test_quiet_shows_nothing(clock, capsys, on_a_terminal):
         clock[0] = 60.0
         tell(0.5, "PerFedS2")
         tell_bytes("file", 1, 2)
-    with terminal.live(True, lambda _: "picture", lambda _: ["line"]) as told:
+    with terminal.redrawn(True, lambda _: "picture", lambda _: ["line"]) as told:
         assert told is None
     assert capsys.readouterr() == ("", "")
 
@@ -95,7 +95,7 @@ def test_a_terminal_gets_a_bar_that_goes_and_a_picture_that_stays(capsys, on_a_t
         tell(0.25, "[b]Mine[/b] seed 1, simulated 4 s")
     with terminal.download(False, "mnist") as tell_bytes:
         tell_bytes("images", 5_000_000, 10_000_000)
-    with terminal.live(False, lambda told: f"picture of {told}", lambda _: ["line"], stays=True) as told:
+    with terminal.redrawn(False, lambda told: f"picture of {told}", lambda _: ["line"], stays=True) as told:
         assert told is not None
         told("three")
     shown = capsys.readouterr()
@@ -112,7 +112,7 @@ def test_a_piped_download_and_a_picture_become_lines(clock, capsys):
         tell("images", 5_000_000, 10_000_000)
         clock[0] = 20.0
         tell("labels", 6_000_000, 0)
-    with terminal.live(False, lambda _: "picture", lambda told: [f"{told} [b]"]) as told:
+    with terminal.redrawn(False, lambda _: "picture", lambda told: [f"{told} [b]"]) as told:
         assert told is not None
         told("three")
     assert capsys.readouterr().err.splitlines() == [
