@@ -12,19 +12,18 @@ import io
 import json
 import math
 import pickletools
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from perfeds2.errors import InputError
-from perfeds2.files import write_text
-from perfeds2.network.availability import hours_text
-from perfeds2.network.fleet import MOST_SPREAD
-from perfeds2.network.fleet_file import read_fleet
+from perfeds2 import InputError, spec_from
 
 COLUMNS = ("samples_per_s", "compute_s", "compute_spread", "rate_bps", "rate_spread", "available", "name")
+MOST_SPREAD = 3.0  # that a fleet file may have
 MOST_BYTES = 100_000_000
 MOST_OPERATIONS = 30_000_000
 MOST_WAITING = 100_000  # values that wait to be put into a list or dict; this also bounds the depth
@@ -61,13 +60,15 @@ def import_fleet(kind: str, files: Sequence[Path], folder: Path, most: int) -> t
     writer = csv.DictWriter(table, [name for name in COLUMNS if any(name in row for row in rows)])
     writer.writeheader()
     writer.writerows(rows)
-    try:
-        list(read_fleet(table.getvalue().encode()))
-    except ValueError as error:
-        raise InputError(f"{files[0]} gives a fleet that {error}.") from None
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "fleet.csv", table.getvalue())
-    return folder / "fleet.csv", count
+    with TemporaryDirectory() as place:
+        made = Path(place) / "fleet.csv"
+        made.write_text(table.getvalue(), encoding="utf-8")
+        try:
+            spec_from(cell=str(made))
+        except InputError as error:
+            raise InputError(f"{files[0]} gives a fleet that cannot be used: {error}") from None
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copy(made, folder)), count
 
 
 def _devices(kind: str, path: Path, most: int) -> list[Columns]:
@@ -176,8 +177,14 @@ KINDS = {"fedscale": _fedscale, "flash": _flash, "flhetbench": _flhetbench}
 
 def _hours(stays: Iterable[Sequence[float]], start: float, end: float) -> Columns:
     inside = [(max(float(a), start) - start, min(float(b), end) - start) for a, b in stays]
-    text = hours_text([(a, b) for a, b in inside if a < b], end - start, digits=10)
-    return {"available": text} if text else {}
+    joined: list[list[float]] = []
+    for begins, ends in sorted((a, b) for a, b in inside if a < b):
+        if joined and begins <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], ends)
+        else:
+            joined.append([begins, ends])
+    texts = [f"{begins:.10g}-{ends:.10g}" for begins, ends in joined]
+    return {"available": f"{';'.join(texts)}/{end - start:.10g}"} if texts else {}
 
 
 def _log_normal(median: str, spread: str, mean: float, deviation: float) -> Columns:

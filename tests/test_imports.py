@@ -26,7 +26,7 @@ LEVELS = [  # what stands later may import what stands earlier, and what is besi
         ["runs"],
         ["studies"],
     ],
-    *[["paper"], ["report"], ["kinds"], ["api"], ["play"], ["deployment"], ["commands"], ["cli"], ["__main__"]],
+    *[["paper"], ["report"], ["kinds"], ["api"], ["deployment"], ["play"], ["commands"], ["cli"], ["__main__"]],
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 ROOT = PACKAGE.parent
@@ -34,7 +34,7 @@ IMPORTED_AS = {"paho_mqtt": "paho", "pyyaml": "yaml", "scikit_learn": "sklearn",
 PARTS = {"jaxlib": "jax", "llvmlite": "numba", "pydantic_core": "pydantic"}  # neither works without the other
 MODULE = r"[a-z_]\w*(\.[a-z_]\w*)+"
 FOR_ONCE = {"sionna", "onnxruntime"}  # to make a file of the tests again, and to try what is exported
-BY_NAME = {"public.py", "spec/names.py"}  # the package's lazy names, and users' own FILE.py:NAME
+BY_NAME = {"public.py", "kinds.py", "spec/names.py"}  # the package's lazy names, kinds of studies, users' FILE.py:NAME
 
 
 @cache
@@ -159,7 +159,7 @@ def test_whatever_is_imported_is_a_declared_dependency(folder, without):
     """What another dependency brings today may be gone tomorrow, so an import is declared, or in an extra."""
     declared, brought = declared_modules(without), names_of(ROOT / "constraints.txt") - declared_modules(set())
     ours = {path.stem for place in ("tests", "docs/site", "benchmarks") for path in (ROOT / place).rglob("*.py")}
-    known = {*sys.stdlib_module_names, "perfeds2", "benchmarks", "mine", *ours, *declared}
+    known = {*sys.stdlib_module_names, "perfeds2", "benchmarks", "examples", "mine", *ours, *declared}
     known |= FOR_ONCE if folder == "tests" else set()
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):

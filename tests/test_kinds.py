@@ -17,6 +17,7 @@ def test_every_function_of_a_kind_exists(kind):
     functions = [each for each in vars(kind).values() if isinstance(each, Late) and each]
     assert kind.draw in functions
     assert all(callable(each.function) for each in functions)
+    assert {each.place.partition(".")[0] for each in functions} <= {"runs", "studies", "report"}  # below the table
 
 
 def test_looking_at_the_table_imports_no_jax():

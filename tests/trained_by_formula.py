@@ -11,7 +11,7 @@ from perfeds2.runs.pool import Failure, Results
 from perfeds2.runs.progress import Reporter
 from perfeds2.runs.store import Result
 from perfeds2.runs.training import Training
-from perfeds2.studies import plan_trials, reproduce
+from perfeds2.studies import plan_trials
 
 Formula = Callable[[Training], Result]
 
@@ -49,6 +49,6 @@ def trained_by(
 def training(run_all: Any) -> Iterator[None]:
     """All studies train by this."""
     with pytest.MonkeyPatch.context() as patch:
-        for place in (session, plan_trials, reproduce):
+        for place in (session, plan_trials):
             patch.setattr(place, "run_all", run_all)
         yield

@@ -17,7 +17,6 @@ from typer.models import OptionInfo
 from perfeds2.commands.completion import of_setting, setting_keys
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
-from perfeds2.kinds import KINDS
 from perfeds2.spec.fields import settings
 from perfeds2.spec.names import Named, Value, Values
 from perfeds2.spec.resolve import put, put_flags, put_text, read_toml, resolve
@@ -250,6 +249,8 @@ class Study:
     """A request to a command that trains, and the steps that these commands have in common."""
 
     def __init__(self, command: str, given: Values) -> None:
+        from perfeds2.kinds import KINDS  # imports NumPy
+
         self.command, self.given, self.kind = command, given, KINDS[command]
         self.spec_file, self.assignments, self.flags = take_settings(given)
         self.quiet: bool = given["quiet"]

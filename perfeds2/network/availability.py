@@ -41,7 +41,7 @@ class Hours:
         return borders
 
 
-def hours_text(stays: Iterable[Interval], period_s: float, digits: int = 6) -> str:
+def hours_text(stays: Iterable[Interval], period_s: float) -> str:
     """Return periodic hours as a fleet file has them, with overlapping stays joined; empty if there are none."""
     joined: list[list[float]] = []
     for start_s, end_s in sorted(stays):
@@ -49,8 +49,8 @@ def hours_text(stays: Iterable[Interval], period_s: float, digits: int = 6) -> s
             joined[-1][1] = max(joined[-1][1], end_s)
         else:
             joined.append([start_s, end_s])
-    texts = [f"{start_s:.{digits}g}-{end_s:.{digits}g}" for start_s, end_s in joined]
-    return f"{';'.join(texts)}/{period_s:.{digits}g}" if texts else ""
+    texts = [f"{start_s:.6g}-{end_s:.6g}" for start_s, end_s in joined]
+    return f"{';'.join(texts)}/{period_s:.6g}" if texts else ""
 
 
 class Availability:
