@@ -10,7 +10,7 @@ from command_line import told
 
 from perfeds2.commands.completion import names
 from perfeds2.learning import datasets
-from perfeds2.learning.methods import METHODS
+from perfeds2.learning.methods import LISTED
 from perfeds2.learning.objectives import OBJECTIVES
 from perfeds2.paper.figures import FIGURES
 from perfeds2.spec.fields import settings
@@ -37,7 +37,7 @@ def test_names_read_from_the_source_are_those_of_the_table(kind):
 
 def test_algorithms_are_made_of_two_tables():
     assert names(OBJECTIVE) == list(OBJECTIVES)
-    assert names(METHOD) == list(METHODS)
+    assert names(METHOD) == list(LISTED)
 
 
 def test_only_data_sets_that_can_be_downloaded_are_offered_to_fetch():

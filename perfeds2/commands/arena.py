@@ -12,7 +12,7 @@ LEAVES_OUT = ("algorithms", "rounds", "held_out", "cells")  # --cells names seve
 def arena(
     methods: str | None = flag(
         "--methods",
-        "Methods to compare, or all. (default: twelve, see docs/how-to/arena.md)",
+        "Methods to compare, or all. (default: twelve and baselines, see docs/how-to/arena.md)",
         "NAMES",
         autocompletion=of_kind(ALGORITHM),
     ),

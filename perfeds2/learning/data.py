@@ -176,6 +176,49 @@ class Generated:
         return 0.5 * jax.random.normal(centre, (self.features,)), rule, known
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Chosen:
+    """Some UEs of other data, in a given order."""
+
+    data: Data
+    numbers: Counts  # of the UEs in that data
+
+    def held_out(self) -> "Chosen":
+        assert isinstance(self.data, Divisible)
+        return replace(self, data=self.data.held_out())
+
+    @property
+    def ues(self) -> int:
+        return self.numbers.size
+
+    @property
+    def train_count(self) -> Int[Array, " n"]:
+        return jnp.asarray(self.data.train_count)[self.numbers]
+
+    def lengths(self) -> tuple[int, int]:
+        return self.data.lengths()
+
+    def batches(self, key: RandomKey, ue: Ue, shape: tuple[int, ...]) -> Batch:
+        return self.data.batches(key, self.numbers[ue], shape)
+
+    def train_part(self, ue: Ue, length: int) -> Part:
+        return self.data.train_part(self.numbers[ue], length)
+
+    def test_part(self, ue: Ue, length: int) -> Part:
+        return self.data.test_part(self.numbers[ue], length)
+
+
+def split_off(data: Data, count: int, seed: int) -> tuple[Chosen, Chosen]:
+    """Choose ``count`` UEs at random, and return the data of the others and of those."""
+    if not 0 < count < data.ues:
+        raise ValueError(f"of {data.ues} UEs, 1 to {data.ues - 1} can be split off, got {count}.")
+    chosen = np.zeros(data.ues, bool)
+    chosen[np.random.default_rng([seed, 5]).choice(data.ues, count, replace=False)] = True
+    others, those = (jax.device_put(np.flatnonzero(each).astype(np.int32)) for each in (~chosen, chosen))
+    return Chosen(data, others), Chosen(data, those)
+
+
 def held_out_of(count: Counts) -> Counts:
     """Return how many of ``count`` training samples are held out: a quarter, at least one, and never all."""
     return jnp.clip(jnp.round(VALIDATION * count).astype(count.dtype), jnp.minimum(1, count - 1), None)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from perfeds2.learning.data import Data, Part
 from perfeds2.learning.losses import Number
-from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.metrics import METRICS, NEW_UES_STEPS
 from perfeds2.learning.models.from_torch import TorchModel
 from perfeds2.learning.models.model import Model, Params, bare, measure, summed_loss
 from perfeds2.learning.objectives import Memory, Personal, stepped
@@ -108,29 +108,97 @@ def evaluate_ue(
     view: View, params: Params, data: Data, alpha: Number, ue: Int[Array, ""], own: Params | None = None
 ) -> Float[Array, " 4"]:
     """Return the metrics of one UE in the order of ``METRICS``; ``own`` is its own model, if it keeps one."""
-    model, lengths = view.model, view.lengths
-    train, test = data.train_part(ue, lengths[0]), data.test_part(ue, lengths[1])
-
-    def mean(sum_over: Callable[[Part], PyTree]) -> PyTree:
-        return jax.tree.map(lambda each: each / train[2].sum(), sum_of_pieces(sum_over, train, view.samples_at_once))
-
-    def slope(w: Params) -> tuple[Number, Params]:
-        return mean(lambda part: jax.value_and_grad(lambda w: summed_loss(model, w, *part))(w))
-
-    def fitted(w: Params) -> Params:
-        if not isinstance(network := bare(model), TorchModel):
-            return w
-        return network.with_statistics(w, train[0][jnp.arange(lengths[0]) % train[2].sum()])  # not the padding
-
-    params = fitted(params)
-    loss, gradient = slope(params)
+    samples = _UeParts(view, data.train_part(ue, view.lengths[0]), data.test_part(ue, view.lengths[1]))
+    params = samples.fitted(params)
+    loss, gradient = samples.slope(params)
     personal = stepped(params, alpha, gradient) if own is None else own
     if own is None and view.steps > 1:
-        personal = jax.lax.fori_loop(1, view.steps, lambda _, w: stepped(w, alpha, slope(w)[1]), personal)
-    personal = fitted(personal)
-    losses = jnp.stack([loss, mean(lambda part: summed_loss(model, personal, *part))])
-    right = jnp.stack([measure(model, params, *test), measure(model, personal, *test)])
+        personal = samples.descended(personal, alpha, view.steps - 1)
+    personal = samples.fitted(personal)
+    losses = jnp.stack([loss, samples.mean(lambda part: summed_loss(view.model, personal, *part))])
+    right = jnp.stack([samples.metric(params), samples.metric(personal)])
     return jnp.concatenate([losses, jnp.where(jnp.isfinite(losses), right, jnp.nan)])
+
+
+def evaluate_new_ues(view: View, params: Params, data: Data, alpha: Number) -> Float[Array, "n 4"]:
+    """Return the test accuracy of UEs that never trained, after each number of ``NEW_UES_STEPS``.
+
+    All of them step from the global model, also with an objective whose UEs keep models of their own: these have none
+    yet. The accuracy of a model whose loss is not finite is NaN.
+    """
+
+    def look(ue: Array) -> Array:
+        samples = _UeParts(view, data.train_part(ue, view.lengths[0]), data.test_part(ue, view.lengths[1]))
+        model, taken, found = params, 0, list[Array]()
+        for steps in NEW_UES_STEPS:
+            model = samples.descended(model, alpha, steps - taken)
+            fitted, taken = samples.fitted(model), steps
+            loss = samples.mean(lambda part, w=fitted: summed_loss(view.model, w, *part))
+            found.append(jnp.where(jnp.isfinite(loss), samples.metric(fitted), jnp.nan))
+        return jnp.stack(found)
+
+    return jax.lax.map(look, jnp.asarray(evaluated_ues(data.ues)), batch_size=view.ues_at_once)
+
+
+_evaluate_new = partial(jax.jit, static_argnums=0)(evaluate_new_ues)
+
+
+def evaluate_new(task: Task, params: Params, alpha: float) -> Float[Array, "n 4"]:
+    """Return how accurate the model is for UEs that never trained.
+
+    Args:
+        task: The model, and the data of these UEs.
+        params: The weights w by name.
+        alpha: Step size α of the personal steps.
+
+    Returns:
+        A row per UE with its test accuracy after 0, 1, 5 and 10 personal steps on its training part.
+
+    Example:
+        >>> import jax
+        >>> from perfeds2 import digits
+        >>> from perfeds2.learning.evaluate import evaluate_new
+        >>> task = digits(5, labels_per_ue=2, seed=0).with_new_ues(2, seed=0)
+        >>> evaluate_new(task, task.model.init(jax.random.key(0)), alpha=0.03).shape
+        (2, 4)
+    """
+    assert task.new is not None
+    view = View.of(task.model, task.new.lengths(), None, 1)
+    return _evaluate_new(view, params, task.new, jnp.asarray(alpha, jnp.float32))
+
+
+@dataclass(frozen=True)
+class _UeParts:
+    """The samples of one UE, and what is computed on them."""
+
+    view: View
+    train: tuple[Array, Array, Array]  # inputs, targets and mask
+    test: tuple[Array, Array, Array]
+
+    def mean(self, sum_over: Callable[[Part], PyTree]) -> PyTree:
+        """Return the mean over the training samples."""
+        total = sum_of_pieces(sum_over, self.train, self.view.samples_at_once)
+        return jax.tree.map(lambda each: each / self.train[2].sum(), total)
+
+    def slope(self, params: Params) -> tuple[Number, Params]:
+        """Return the training loss and its gradient."""
+        model = self.view.model
+        return self.mean(lambda part: jax.value_and_grad(lambda w: summed_loss(model, w, *part))(params))
+
+    def descended(self, params: Params, alpha: Number, steps: int) -> Params:
+        """Return the weights after some personal steps."""
+        return jax.lax.fori_loop(0, steps, lambda _, w: stepped(w, alpha, self.slope(w)[1]), params)
+
+    def fitted(self, params: Params) -> Params:
+        """Return the weights with BatchNorm's statistics of the training samples, if the model has any."""
+        network = bare(self.view.model)
+        if not isinstance(network, TorchModel):
+            return params
+        places = jnp.arange(self.view.lengths[0]) % self.train[2].sum()  # not the padding
+        return network.with_statistics(params, self.train[0][places])
+
+    def metric(self, params: Params) -> Number:
+        return measure(self.view.model, params, *self.test)
 
 
 def sum_of_pieces(sum_over: Callable[[Part], PyTree], part: Part, piece: int | None) -> PyTree:

@@ -1,8 +1,11 @@
 """Name the metrics of a model. Imports no JAX, so tables and reports do not need it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 METRICS = ("train_loss", "train_loss_personal", "test_accuracy", "test_accuracy_personal")
+NEW_UES_STEPS = (0, 1, 5, 10)  # personal steps of UEs that never trained
+NEW_UES_METRICS = tuple(f"new_ues_accuracy_{steps}" for steps in NEW_UES_STEPS)  # their test accuracy after each
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,9 @@ class Score:
 
     def named(self, metric: str) -> str:
         """Return the label of a metric on an axis."""
+        if metric in NEW_UES_METRICS:
+            steps = metric.rpartition("_")[2]
+            return f"Test {self.head} of new UEs after {steps} personal step{'' if steps == '1' else 's'}"
         whose = "Personalised" if metric.endswith("_personal") else "Global"
         return f"{whose} training loss" if "loss" in metric else f"{whose} test {self.head}"
 
@@ -46,3 +52,8 @@ SCORES = {"accuracy": ACCURACY, "r2": Score("RÂ²", form=".3f"), "rmse": Score("â
 def score_of(name: str) -> Score:
     """Return the score of a metric. A user's own metric keeps its name."""
     return SCORES.get(name, Score(name))
+
+
+def recorded(row: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the metrics that an evaluation or a summary has, with those of new UEs if there are any."""
+    return METRICS + tuple(name for name in NEW_UES_METRICS if name in row)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Shaped
 
-from perfeds2.learning.data import Data, Shards
+from perfeds2.learning.data import Chosen, Data, Shards, split_off
 from perfeds2.learning.files.own_file import OwnFile, own_data, usual_loss, usual_split
 from perfeds2.learning.files.sources import Source, find
 from perfeds2.learning.files.tables import as_rows
@@ -42,10 +42,36 @@ class Task:
     name: str
     model: Model
     data: Data
+    new: Chosen | None = None  # UEs of the same data that never train and are only evaluated
 
     @property
     def ues(self) -> int:
         return self.data.ues
+
+    def with_new_ues(self, count: int, seed: int) -> "Task":
+        """Return the task with ``count`` of its UEs, drawn from the seed, held out from training.
+
+        The other UEs keep their samples and their order. Training is the same as on a task that has only them.
+
+        Args:
+            count: Number of UEs that never train.
+            seed: Seed that draws them.
+
+        Returns:
+            The task, whose evaluations also say how accurate the model is for the new UEs after 0, 1, 5 and 10
+            personal steps.
+
+        Raises:
+            ValueError: No UE would train.
+
+        Example:
+            >>> from perfeds2 import digits
+            >>> task = digits(25, labels_per_ue=2, seed=0).with_new_ues(5, seed=0)
+            >>> task.ues, task.new.ues
+            (20, 5)
+        """
+        data, new = split_off(self.data, count, seed)
+        return replace(self, data=data, new=new)
 
     @property
     def payload_bits(self) -> float:

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from perfeds2.learning import on_gpu
-from perfeds2.learning.evaluate import evaluate, own_model
-from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.evaluate import evaluate, evaluate_new, own_model
+from perfeds2.learning.metrics import METRICS, NEW_UES_METRICS
 from perfeds2.learning.objectives import rows_of
 from perfeds2.learning.replay import Learner, Prepared, State, advance, start
 from perfeds2.learning.script import Script
@@ -23,7 +23,7 @@ from perfeds2.learning.task import Task
 from perfeds2.timeline.chunks import ChunkedPlay
 from perfeds2.timeline.record import Timeline
 
-MetricMeans = dict[str, float]  # mean over UEs of every metric
+MetricMeans = dict[str, float]  # mean over UEs of every metric, and over new UEs if there are any
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def train(
     begin = resume or TrainState([], start(task, script, learner, seed))
     for training in _evaluated(prepared, task, learner, points, begin):
         if stop_when_diverged and diverged(training.values[-1]):
-            rest = [no_values()] * (len(points) - len(training.values))
+            rest = [no_values(task)] * (len(points) - len(training.values))
             yield replace(training, values=training.values + rest)
             return
         yield training
@@ -140,7 +140,7 @@ def train_in_chunks(
             at = max(first, final[-1].round)
             training = replace(training, state=advance(prepared, training.state, at, timeline.rounds))
     points = evaluation_points(play.timeline, horizon_s=play.horizon_s, every_s=every_s, rounds=play.rounds)
-    rest = [no_values()] * (len(points) - len(training.values))
+    rest = [no_values(task)] * (len(points) - len(training.values))
     yield play.timeline, points, replace(training, values=training.values + rest)
 
 
@@ -174,15 +174,19 @@ def _evaluated(
             state = advance(prepared, state, max(before, first), now)
             own = own_model(learner.objective)
             per_ue = evaluate(task, state.params, learner.personal_step, state.memory, own, learner.personal_steps)
-            values.append(mean_values(np.stack([per_ue[name] for name in METRICS], axis=1)))
+            means = mean_values(np.stack([per_ue[name] for name in METRICS], axis=1))
+            if task.new is not None:
+                new = np.asarray(evaluate_new(task, state.params, learner.personal_step))
+                means |= mean_values(new, NEW_UES_METRICS)
+            values.append(means)
         else:
             values.append(values[-1])  # no round closed since the last point, so the model is the same
         yield replace(training, values=list(values), state=state)
 
 
-def mean_values(per_ue: Float[np.ndarray, "n 4"]) -> MetricMeans:
+def mean_values(per_ue: Float[np.ndarray, "n 4"], metrics: Sequence[str] = METRICS) -> MetricMeans:
     """Return the plain mean over UEs of every metric."""
-    return {name: float(np.mean(np.asarray(column, float))) for name, column in zip(METRICS, per_ue.T, strict=True)}
+    return {name: float(np.mean(np.asarray(column, float))) for name, column in zip(metrics, per_ue.T, strict=True)}
 
 
 def diverged(values: MetricMeans) -> bool:
@@ -190,5 +194,10 @@ def diverged(values: MetricMeans) -> bool:
     return not math.isfinite(values["train_loss"])
 
 
-def no_values() -> MetricMeans:
-    return dict.fromkeys(METRICS, math.nan)
+def no_values(task: Task) -> MetricMeans:
+    return dict.fromkeys(metrics_of(task), math.nan)
+
+
+def metrics_of(task: Task) -> tuple[str, ...]:
+    """Return the names of a task's metrics."""
+    return METRICS if task.new is None else METRICS + NEW_UES_METRICS

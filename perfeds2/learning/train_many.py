@@ -17,8 +17,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree
 
 from perfeds2.learning import on_gpu
+from perfeds2.learning.data import Counts
 from perfeds2.learning.devices import side_by_side, stack
-from perfeds2.learning.evaluate import View, device_bytes, evaluate_ues, own_model
+from perfeds2.learning.evaluate import View, device_bytes, evaluate_new_ues, evaluate_ues, own_model
+from perfeds2.learning.metrics import NEW_UES_METRICS
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.objectives import Memory
 from perfeds2.learning.replay import (
@@ -92,7 +94,7 @@ def shape_of(task: Task, learner: Learner, quorum: int) -> Hashable:
     leaves, tree = jax.tree.flatten(data)
     shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)  # the number of samples may differ
     return (
-        *(task.model, task.ues, tree, shapes, quorum),
+        *(task.model, task.ues, 0 if task.new is None else task.new.ues, tree, shapes, quorum),
         *(structure, merge, tuple(number.shape for number in (*numbers, *merging))),
         *(learner.personal_steps, learner.batch, learner.local_steps, learner.clip is None, learner.bits),
         *(learner.top_k, learner.attack is None, learner.noise is None, learner.bands, learner.feedback),
@@ -145,6 +147,8 @@ def train_together(
     )
     each_script = common.place(stack([replace(script, slots=slots) for script in scripts]))
     each_known = common.place(stack([Known.of(lane.task, lane.learner, lane.seed) for lane in lanes]))
+    numbers = [lane.task.new.numbers for lane in lanes if lane.task.new is not None]
+    each_new = common.place(stack(numbers)) if numbers else None
     states = [
         start(lane.task, script, lane.learner, lane.seed) if one is None else one.state
         for lane, script, one in zip(lanes, scripts, resume, strict=True)
@@ -161,18 +165,22 @@ def train_together(
         for number in moving:
             begin[number] = points[number][point - 1].round if point else 0
             end[number] = points[number][point].round
-        looked = np.empty(0)
+        looked, new = np.empty(0), [dict[str, float]()] * len(lanes)
         if point == 0 or (end > begin).any():
             most = int((end - begin).max())
             rounds = common.place((jnp.asarray(begin), jnp.asarray(end)))
             state = _rounds_together(state, each_script, each_known, *rounds, most, common=common)
             memory = None if common.view.own is None else state.memory
             looked = np.asarray(_evaluate_together(state.params, each_known, memory, common=common))
+            if each_new is not None:
+                seen = np.asarray(_evaluate_new_together(state.params, each_known, each_new, common=common))
+                new = [mean_values(of_lane, NEW_UES_METRICS) for of_lane in seen]
         for number in moving:
             own = values[number]
-            own.append(mean_values(looked[number]) if point == 0 or end[number] > begin[number] else own[-1])
+            has_moved = point == 0 or end[number] > begin[number]
+            own.append(mean_values(looked[number]) | new[number] if has_moved else own[-1])
             if stop_when_diverged and diverged(own[-1]):
-                own += [no_values()] * (len(points[number]) - len(own))
+                own += [no_values(lanes[number].task)] * (len(points[number]) - len(own))
         yield LaneStates([list(own) for own in values], moving, state, own_slots)
 
 
@@ -226,3 +234,13 @@ def _evaluate_together(params: Params, known: Known, memory: Memory, *, common: 
         return evaluate_ues(common.view, params, known.data, known.alpha, memory)
 
     return side_by_side(common.mesh, look, None, (params, known, memory))
+
+
+@partial(jax.jit, static_argnames="common")
+def _evaluate_new_together(params: Params, known: Known, numbers: Counts, *, common: _Common) -> Float[Array, "p n 4"]:
+    """Return the accuracies of UEs that never trained; ``numbers`` are theirs in the data that all UEs share."""
+
+    def look(_: None, params: Params, known: Known, numbers: Counts) -> Array:
+        return evaluate_new_ues(common.view, params, replace(known.data, numbers=numbers), known.alpha)
+
+    return side_by_side(common.mesh, look, None, (params, known, numbers))

@@ -8,13 +8,14 @@ from pathlib import Path
 from statistics import mean
 
 from perfeds2.chart import Chart
+from perfeds2.learning.metrics import NEW_UES_METRICS
 from perfeds2.report.answer import answer
 from perfeds2.report.curves import over_seeds, run_charts
 from perfeds2.report.document import Part, document, paragraph, section, verbatim, with_legend, write_html
 from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import AlgorithmResult
 from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
-from perfeds2.report.results import Measure, fairness, results_table, to_target
+from perfeds2.report.results import Measure, fairness, new_ues, results_table, to_target
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import (
     Cell,
@@ -175,7 +176,7 @@ def bout_table(bout: BoutFound) -> Table:
     )
     found = (text_column("Settings found"), [_settings(each) for each in run.algorithms])
     extras = [found] if any(each.settings for each in run.algorithms) else []
-    return results_table(run, [end, *costs, *fairness(run)], extras, head="Method")
+    return results_table(run, [end, *costs, *new_ues(run), *fairness(run)], extras, head="Method")
 
 
 def _settings(method: AlgorithmResult) -> str:
@@ -318,4 +319,4 @@ def bout_charts(bout: BoutFound, group: str = "") -> list[Chart]:
     """Draw a bout's accuracy over time or another cost. Return nothing if the bout has no evaluations."""
     if bout.run.metrics is None or bout.run.metrics.empty:
         return []
-    return [replace(chart, height_px=420) for chart in run_charts(bout.run, [ACCURACY], group)]
+    return [replace(chart, height_px=420) for chart in run_charts(bout.run, [ACCURACY, *NEW_UES_METRICS], group)]

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from perfeds2.files import Json
-from perfeds2.learning.metrics import Score
+from perfeds2.learning.metrics import NEW_UES_METRICS, NEW_UES_STEPS, Score
 from perfeds2.report.read import AlgorithmResult, RunResults
 from perfeds2.report.style import ACCURACY, GLOBAL
-from perfeds2.report.tables import Cell, Column, Span, Table, estimate, p_value, signed, text_column
+from perfeds2.report.tables import Cell, Column, Span, Table, counted, estimate, p_value, signed, text_column
 from perfeds2.runs.costs import COSTS
 from perfeds2.runs.statistics import NO_INTERVAL
 
@@ -76,6 +76,19 @@ def by_samples(run: RunResults) -> list[Measure]:
     return [found] if any(name in one.estimates for one in run.algorithms) else []
 
 
+def new_ues(run: RunResults) -> list[Measure]:
+    """Return the columns for the accuracy on UEs that never trained; nothing if there are none."""
+    score, unit = run.score, " (%)" if run.score.is_share else ""
+    heads = zip(NEW_UES_METRICS, NEW_UES_STEPS, strict=True)
+    found = [
+        Measure(
+            name, f"New UEs, {counted(steps, 'step')}{unit}", f"new UEs\n{steps} steps", score.form, score.scale, max
+        )
+        for name, steps in heads
+    ]
+    return [each for each in found if any(each.name in one.estimates for one in run.algorithms)]
+
+
 def to_target(run: RunResults) -> Measure:
     """Return the column for the cost of the target. Its header shows the target only if there is a common one."""
     cost, what = run.cost, "the target" if run.target_accuracy is None else run.target
@@ -99,7 +112,8 @@ def page_measures(run: RunResults) -> list[Measure]:
     if not run.is_trained:
         return clock_measures(run)
     common, personal = accuracies(run.score)
-    return [personal, *by_samples(run), *learned(run, [common, *fairness(run), *LOSSES]), *clock_measures(run)]
+    ends = [common, *new_ues(run), *fairness(run), *LOSSES]
+    return [personal, *by_samples(run), *learned(run, ends), *clock_measures(run)]
 
 
 def paper_measures(run: RunResults) -> list[Measure]:
@@ -110,7 +124,7 @@ def paper_measures(run: RunResults) -> list[Measure]:
     joules = Measure("joules_to_target", f"Joules to {run.target}", "joules", ",.3g", is_cost=True)
     has_joules = run.cost is not COSTS["joules"] and any(each.finite(joules.name) for each in run.algorithms)
     costs = learned(run, [joules] if has_joules and run.target_accuracy is not None else [])
-    return [TIMING[0], *costs, common, personal, *by_samples(run), *fairness(run)]
+    return [TIMING[0], *costs, common, personal, *by_samples(run), *new_ues(run), *fairness(run)]
 
 
 def results_table(

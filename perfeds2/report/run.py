@@ -19,6 +19,7 @@ from perfeds2.report.results import (
     fairness_line,
     learned,
     meaning,
+    new_ues,
     page_measures,
     paper_measures,
     radio_line,
@@ -163,6 +164,8 @@ def print_summary(folder: Path) -> None:
     tables = [results_table(run, [*timed, *measured, waiting])]
     if measured and not fits(console, for_terminal(tables[0])):
         tables = [results_table(run, measures) for measures in ([*timed, waiting], measured)]
+    if new_ues(run):
+        tables.append(results_table(run, new_ues(run)))
     for table in tables:
         console.print(for_terminal(table))
     if meaning(run):

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfeds2.chart import LineStyle
+from perfeds2.learning.metrics import NEW_UES_METRICS
 
 COLOURS = {"FedAvg": "#0072B2", "FedProx": "#CC79A7", "PerFed": "#D55E00"}
 OBJECTIVE_MARKERS = {"FedAvg": "x", "FedProx": "^", "PerFed": "o"}
@@ -22,7 +23,7 @@ OWN_MARKERS = ("s", "D", "v", "P", "*")
 SEQUENCE = ("#5B3FC4", "#A8389F", "#DB4F62", "#EE8034", "#D4AC0D")  # ordered, from low to high values
 MARKERS = ("o", "s", "^", "D", "v")  # used with colour, for greyscale print
 ACCURACY, GLOBAL = "test_accuracy_personal", "test_accuracy"  # after and before a personal step
-METRICS = (ACCURACY, GLOBAL, "train_loss_personal", "train_loss")  # in display order
+METRICS = (ACCURACY, GLOBAL, *NEW_UES_METRICS, "train_loss_personal", "train_loss")  # in display order
 
 
 def algorithm_styles(algorithms: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]:

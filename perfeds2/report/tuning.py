@@ -12,23 +12,26 @@ import pandas as pd
 from perfeds2 import __version__
 from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.errors import InputError
-from perfeds2.learning.metrics import Score, score_of
+from perfeds2.learning.metrics import NEW_UES_METRICS, NEW_UES_STEPS, Score, score_of
 from perfeds2.report.document import Part, document, note, quoted, section, verbatim, write_html
 from perfeds2.report.on_paper import PAGE_IN, figure_of, write_figures
 from perfeds2.report.read_studies import spans_decade
 from perfeds2.report.style import ordered_styles
 from perfeds2.report.tables import (
+    Cell,
     Column,
     Rows,
     Table,
     capitalised,
     counted,
+    estimate,
     for_terminal,
     listed,
     text_column,
     write_latex,
 )
 from perfeds2.report.terminal import open_console, print_prose
+from perfeds2.runs.statistics import Statistic
 from perfeds2.spec.settings import value_text
 
 if TYPE_CHECKING:  # the module imports JAX
@@ -149,12 +152,23 @@ def best_table(tuning: "Tuning") -> Table:
     score = score_of(tuning.search.metric)
     keys = list(dict.fromkeys(key for axes in tuning.search.axes.values() for key in axes))
     scores = [Column(f"Validation {score.head}", narrow=f"validation\n{score.head}"), Column("Before", narrow="before")]
+    steps = dict(zip(NEW_UES_METRICS, NEW_UES_STEPS, strict=True))
+    new = [name for name in steps if name in tuning.best[0].new_ues]
+    columns = [
+        Column(f"New UEs, {counted(steps[name], 'step')}", narrow=f"new UEs\n{steps[name]} steps") for name in new
+    ]
     rows: Rows = []
     for best in tuning.best:
         settings = [f"{value_text(best.settings.get(key, '–'))}{'*' * (key in best.edges)}" for key in keys]
         found = [_shown(score, (each or {}).get("mean")) for each in (best.score, best.before)]
-        rows.append([best.algorithm, *found, *settings])
-    return Table([text_column("Algorithm", "algorithm"), *scores, *map(Column, keys)], rows, kind="plain")
+        after = [_with_interval(score, best.new_ues[name]) for name in new]
+        rows.append([best.algorithm, *found, *after, *settings])
+    return Table([text_column("Algorithm", "algorithm"), *scores, *columns, *map(Column, keys)], rows, kind="plain")
+
+
+def _with_interval(score: Score, found: Statistic) -> Cell:
+    half = None if found["low"] is None else (found["high"] - found["low"]) / 2
+    return estimate(found["mean"], half, score.form, score.scale)
 
 
 def _shown(score: Score, value: float | None) -> str:

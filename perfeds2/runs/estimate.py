@@ -51,6 +51,8 @@ def seconds_needed(trainings: Sequence[Training], *, trains: bool = True) -> tup
         (algorithm,) = make_algorithms(spec, stage)
         began_s = time.perf_counter()
         (played,) = make_timelines(short, replace(stage, timelines={}), [algorithm], guess=True)
+        if not played.rounds:  # a baseline without rounds
+            continue
         pace_s = (time.perf_counter() - began_s) / few
         rounds = run.rounds or (run.horizon_s or 0.0) / max(played.end_s / few, 1e-12)
         clock_s += rounds * pace_s

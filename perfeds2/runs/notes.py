@@ -52,6 +52,8 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None, ue_rows: Rows | None
             *(f"{name}: {said}" for name, own in facts.items() if (said := noise_warning(own[0]["quorum"], own[0]))),
         ]
     for name, own in facts.items():
+        if own[0]["mode"] == "none":  # a baseline without rounds
+            continue
         if any(each["rounds"] == 0 for each in own):
             notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")
             continue

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfeds2 import __version__
 from perfeds2.files import Json, write_atomically
-from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.metrics import recorded
 from perfeds2.network.quality import beyond_modulation, link_quality
 from perfeds2.runs.costs import COSTS, EPSILON, TIME
 from perfeds2.runs.notes import OfSeeds, Rows, notes_of
@@ -140,7 +140,7 @@ def learning_part(target: float, of_seeds: Sequence[Sequence[Row]]) -> Json:
             name: {"values": spent, "reached": len(spent) - spent.count(None), "median": censored_median(spent)}
             for name, spent in _costs(target, of_seeds).items()
         },
-        **{name: statistic([rows[-1][name] for rows in of_seeds]) for name in METRICS},
+        **{name: statistic([rows[-1][name] for rows in of_seeds]) for name in recorded(of_seeds[0][-1])},
         "diverged": sum(not math.isfinite(rows[-1]["train_loss"]) for rows in of_seeds),
     }
 
@@ -220,7 +220,7 @@ def summarise_point(spec: Spec, results: Sequence[Result]) -> Json:
     }
     for name, spent in costs.items():
         row |= {f"{name}_median": censored_median(spent), **_interval(name, spent)}
-    for name in METRICS:
+    for name in recorded(last[0]):
         row |= _interval(name, [each[name] for each in last])
     means = {fact: statistic([each.facts[fact] for each in results])["mean"] for fact in MEANS}
     return row | {f"{fact.removesuffix('_mean')}_mean": mean for fact, mean in means.items()}

@@ -16,14 +16,14 @@ from typing import Protocol, runtime_checkable
 
 from perfeds2.errors import InputError, need_extra
 from perfeds2.files import Json, read_json, write_json
-from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.metrics import METRICS, NEW_UES_METRICS
 from perfeds2.runs.costs import SPENT
 from perfeds2.runs.progress import DONE, Board, LiveTraining, News, Row
 from perfeds2.spec.names import Kind, Named, call
 from perfeds2.spec.resolve import flattened
 
 TOLD = "track.json"
-LOGGED = ("time_s", "round", *METRICS, *SPENT)  # columns that are sent
+LOGGED = ("time_s", "round", *METRICS, *NEW_UES_METRICS, *SPENT)  # columns that are sent
 
 
 @dataclass(frozen=True)

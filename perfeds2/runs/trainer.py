@@ -12,11 +12,12 @@ from jaxtyping import PyTree
 
 from perfeds2.learning.devices import on_one
 from perfeds2.learning.evaluate import evaluate, evaluated_ues, own_model
+from perfeds2.learning.methods.baselines import MostFrequentLabel
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Personal
 from perfeds2.learning.replay import start
 from perfeds2.learning.script import Script
-from perfeds2.learning.task import Task
+from perfeds2.learning.task import Task, logits
 from perfeds2.learning.train import EvaluationPoint, MetricMeans, TrainState, evaluation_points, train, train_in_chunks
 from perfeds2.learning.train_many import Lane, group_lanes, train_together
 from perfeds2.network.cell import Cell
@@ -91,6 +92,10 @@ class Workbench:
         spec, seed, stage = training.spec, training.seed, self.stage(training)
         task = self._kept(self._tasks, (spec.task, spec.cell.ues, seed), lambda: make_task(spec, seed))
         (algorithm,) = make_algorithms(spec, stage)
+        objective = algorithm.learner.objective
+        if isinstance(objective, MostFrequentLabel):
+            (outputs,), rank = logits(task.model, task.sample), len(task.sample.shape)
+            task = replace(task, model=objective.replacing(task.model, outputs, rank))
         if algorithm.learner.feedback is not None:
             nothing = open_play(spec, stage, algorithm).timeline
             return PreparedTraining(training, task, stage, algorithm, nothing, [])
@@ -272,6 +277,7 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
     until_s = timeline.end_s if rounds == spec.run.rounds else stalls_until(timeline, spec.run.horizon_s)
     stalled = 1 - timeline.end_s / until_s if until_s > timeline.end_s else 0.0  # share of the time
     waiting = timeline.waiting_share
+    starved = timeline.starved if algorithm.mode != "none" else np.zeros(0, int)
     known: Facts = {
         "algorithm": algorithm.name,
         "seed": seed,
@@ -293,8 +299,8 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         "waiting_share": float(waiting + stalled * (1 - waiting)),
         "wasted_share": float(timeline.wasted_share),
         "least_share": float(timeline.shares.min()) if rounds else 0.0,
-        "starved": int(timeline.starved.size),
-        "starved_ues": [int(ue) for ue in timeline.starved[:NAMED_STARVED]],
+        "starved": int(starved.size),
+        "starved_ues": [int(ue) for ue in starved[:NAMED_STARVED]],
         # With availability (there is a log), a UE without a job may only be away.
         "is_out_of_energy": limits_energy(spec)
         and timeline.log is None

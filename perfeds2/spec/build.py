@@ -31,7 +31,7 @@ from perfeds2.allocation.bandwidth import Bandwidth, Policy, Uplink, between, eq
 from perfeds2.allocation.tiers import AllTiers, OneTier, arrive_together, tiers_by_latency
 from perfeds2.errors import InputError
 from perfeds2.learning.feedback import REPORTS
-from perfeds2.learning.merges import Merge, OfMean, Telling, Undrafted
+from perfeds2.learning.merges import Telling, Undrafted
 from perfeds2.learning.methods import parts_of
 from perfeds2.learning.methods.fedat import TierAverage
 from perfeds2.learning.methods.fedcompass import OwnSteps
@@ -44,6 +44,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
 from perfeds2.privacy import MESSAGES
+from perfeds2.spec.baselines import alone_in, rounds_of, without_others
 from perfeds2.spec.cells import (
     cloud_protocol,
     cycles_per_sample,
@@ -57,7 +58,7 @@ from perfeds2.spec.cells import (
 )
 from perfeds2.spec.fields import PrivacySpec, Spec
 from perfeds2.spec.jobs import in_epochs, job_samples, ue_samples
-from perfeds2.spec.methods import Method, method_of
+from perfeds2.spec.methods import Method, checked_merge, method_of
 from perfeds2.spec.names import Named, Values, call, expect, user_errors
 from perfeds2.spec.privacy import has_noise, refuse_unless_private, refuse_unless_summable
 from perfeds2.spec.rounds import bound_of, plan_rounds, protocol_of
@@ -226,6 +227,10 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
             made = call(made, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
         return _follow_settings(spec, stage, expect(made, Algorithm, "--algorithms", named))
     name, own = found
+    if own.rounds in ("alone", "none"):
+        learner = without_others(spec, name, make_learner(spec, name, own))
+        learner = in_epochs(spec, stage.seed, name, learner) if own.rounds == "alone" else learner
+        return Algorithm(name, learner, Protocol(1), equal_share, mode=own.mode)
     races = own.mode == "ASY" or own.rounds == "draft"
     learner, bandwidth = in_epochs(spec, stage.seed, name, make_learner(spec, name, own)), _bandwidth(spec, races=races)
     algorithm = Algorithm(name, learner, protocol_of(spec, own.mode), bandwidth, mode=own.mode)
@@ -310,7 +315,7 @@ def learner_settings(spec: Spec, algorithm: str) -> Values:
         merge = chosen.value
         if inspect.isclass(merge) or not hasattr(merge, "init"):  # a factory; a merge itself has init
             merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
-        found["merge"] = _checked_merge(merge, f"--merge {chosen}")
+        found["merge"] = checked_merge(merge, f"--merge {chosen}")
     return found
 
 
@@ -318,19 +323,11 @@ def _known(spec: Spec, algorithm: str) -> Values:
     return {key: value for key, value in spec.learning_of(algorithm) if value is not None}
 
 
-def _checked_merge(merge: object, what: str) -> Merge | OfMean:
-    if not isinstance(merge, Merge | OfMean):
-        raise InputError(
-            f"{what} gave a {type(merge).__name__}; expected something with init and __call__ (docs/how-to/extending.md)."
-        )
-    return merge
-
-
 def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
     """Make the learner of a method, with the settings that the method and its merge take."""
     made = call(method.make, f"the method {algorithm}", _known(spec, algorithm) | spec.method_settings(algorithm))
     objective, merge = parts_of(made)
-    given: Values = {"merge": _checked_merge(merge, f"the method {algorithm}")}
+    given: Values = {"merge": checked_merge(merge, f"the method {algorithm}")}
     learner = Learner(objective, **given | learner_settings(spec, algorithm))
     _refuse_what_does_not_fit(spec.privacy, algorithm, learner, spec.learning_of(algorithm).merge)
     return learner
@@ -420,11 +417,12 @@ def make_timelines(
         load = _load(spec, stage, algorithm)
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()
         rounds = (algorithm.protocol, algorithm.bandwidth, algorithm.schedule, shares)
-        same = (rounds, np.asarray(load["samples"]).tobytes(), load["payload_bits"], load["cell"].downlink)
+        limit = rounds_of(spec, algorithm.learner)
+        same = (rounds, np.asarray(load["samples"]).tobytes(), load["payload_bits"], load["cell"].downlink, limit)
         if same not in known:
             told = None if tell is None else partial(tell, algorithm)
             with _own_errors(stage, algorithm):
-                until = {"rounds": spec.run.rounds, "horizon_s": spec.run.horizon_s, "tell": told}
+                until = {"rounds": limit, "horizon_s": spec.run.horizon_s, "tell": told}
                 known[same] = simulate(**load, **until) if spec.edges == 1 else _at_edges(spec, stage, load, until)
         yield known[same]
 
@@ -459,6 +457,7 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
         learner.merge, Telling
     ):  # it sends a second model, such as SCAFFOLD's c
         cell = replace(cell, downlink=replace(cell.downlink, model_bits=2 * cell.downlink.model_bits))
+    cell = alone_in(cell, learner)
     bandwidth, bits = algorithm.bandwidth, upload_bits(spec, learner.objective, algorithm.protocol.quorum)
     if stage.cells is not None and spec.edges == 1:
         bandwidth = in_each_cell(bandwidth, stage.cells.ues, [each.bandwidth_hz for each in stage.cells.cells])

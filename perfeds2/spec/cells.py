@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from perfeds2.errors import InputError, input_errors
+from perfeds2.learning.methods.baselines import Local, NoTraining
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.operations import counted_cycles, peak_bytes
@@ -30,6 +31,7 @@ from perfeds2.spec.tasks import model_of, sample_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.state import Budget
 
+NOTHING_BITS = 1.0  # of an upload without content, since the clock needs some length
 NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave", "cycles", "count_hessian"}
 # The paper's radio has only the first.
 OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
@@ -134,6 +136,8 @@ def upload_bits(spec: Spec, objective: object = None, quorum: int = 0) -> float:
     each array also sends its scale; with top-k, the upload includes the positions of the numbers. With secure
     aggregation, it includes what every member of a round sends to the others.
     """
+    if isinstance(objective, Local | NoTraining):
+        return NOTHING_BITS
     masks = extra_bits(quorum) if spec.privacy.secure_aggregation else 0
     if spec.cell.payload_bits is not None:
         return spec.cell.payload_bits + masks

@@ -78,6 +78,9 @@ class TaskSpec(Section, title="Task"):
         shown="accuracy; r2 for numbers",
     )
     data_dir: str | None = setting("DIR", "Folder of real data sets.", shown="$PERFEDS2_DATA, then the user's cache")
+    new_ues: Annotated[Positive, within(0, 0.9)] | None = setting(
+        "SHARE", "Share of all UEs that never train, in addition to --ues.", shown="none"
+    )
     held_out: bool | None = setting("", "Evaluate on held-out training data, as tune does.")
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfeds2.errors import InputError, did_you_mean
-from perfeds2.learning.methods import MERGES, METHODS
+from perfeds2.learning.merges import Merge, OfMean
+from perfeds2.learning.methods import LISTED, MERGES
 from perfeds2.learning.objectives import OBJECTIVES
 from perfeds2.spec.names import MODES, Named, Value, algorithm_name, method_name
 
@@ -23,7 +24,9 @@ class Method:
     name: str  # without the mode: [methods.PerFed] applies to PerFed in all modes
     make: Callable[..., Value]  # a dataclass whose fields are the settings, or a function of them
     mode: str = "S2"
-    rounds: Literal["one tier", "all tiers", "groups", "draft"] | None = None  # special rounds; None: those of the mode
+    rounds: Literal["one tier", "all tiers", "groups", "draft", "alone", "none"] | None = (
+        None  # special rounds; None: those of the mode
+    )
 
     @classmethod
     def of(cls, name: str, make: Callable[..., object]) -> "Method":
@@ -33,13 +36,13 @@ class Method:
 
 ALGORITHMS = {
     algorithm_name(name, mode): Method(name, make, mode) for mode in MODES for name, make in OBJECTIVES.items()
-} | {name: Method.of(name, make) for name, make in METHODS.items()}
+} | {name: Method.of(name, make) for name, make in LISTED.items()}
 
 
 def listed_methods() -> list[Method]:
     """Return the built-in methods; those that exist in all three modes are listed once."""
     everywhere = [Method(name, make, ", ".join(MODES)) for name, make in OBJECTIVES.items()]
-    return everywhere + [ALGORITHMS[name] for name in METHODS]
+    return everywhere + [ALGORITHMS[name] for name in LISTED]
 
 
 def find_method(name: str) -> Method:
@@ -123,3 +126,11 @@ def refuse_unused(
             f"--tiers {tiers} is for methods that have tiers (TiFL, FedAT), and none takes part; leave it out, or add one to "
             f"{where}."
         )
+
+
+def checked_merge(merge: object, what: str) -> Merge | OfMean:
+    if not isinstance(merge, Merge | OfMean):
+        raise InputError(
+            f"{what} gave a {type(merge).__name__}; expected something with init and __call__ (docs/how-to/extending.md)."
+        )
+    return merge

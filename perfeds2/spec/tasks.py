@@ -24,7 +24,8 @@ from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
 
 def make_task(spec: Spec, seed: int) -> Task:
     """Make the task of a seed: the data of each UE, and the model."""
-    named, ues = spec.task.name, spec.cell.ues
+    named, new = spec.task.name, new_ues(spec)
+    ues = spec.cell.ues + new
     recipe, where = recipe_of(spec), (ues, spec.task.labels_per_ue, seed, spec.task.data_dir)
     with input_errors(f"--task {named}"):
         if recipe is None:
@@ -36,9 +37,17 @@ def make_task(spec: Spec, seed: int) -> Task:
             raise InputError(f"--task {named} has data without held_out(), which validation needs; add that method.")
         task = replace(task, data=task.data.held_out())
     if task.ues != ues:
-        raise InputError(f"--task {named} is for {task.ues} UEs, but there are {ues} (--ues).")
+        more = f" and {new} new ones (--new-ues)" if new else ""
+        raise InputError(f"--task {named} is for {task.ues} UEs, but there are {spec.cell.ues} (--ues){more}.")
+    task = task.with_new_ues(new, seed) if new else task
     model = network_of(spec, recipe or task)
     return task if model is task.model else replace(task, model=model)
+
+
+def new_ues(spec: Spec) -> int:
+    """Return how many UEs never train: such that they are the share ``--new-ues`` of all."""
+    share = spec.task.new_ues
+    return 0 if share is None else max(1, round(spec.cell.ues * share / (1 - share)))
 
 
 @lru_cache(maxsize=1)  # asked for twice: for the clock, then for training
@@ -107,7 +116,9 @@ def model_metadata(spec: Spec, seed: int) -> dict[str, str]:
         return {}
     split = split_of(task.split) or ByLabel(task.labels_per_ue or 1)
     with input_errors(f"--task {task.name}"):
-        return in_words(file.table(task.target or (), task.ue_column, _known_loss(task)), spec.cell.ues, split, seed)
+        return in_words(
+            file.table(task.target or (), task.ue_column, _known_loss(task)), spec.cell.ues + new_ues(spec), split, seed
+        )
 
 
 def _known_loss(task: TaskSpec) -> str | None:

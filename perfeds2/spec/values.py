@@ -51,7 +51,7 @@ SCHEDULE = Kind("schedule", "perfeds2.allocation.schedule:SCHEDULES")
 SHARES = Kind("shares rule", "perfeds2.allocation.shares:SHARES")
 POLICY = Kind("bandwidth policy", "perfeds2.allocation.bandwidth:POLICIES")
 OBJECTIVE = Kind("objective", "perfeds2.learning.objectives:OBJECTIVES")
-METHOD = Kind("method", "perfeds2.learning.methods:METHODS")
+METHOD = Kind("method", "perfeds2.learning.methods:LISTED")
 ALGORITHM = Kind(
     "algorithm", "perfeds2.spec.methods:ALGORITHMS", is_called=False
 )  # objectives in every mode, and methods

@@ -19,7 +19,7 @@ import numpy as np
 
 from perfeds2 import __version__
 from perfeds2.files import read_json, read_table, write_json
-from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.metrics import METRICS, NEW_UES_METRICS
 from perfeds2.runs.costs import EPSILON, IN_ARENA, SPENT
 from perfeds2.runs.folder import ARENA
 from perfeds2.runs.pool import Failure, check_work
@@ -162,6 +162,7 @@ def score(result: Result, target: float) -> Row:
         "accuracy_over_time": mean_over_time(rows),
         "worst_decile": worst_decile(ues),
         "jain": jain(ues),
+        **{name: finite(rows[-1], name) for name in NEW_UES_METRICS if name in rows[-1]},
         **{name: result.facts[name] for name in FACTS},
         "diverged": int(not math.isfinite(rows[-1]["train_loss"])),
     }
@@ -178,7 +179,7 @@ def summarise_method(rows: Sequence[Row]) -> Row:
             name: {"median": censored_median([row[name] for row in rows]), **statistic([row[name] for row in rows])}
             for name in IN_ARENA
         },
-        **{name: statistic([row[name] for row in rows]) for name in AT_END},
+        **{name: statistic([row[name] for row in rows]) for name in (*AT_END, *NEW_UES_METRICS) if name in rows[0]},
     }
 
 
@@ -238,7 +239,8 @@ def write_metrics(path: Path, outcomes: Sequence[MethodOutcome]) -> None:
         for row in result.rows
     )
     private = any("noise" in result.facts for one in outcomes for result in one.results)
-    heads = [*where, "round", "time_s", *METRICS, *SPENT, *([EPSILON.column] if private else [])]
+    new = NEW_UES_METRICS if any(one.bout.spec.task.new_ues for one in outcomes) else ()
+    heads = [*where, "round", "time_s", *METRICS, *new, *SPENT, *([EPSILON.column] if private else [])]
     write_csv(path / "arena_metrics.csv", heads, every)
 
 
@@ -254,7 +256,8 @@ def write_bouts(
         methods: Whether each method is the user's own, by name.
         **more: Other entries of arena.json.
     """
-    write_csv(path / "arena.csv", HEADS, (row for one in outcomes for row in one.rows))
+    new = NEW_UES_METRICS if any(bout.spec.task.new_ues for bout in plan.bouts) else ()
+    write_csv(path / "arena.csv", (*HEADS, *new), (row for one in outcomes for row in one.rows))
     bouts = [(bout, own) for bout in plan.bouts if (own := [one for one in outcomes if one.bout is bout])]
     said = {
         "perfeds2": __version__,

@@ -15,6 +15,7 @@ from typing import Any
 import tomli_w
 
 from perfeds2.errors import InputError
+from perfeds2.learning.methods import BASELINES
 from perfeds2.runs.folder import ARENA
 from perfeds2.runs.session import reading
 from perfeds2.spec.fields import SECTIONS, Spec
@@ -30,6 +31,7 @@ from perfeds2.studies.tune_space import Search, Settings, make_search, one_metho
 USUAL = (  # methods compared by default
     *("PerFedS2", "FedAvgS2", "FedAvg-SYN", "FedBuff", "FedAsync", "CA2FL"),
     *("FADAS", "FedAdam", "SCAFFOLD", "pFedMe", "Ditto", "FedRep"),
+    *BASELINES,
 )
 TRIES = 40  # settings tried per method
 LOCAL_STEPS = (1, 5)  # multiples of the current number of local steps that are tried
@@ -101,7 +103,7 @@ class ArenaPlan:
         return Bout(spec.task.name.label, cell, values, spec, self._search(values, spec))
 
     def _search(self, values: Values, spec: Spec) -> Search | None:
-        tuned = {name: named for named in self.methods if (name := settings_name(named)) is not None}
+        tuned = {name: named for named in self.methods if (name := settings_name(named)) is not None and axes_of(named)}
         if not self.tries or not tuned:
             return None
         own = copied(values)
@@ -144,7 +146,9 @@ def tried_values(spec: Spec, named: Named, tries: int) -> dict[str, tuple[float,
     local steps, unless ``tries`` is odd.
     """
     name, axes = name_in_tables(named), axes_of(named)
-    steps = tuple(spec.learning_of(name).local_steps * each for each in LOCAL_STEPS[: 2 - tries % 2])
+    found = method_of(named)
+    several = () if found is not None and found[1].rounds == "none" else LOCAL_STEPS[1 : 2 - tries % 2]
+    steps = tuple(spec.learning_of(name).local_steps * each for each in (1, *several))
     counts = _counts(tries // len(steps), len(axes))
     shares = (2 / 5, 1 / 4, 1 / 4)  # below the current value; few for α, which is short in Table I for personal steps
     return {

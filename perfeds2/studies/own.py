@@ -21,7 +21,7 @@ import tomli_w
 from perfeds2 import __version__
 from perfeds2.errors import InputError
 from perfeds2.files import Json, write_json
-from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.metrics import METRICS, recorded
 from perfeds2.runs.costs import SPENT
 from perfeds2.runs.folder import OWN
 from perfeds2.runs.pool import check_work
@@ -87,7 +87,8 @@ def run_study(study: OwnStudy, path: Path, how: Execution = Execution()) -> list
 
         rows = checked(study, study.named.value(study.spec, train))
         evaluations = [{"label": label} | row for label, own in trained.items() for one in own for row in one.rows]
-        heads = ("label", "algorithm", "seed", "round", "time_s", *METRICS, *SPENT)
+        metrics = recorded(evaluations[0]) if evaluations else METRICS
+        heads = ("label", "algorithm", "seed", "round", "time_s", *metrics, *SPENT)
         write_csv(path / "study_metrics.csv", heads, evaluations)
         write_csv(path / "study.csv", dict.fromkeys(key for row in rows for key in row), rows)
         write_json(path / OWN.result, said(study, rows))

@@ -15,7 +15,7 @@ import numpy as np
 
 from perfeds2.errors import InputError
 from perfeds2.files import read_table
-from perfeds2.learning.metrics import METRICS
+from perfeds2.learning.metrics import METRICS, NEW_UES_METRICS
 from perfeds2.runs.costs import COSTS, EPSILON, SECONDS, SPENT
 from perfeds2.runs.folder import SWEEP
 from perfeds2.runs.pool import Failure, Results, check_work
@@ -165,7 +165,9 @@ def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: R
                     summary.append({**values, "algorithm": name, **summarise_point(point.spec, found)})
 
     private = any(has_noise(point.spec.privacy) for point in grid.points)
-    heads = [*axes, "algorithm", "seed", "round", "time_s", *METRICS, *SPENT, *([EPSILON.column] if private else [])]
+    new = NEW_UES_METRICS if any(point.spec.task.new_ues for point in grid.points) else ()
+    heads = [*axes, "algorithm", "seed", "round", "time_s", *METRICS, *new, *SPENT]
+    heads += [EPSILON.column] if private else []
     write_csv(path / "sweep.csv", heads, tidy())
     write_csv(path / "sweep_summary.csv", list(max(summary, key=len)) if summary else [*axes, "algorithm"], summary)
     write_csv(path / "sweep_front.csv", [*axes, *FRONT, *([EPSILON.median] if private else [])], front(summary))

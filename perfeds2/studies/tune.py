@@ -17,6 +17,7 @@ import tomli_w
 
 from perfeds2.errors import InputError
 from perfeds2.files import read_table, write_text
+from perfeds2.learning.metrics import NEW_UES_METRICS
 from perfeds2.runs.folder import TUNING
 from perfeds2.runs.pool import check_work
 from perfeds2.runs.session import Base, Execution, Session, base_values
@@ -41,6 +42,7 @@ class SeedScore:
 
     mean: float  # over simulated time
     end: float
+    new_ues: Row  # accuracies of UEs that never trained, at the end, by name; empty if there are none
 
 
 Scores = dict[float, dict[Tried, list[SeedScore]]]  # a score per seed, by horizon of the rung
@@ -55,6 +57,7 @@ class Best:
     score: Statistic  # statistic over seeds of the mean validation accuracy over the horizon
     before: Statistic | None  # the same for the settings before tuning, if they reached the last rung
     edges: tuple[str, ...]  # settings whose best value is the smallest or largest tried
+    new_ues: dict[str, Statistic]  # accuracies of UEs that never trained, at the end, by name; empty if there are none
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,9 @@ def climb(search: Search, run: Run, label: str = "") -> Scores:
 
 
 def _score(result: Result) -> SeedScore:
-    return SeedScore(mean_over_time(result.rows), mean_over_time(result.rows, last=True))
+    end = result.rows[-1]
+    new = {name: end[name] for name in NEW_UES_METRICS if name in end}
+    return SeedScore(mean_over_time(result.rows), mean_over_time(result.rows, last=True), new)
 
 
 def mean_score(scores: Sequence[SeedScore]) -> float:
@@ -211,7 +216,7 @@ def _rows(search: Search, scores: Scores) -> Iterator[Row]:
             for number, settings in enumerate(search.candidates(name)):
                 for seed, found in zip(search.seeds, scores[horizon_s].get((name, number), ()), strict=False):
                     row = {"algorithm": name, "number": number, "rung": rung + 1, "horizon_s": horizon_s, **settings}
-                    yield row | {"seed": seed, "accuracy_mean": found.mean, "accuracy_end": found.end}
+                    yield row | {"seed": seed, "accuracy_mean": found.mean, "accuracy_end": found.end, **found.new_ues}
 
 
 def best_of(search: Search, scores: Scores) -> tuple[Best, ...]:
@@ -223,7 +228,8 @@ def best_of(search: Search, scores: Scores) -> tuple[Best, ...]:
         settings, usual = search.candidates(name)[number], search.usual(name)
         score, *before = (statistic([each.mean for each in own[at]]) for at in (number, usual) if at in own)
         edges = tuple(key for key, listed in axes.items() if _is_edge(settings[key], listed))
-        found.append(Best(name, settings, score, before[0] if before else None, edges))
+        new = {key: statistic([each.new_ues[key] for each in own[number]]) for key in own[number][0].new_ues}
+        found.append(Best(name, settings, score, before[0] if before else None, edges, new))
     return tuple(found)
 
 

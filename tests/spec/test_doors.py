@@ -22,6 +22,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "loss": ("binary", "binary"),
     "metric": ("rmse", "rmse"),
     "held_out": ("true", True),
+    "new_ues": ("0.3", 0.3),
     "secure_aggregation": ("true", True),
     "data_dir": ("somewhere", "somewhere"),
     "cell": ("paper", "paper"),

@@ -19,7 +19,7 @@ from scipy.stats import ttest_rel
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.merges import Mean
-from perfeds2.learning.methods import CA2FL, Ditto
+from perfeds2.learning.methods import BASELINES, CA2FL, Ditto
 from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.task import parameters
 from perfeds2.report.arena import write_arena
@@ -86,9 +86,9 @@ def test_what_diverged_is_worth_nothing():
 
 
 @pytest.mark.slow
-def test_twelve_methods_meet_unless_others_are_named():
+def test_twelve_methods_and_the_baselines_meet_unless_others_are_named():
     plan = make_arena({})
-    assert len(USUAL) == 12
+    assert len(USUAL) == 12 + len(BASELINES)
     assert set(USUAL) <= set(ALGORITHMS)
     *most, last = USUAL
     assert f"{', '.join(most)} and {last}" in (DOCS / "how-to/arena.md").read_text()  # which the help refers to
@@ -102,7 +102,7 @@ def test_every_method_is_tuned_with_the_same_number_of_settings(tries):
     search = make_arena({}, methods=["all"], tries=tries).bouts[0].search
     assert search is not None
     assert {len(search.candidates(name)) for name in search.axes} == {tries}
-    assert set(search.axes) == set(ALGORITHMS)
+    assert set(search.axes) == set(ALGORITHMS) - {"MostFrequentLabel"}  # which has nothing to tune
 
 
 def test_what_is_tried_lies_around_what_a_method_has():

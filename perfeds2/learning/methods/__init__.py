@@ -13,6 +13,7 @@ from typing import Any
 from perfeds2.learning.merges import MEAN, Mean, Merge, OfMean
 from perfeds2.learning.methods.apfl import APFL
 from perfeds2.learning.methods.asyncfeded import AsyncFedED
+from perfeds2.learning.methods.baselines import Local, MostFrequentLabel, NoTraining
 from perfeds2.learning.methods.ca2fl import CA2FL
 from perfeds2.learning.methods.ditto import Ditto
 from perfeds2.learning.methods.fadas import FADAS
@@ -80,6 +81,14 @@ METHODS: dict[str, type] = {
     "FedAT": FedAT,
     "FedCompass": FedCompass,
 }
+
+BASELINES: dict[str, type] = {
+    "Local": Local,
+    "NoTraining": NoTraining,
+    "MostFrequentLabel": MostFrequentLabel,
+}  # what a UE reaches without the others
+
+LISTED: dict[str, type] = {**METHODS, **BASELINES}
 
 ROBUST: dict[str, type] = {
     "median": Median,
