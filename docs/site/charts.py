@@ -104,6 +104,15 @@ def plans() -> str:
     return bars("Cells of ten in which a plan is within 15 %", found)
 
 
+def pfllib() -> str:
+    found = []
+    for name, published, accuracy, _ in rows("pfllib.md", "| pathological | PFLlib"):
+        found.append(Value(f"{name}, here", number(accuracy), accuracy))
+        if published:
+            found.append(Value(f"{name}, PFLlib", number(published), published, is_ours=False))
+    return bars("Accuracy on the pathological split, in percent", found)
+
+
 def bars(title: str, values: Sequence[Value], floor: float | None = None) -> str:
     """Draw horizontal bars, on a logarithmic axis from ``floor`` if it is given."""
     most = max(max(each.number, each.target or 0) for each in values)
@@ -128,6 +137,7 @@ def bars(title: str, values: Sequence[Value], floor: float | None = None) -> str
 CHARTS: dict[str, Callable[[], str]] = {
     "peers": peers,
     "performance": performance,
+    "pfllib": pfllib,
     "federation": federation,
     "reliability": reliability,
     "nearest": nearest,
