@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from needs import needs
 
+from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.models.resnet import ResNet, resnet18_gn
 from perfeds2.learning.models.transformer import Transformer, transformer
@@ -231,3 +232,13 @@ def test_settings_that_do_not_fit_are_one_sentence(task, name, sentence):
     with pytest.raises(InputError) as refused:
         model_of(spec_from(task=task, model=name))
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [("cifar10", "cnn"), ("cifar10", "resnet18-gn:width=8"), ("shakespeare", "transformer:layers=1,width=16")],
+)
+def test_a_federation_takes_the_model_by_its_name(task, model):
+    """All its machines read the same text."""
+    text = Setup.from_texts({"task": task, "model": model, "algorithm": "FedAvgS2", "rounds": 2}).to_toml()
+    assert model_of(Setup.from_toml(text).spec) == model_of(spec_from(task=task, model=model))
