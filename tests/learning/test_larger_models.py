@@ -10,6 +10,7 @@ from needs import needs
 
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
+from perfeds2.learning.models.lenet import CNN
 from perfeds2.learning.models.resnet import ResNet, resnet18_gn
 from perfeds2.learning.models.transformer import Transformer, transformer
 from perfeds2.learning.task import parameters
@@ -124,6 +125,30 @@ def test_at_first_no_letter_is_likely_and_a_block_of_resnet_adds_nothing():
 
 
 # ---- PyTorch
+
+
+@needs("torch")
+def test_the_cnn_agrees_with_pytorch():
+    import torch
+
+    params = CNN.init(jax.random.key(2))
+    w = {name: torch.tensor(np.asarray(value)) for name, value in params.items()}
+    layers = []
+    for number, (inputs, outputs) in ((1, (3, 32)), (2, (32, 64))):
+        layer = torch.nn.Conv2d(inputs, outputs, 5)
+        kernel = w[f"conv{number}.weight"].reshape(5, 5, inputs, outputs).permute(3, 2, 0, 1)
+        layer.load_state_dict({"weight": kernel, "bias": w[f"conv{number}.bias"]})
+        layers += [layer, torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+    layers.append(torch.nn.Flatten())
+    for number, (inputs, outputs) in ((1, (1600, 512)), (2, (512, 100))):
+        layer = torch.nn.Linear(inputs, outputs)
+        layer.load_state_dict({"weight": w[f"dense{number}.weight"].T, "bias": w[f"dense{number}.bias"]})
+        layers += [layer, torch.nn.ReLU()]
+    x = np.random.default_rng(5).integers(0, 256, (4, 3072)).astype(np.uint8)
+    mean, deviation = (torch.tensor(a)[None, :, None, None] for a in (CNN.mean, CNN.deviation))
+    with torch.no_grad():
+        theirs = torch.nn.Sequential(*layers[:-1])((torch.tensor(x).reshape(4, 3, 32, 32) / 255 - mean) / deviation)
+    np.testing.assert_allclose(CNN(params, jnp.asarray(x)), theirs.numpy(), atol=1e-5)
 
 
 @needs("torch")

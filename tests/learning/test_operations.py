@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from needs import needs
 
 from perfeds2.learning.datasets import TASKS
+from perfeds2.learning.models.from_torch import from_torch
 from perfeds2.learning.models.lenet import LENET
 from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.models.mlp import MLP
@@ -99,6 +101,16 @@ def test_a_loop_counts_every_step_and_a_product_of_weights_hardly_counts():
     forward, backward = 5 * 64, 5 * 64 + 4 * 64  # of weights, and of what entered each step but the first
     counted = multiply_adds(Loop(), jax.ShapeDtypeStruct((8,), np.float32))
     assert forward + backward <= counted <= forward + backward + 64 + 2  # a loop may derive by what entered first, too
+
+
+@needs("torch")
+def test_a_pytorch_model_is_counted_like_ours():
+    from torch import nn
+
+    module = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(72, 5))
+    sample = jax.ShapeDtypeStruct((64,), np.float32)
+    convolution, dense = 2 * 6 * 6 * 9, 72 * 5
+    assert multiply_adds(from_torch(module, sample), sample) == 2 * convolution + 3 * dense
 
 
 def test_the_peak_of_memory_by_hand():
