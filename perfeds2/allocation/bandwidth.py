@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Int
 
+from perfeds2.allocation import stepped
 from perfeds2.network.link import LN2, Array, PerUe, closer_nats_per_hz, nats_per_hz
+from perfeds2.network.modulation import Link, Steps
 
 Bandwidth = PerUe  # in Hz
 Mask = Bool[np.ndarray, " n"]
@@ -29,6 +31,7 @@ class Uplink:
     shares: PerUe  # η, participation targets, summing to 1
     planned: Mask | None  # the round's planned UEs; None if the first arrivals close it
     most_bits_per_s_hz: float | None = None  # limit of the modulation; None for no limit
+    link: Link | None = None  # what links carry; None: Shannon's rate up to the limit
 
 
 Policy = Callable[[Uplink], Bandwidth]
@@ -214,9 +217,15 @@ def _end_together(
         return np.zeros(serve.size)
     least_hz = np.zeros(serve.size) if least_hz is None else least_hz
     band = uplink.bandwidth_hz - least_hz[~serve].sum()
+    signal, link, bits = _signal(uplink, serve), uplink.link, bits[serve]
+    if isinstance(link, Steps):
+        bits = np.maximum(bits, NO_BITS)
+        found = stepped.finish_together(link, band, signal, bits, compute_s[serve], least_hz[serve])
+        return _spread(serve, found)
     most = np.inf if uplink.most_bits_per_s_hz is None else uplink.most_bits_per_s_hz * LN2
-    signal = _signal(uplink, serve)
-    return _spread(serve, _finish_together(band, signal, bits[serve], compute_s[serve], least_hz[serve], most))
+    if link is not None:  # a share of Shannon's rate takes as long as all of it does for more bits
+        bits, most = bits / link.share, link.most / link.share * LN2
+    return _spread(serve, _finish_together(band, signal, bits, compute_s[serve], least_hz[serve], most))
 
 
 def _spread(serve: Mask, bandwidth: Array) -> Bandwidth:

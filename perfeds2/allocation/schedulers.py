@@ -18,6 +18,7 @@ from jaxtyping import Int
 from perfeds2.allocation.bandwidth import Mask
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import Numbers, PerUe, rate_bps
+from perfeds2.network.modulation import Link
 
 Chosen = Int[np.ndarray, " A"]
 
@@ -40,6 +41,7 @@ class Moment:
     here: Mask | None = None  # which UEs are present; None if all always are
     feedback: PerUe | None = None  # what each UE last reported, NaN before that; None if nothing is reported
     job_s: PerUe | None = None  # how long each UE's jobs take, as measured; None: as expected in the cell
+    link: Link | None = None  # what links carry; None: Shannon's rate up to the limit
 
     @property
     def age(self) -> Numbers:
@@ -131,7 +133,7 @@ def chen(deadline_s: float) -> Callable[[Moment], Chosen]:
 
 def _sending_s(moment: Moment, bandwidth_hz: float) -> PerUe:
     """Return how long each UE would send on this bandwidth; very long if its signal is zero."""
-    rate = rate_bps(bandwidth_hz, moment.signal_hz, moment.most_bits_per_s_hz)
+    rate = rate_bps(bandwidth_hz, moment.signal_hz, moment.link or moment.most_bits_per_s_hz)
     if moment.own_bps is not None:
         rate = np.where(np.isnan(moment.own_bps), rate, moment.own_bps)
     return np.minimum(moment.bits / np.maximum(rate, TINY), 1 / TINY)

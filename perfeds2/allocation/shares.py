@@ -41,7 +41,7 @@ def expected_sending_s(cell: Cell, payload_bits: float) -> PerUe:
     sending_s, mean_bps = np.zeros(cell.ues), np.zeros(cell.ues)
     for amplitude, mass in zip(*_fading_law(cell.rician_k), strict=True):
         strength = cell.fading_scale * amplitude if cell.radio is None else amplitude * amplitude / 2
-        bps = rate_bps(part_hz, cell.mean_signal_hz * strength, cell.cap_bits_per_s_hz)
+        bps = rate_bps(part_hz, cell.mean_signal_hz * strength, cell.limit)
         sending_s += mass * payload_bits / bps
         mean_bps += mass * bps
     if cell.radio is not None:

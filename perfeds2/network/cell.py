@@ -10,8 +10,9 @@ from jaxtyping import Bool, Int
 
 from perfeds2.network.channel import ByPosition, Channel, Fading
 from perfeds2.network.fleet import Fleet
-from perfeds2.network.link import UE_NOISE_FIGURE_DB, Downlink, PerUe
+from perfeds2.network.link import UE_NOISE_FIGURE_DB, Downlink, Limit, PerUe
 from perfeds2.network.mobility import Moves, Walk
+from perfeds2.network.modulation import Link
 from perfeds2.network.radios import STREAMS, Radio, Where
 from perfeds2.shown import as_html, axes_for, draw_places, in_a_line
 
@@ -45,6 +46,8 @@ class Cell:
     moves: Moves | None = None  # how UEs move; None: they stand still
     downlink: Downlink | None = None  # how models are sent; None: instantly, apart from downlink_s
     fleet: Fleet | None = None  # per-UE gains, uplinks and hours; None: all UEs use the cell's and are always present
+    offset_db: PerUe | None = None  # added to each UE's gain unless measured: its antenna, less the walls; None: 0
+    link: Link | None = None  # what links carry; None: Shannon's rate up to ``most_bits_per_s_hz``
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distance_m", np.asarray(self.distance_m, float))
@@ -199,7 +202,7 @@ class Cell:
         """The signal of each UE at h = 1, before fading, in Hz, shape (n,)."""
         if self.radio is None:
             noise_w_per_hz = 10 ** (self.noise_dbm_per_hz / 10) / 1000
-            gain = self.distance_m**-self.path_loss_exponent
+            gain = self.distance_m**-self.path_loss_exponent * self.beyond_path
             if self.fleet is not None:
                 gain[self.fleet.measured] = self.fleet.gain / self.fading.signal_of_amplitude(1.0)
             signal_hz = self.power_w / noise_w_per_hz * gain
@@ -213,10 +216,15 @@ class Cell:
     @cached_property
     def _gain(self) -> PerUe:
         assert self.radio is not None
-        gain = self.radio.gain(self.where)
+        gain = self.radio.gain(self.where) * self.beyond_path
         if self.fleet is not None:
             gain[self.fleet.measured] = self.fleet.gain
         return gain
+
+    @property
+    def beyond_path(self) -> PerUe | float:
+        """What antennas and walls multiply gains by, shape (n,)."""
+        return 1.0 if self.offset_db is None else 10 ** (self.offset_db / 10)
 
     @property
     def sent_power_w(self) -> PerUe | float:
@@ -231,6 +239,11 @@ class Cell:
         if self.most_bits_per_s_hz is not None:
             return self.most_bits_per_s_hz
         return None if self.radio is None else self.radio.most_bits_per_s_hz
+
+    @property
+    def limit(self) -> Limit:
+        """What links carry, or the limit of Shannon's rate, as ``rate_bps`` takes it."""
+        return self.cap_bits_per_s_hz if self.link is None else self.link
 
     def compute_s(self, samples: float | PerUe) -> PerUe:
         """Return the seconds from hand-out to a finished gradient, with the fixed delay ``downlink_s``.
@@ -266,8 +279,8 @@ class Cell:
         """
         if self.downlink is None:
             return self.downlink_s
-        heard_hz, cap = self.heard_hz(0.0), self.cap_bits_per_s_hz
-        return self.downlink_s + self.downlink.seconds(heard_hz, self.bandwidth_hz, at_once, cap)
+        heard_hz = self.heard_hz(0.0)
+        return self.downlink_s + self.downlink.seconds(heard_hz, self.bandwidth_hz, at_once, self.limit)
 
     def send_models(self, ues: Ues, now_s: float, free_s: float) -> tuple[PerUe, float]:
         """Return how long UEs wait for the model they are handed now, and when the base station has sent it.
@@ -285,8 +298,8 @@ class Cell:
         if self.downlink is None or not ues.size:
             return np.zeros(ues.size), free_s
         begin_s = max(now_s, free_s)
-        heard_hz, cap = self.heard_hz(begin_s)[ues], self.cap_bits_per_s_hz
-        seconds = self.downlink.seconds(heard_hz, self.bandwidth_hz, ues.size, cap)
+        heard_hz = self.heard_hz(begin_s)[ues]
+        seconds = self.downlink.seconds(heard_hz, self.bandwidth_hz, ues.size, self.limit)
         return begin_s - now_s + seconds, begin_s + float(seconds.max())
 
     def heard_hz(self, time_s: float) -> PerUe:

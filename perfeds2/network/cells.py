@@ -17,7 +17,7 @@ from perfeds2.network.fleet_file import ITSELF, POSITIVE, read_bytes, read_numbe
 from perfeds2.network.handover import Attached, Handover, Settled
 from perfeds2.network.link import PerUe
 from perfeds2.network.mobility import Moves, Walk
-from perfeds2.network.radios import Where
+from perfeds2.network.radios import Radio, Where
 
 PerCell = Float[np.ndarray, " E"]
 Interference = float | Literal["full", "coupled"] | None  # rise over thermal in dB
@@ -28,6 +28,7 @@ COLUMNS = {  # of a file of base stations: the range of each number
     "backhaul_bps": POSITIVE,
     "backhaul_s": (0.0, 1e9),
     "bs_power_dbm": (-300.0, 300.0),
+    "azimuth_deg": (-360.0, 360.0),
 }
 PLACE, CELL_SEED = 16, 17  # random streams: (seed, stream)
 HEARING, INTERFERING = 7, 18  # nearest base stations that a UE may attach to, and that interfere
@@ -43,6 +44,7 @@ class Sites:
     backhaul_bps: PerCell
     backhaul_s: PerCell
     bs_power_dbm: PerCell
+    azimuth_deg: PerCell  # where its sector antenna points, from east to north; NaN: omnidirectional
     colour: Int[np.ndarray, " E"] | None = None  # which third of the band it uses with reuse 3; None: not on a grid
     digest: str = field(default="", compare=False)
     texts: Mapping[str, bytes] = field(default_factory=dict, compare=False)  # the file, as in ``FleetFile``
@@ -61,20 +63,45 @@ class Sites:
         return cls(*columns, digest=hashlib.sha256(data).hexdigest(), texts={ITSELF: data})
 
     @classmethod
-    def grid(cls, count: int, radius_m: float) -> "Sites":
-        """Place base stations in hexagons around a central one, in a spiral; a corner is ``radius_m`` away."""
+    def grid(cls, count: int, radius_m: float, sectors: int = 1) -> "Sites":
+        """Place base stations in hexagons around a central one, in a spiral; a corner is ``radius_m`` away.
+
+        With three sectors, three of them share each place and point to 30°, 150° and 270°. With frequency reuse 3, the
+        sectors of a place then use different thirds of the band.
+
+        Raises:
+            ValueError: If the base stations cannot be divided among places.
+        """
+        if count % sectors:
+            raise ValueError(f"the number of cells, {count}, must be a multiple of {sectors} sectors.")
+        count //= sectors
         rings = math.ceil((math.sqrt(12 * count - 3) - 3) / 6)
         along, across = (axis.ravel() for axis in np.mgrid[-rings : rings + 1, -rings : rings + 1])
         ring = np.maximum(np.maximum(abs(along), abs(across)), abs(along + across))
         x_m, y_m = 1.5 * radius_m * along, math.sqrt(3) * radius_m * (across + along / 2)
         first = np.lexsort((np.arctan2(y_m, x_m) % (2 * np.pi), ring))[:count]
-        unknown = np.full((4, count), np.nan)
-        return cls(x_m[first], y_m[first], *unknown, colour=(along - across)[first] % 3)
+        x_m, y_m = np.repeat(x_m[first], sectors), np.repeat(y_m[first], sectors)
+        turn = np.tile(np.arange(sectors), count)
+        azimuth_deg = np.full(turn.size, np.nan) if sectors == 1 else 30.0 + 360.0 / sectors * turn
+        colour = np.repeat((along - across)[first] % 3, sectors) if sectors == 1 else turn % 3
+        unknown = np.full(turn.size, np.nan)
+        return cls(x_m, y_m, unknown, unknown, unknown, unknown, azimuth_deg, colour=colour)
 
     @property
     def count(self) -> int:
         """E, the number of base stations."""
         return self.x_m.size
+
+    @cached_property
+    def place(self) -> Int[np.ndarray, " E"]:
+        """The first base station at each one's place: sectors of a place have the same shadowing."""
+        _, first, back = np.unique(np.stack([self.x_m, self.y_m], 1), axis=0, return_index=True, return_inverse=True)
+        return first[back.ravel()]
+
+    @property
+    def at_a_place(self) -> int:
+        """The most base stations that share a place."""
+        return int(np.bincount(self.place).max())
 
 
 @dataclass(frozen=True)
@@ -150,9 +177,10 @@ class Cells:
             cpu_hz=cpu_hz,
             power_w=power_w,
             bandwidth_hz=float(sum(cell.bandwidth_hz for cell in self.cells)),
-            radio=None if first.radio is None else replace(first.radio, power_control=None),
+            radio=None if first.radio is None else replace(first.radio, power_control=None, azimuth_deg=None),
             moves=None,
             fleet=_measured(gain),
+            offset_db=None,
         )
 
 
@@ -204,6 +232,8 @@ def make_cells(
         raise ValueError("power control needs a constant number of UEs in a cell; leave it out if UEs move.")
     if reuse == 3 and sites.colour is None:
         raise ValueError("reuse 3 needs the hexagonal grid; give each base station its own bandwidth_hz instead.")
+    if drawn.radio is None and not np.isnan(sites.azimuth_deg).all():
+        raise ValueError("sector antennas need a realistic radio, such as --radio umi.")
     links = _Links.drop(drawn, sites, radius_m)
     everyone = np.arange(n)
     band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
@@ -232,10 +262,12 @@ def make_cells(
             cpu_hz=drawn.cpu_hz[own],
             power_w=drawn.power_w if np.isscalar(drawn.power_w) else np.asarray(drawn.power_w)[own],
             bandwidth_hz=float(band_hz[site]),
-            seed=links.seeds[site],
+            radio=links.radio(site),
+            seed=links.seeds[site if own is not everyone else sites.place[site]],
             downlink=downlink,
             moves=moves[site],
             fleet=fleets[site],
+            offset_db=None if drawn.offset_db is None else drawn.offset_db[own],
         )
         cells.append(cell)
     co_channel = None
@@ -278,16 +310,24 @@ class _Links:
         """Return the gains of UEs to a base station, averaged over fading, where they are at first or elsewhere."""
         x_m, y_m = (self.x_m, self.y_m) if places is None else places
         x, y, drawn = x_m[ues] - self.sites.x_m[site], y_m[ues] - self.sites.y_m[site], self.drawn
+        beyond = drawn.beyond_path[ues] if isinstance(drawn.beyond_path, np.ndarray) else 1.0
         if drawn.radio is not None:
-            return drawn.radio.gain(Where(x, y, self.seeds[site], ues))
+            radio = self.radio(site)
+            assert radio is not None
+            return radio.gain(Where(x, y, self.seeds[self.sites.place[site]], ues)) * beyond
         near_m = np.maximum(np.hypot(x, y), MIN_DISTANCE_M)
-        return drawn.fading.signal_of_amplitude(1.0) * near_m**-drawn.path_loss_exponent
+        return drawn.fading.signal_of_amplitude(1.0) * near_m**-drawn.path_loss_exponent * beyond
+
+    def radio(self, site: int) -> Radio | None:
+        """Return the radio of a base station, with its antenna."""
+        radio, azimuth_deg = self.drawn.radio, float(self.sites.azimuth_deg[site])
+        return radio if radio is None or math.isnan(azimuth_deg) else replace(radio, azimuth_deg=azimuth_deg)
 
 
 def _stay(links: _Links) -> tuple[list[Ues], list[Fleet | None]]:
     """Return the UEs of each base station: each takes the strongest, in order of UEs, that has a free place."""
     sites, x_m, y_m = links.sites, links.x_m, links.y_m
-    heard = _nearest(sites, x_m, y_m, min(HEARING, sites.count))
+    heard = _nearest(sites, x_m, y_m, min(HEARING * sites.at_a_place, sites.count))
     strength = np.empty(heard.size)
     for site, pairs in enumerate(_by_site(heard.ravel(), sites.count)):
         strength[pairs] = links.gain(site, pairs // heard.shape[1])
@@ -357,9 +397,10 @@ def _roam(links: _Links, moves: Moves, radius_m: float, keeps: bool) -> tuple[li
 def _co_channel(sites: Sites, reuse: int) -> list[list[int]]:
     """Return the nearest cells that use the same band as each cell."""
     colour = np.zeros(sites.count) if sites.colour is None or reuse == 1 else sites.colour
-    near = _nearest(sites, sites.x_m, sites.y_m, min(2 * reuse * INTERFERING, sites.count)).tolist()
+    most = INTERFERING * sites.at_a_place
+    near = _nearest(sites, sites.x_m, sites.y_m, min(2 * reuse * most, sites.count)).tolist()
     return [
-        [each for each in others if each != site and colour[each] == colour[site]][:INTERFERING]
+        [each for each in others if each != site and colour[each] == colour[site]][:most]
         for site, others in enumerate(near)
     ]
 

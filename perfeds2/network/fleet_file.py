@@ -9,7 +9,7 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,11 +23,14 @@ from perfeds2.network.link import PerUe
 from perfeds2.network.traces import Trace, TraceEnd, Traces
 
 LINK = ("distance_m", "gain_db", "rate_bps", "uplink_trace")  # at most one per row
+PLACE = ("x_m", "y_m")  # both or neither, with any link but a distance
 PROCESSOR = ("cpu_hz", "compute_s", "samples_per_s")  # at most one per row
 POSITIVE = (1e-9, 1e18)
 COLUMNS: dict[str, tuple[float, float] | None] = {  # range of a number; None for text
     "name": None,
     "distance_m": (0.0, 1e9),
+    "x_m": (-1e9, 1e9),
+    "y_m": (-1e9, 1e9),
     "gain_db": (-300.0, 100.0),
     "rate_bps": POSITIVE,
     "uplink_trace": None,
@@ -35,6 +38,10 @@ COLUMNS: dict[str, tuple[float, float] | None] = {  # range of a number; None fo
     "compute_s": POSITIVE,
     "samples_per_s": POSITIVE,
     "power_w": POSITIVE,
+    "antenna_gain_db": (-100.0, 100.0),
+    "indoor": (0.0, 1.0),
+    "battery_wh": POSITIVE,
+    "group": None,
     "available": None,
     "rate_spread": (0.0, MOST_SPREAD),
     "compute_spread": (0.0, MOST_SPREAD),
@@ -43,6 +50,13 @@ COLUMNS: dict[str, tuple[float, float] | None] = {  # range of a number; None fo
 }
 TRACE_COLUMNS = ("time_s", "bps")
 SLOW_BPS, LONG_S = 1000.0, 1000.0  # a median rate below or a median step above is probably in another unit
+UNITS = {  # by name: the usual range of the median, and what else a value may be
+    "power_w": (1e-6, 5.0, "looks like dBm; power is in watts, and 23 dBm are 0.2 W"),
+    "cpu_hz": (1e6, 1e12, "looks like GHz; frequencies are in Hz, and 1.5 GHz are 1.5e9"),
+    "bandwidth_hz": (1e4, 1e11, "looks like MHz; bandwidths are in Hz, and 20 MHz are 2e7"),
+    "gain_db": (-250.0, 0.0, "would amplify; a path loss of 95 dB is a gain of -95"),
+    "battery_wh": (0.1, 200.0, "looks like mAh; batteries are in Wh, and 4000 mAh at 3.85 V are 15.4"),
+}
 ITSELF = ""
 ALWAYS = Hours()
 
@@ -55,6 +69,7 @@ class Row:
     name: str
     numbers: Mapping[str, float]
     trace: str | None = None  # path relative to the fleet file
+    group: str = ""  # a label for tables
     hours: Hours = ALWAYS
 
 
@@ -114,7 +129,11 @@ class FleetFile:
         rates, steps = (
             [row.numbers[name] for row in self.rows if name in row.numbers] for name in ("rate_bps", "compute_s")
         )
-        said = []
+        said = [
+            f"{self.path}: {name} {hint}."
+            for name in UNITS
+            if name in COLUMNS and (hint := unit_hint(name, self.column(name)[~np.isnan(self.column(name))]))
+        ]
         if rates + traces and np.median(rates + traces) < SLOW_BPS:
             bps = min(rates + traces)
             said.append(
@@ -142,12 +161,16 @@ class FleetFile:
             f"A smaller --batch or --model needs less."
         ]
 
+    def column(self, name: str) -> PerUe:
+        """Return the numbers of a column; NaN where a row has none."""
+        return np.array([row.numbers.get(name, math.nan) for row in self.rows])
+
     def cell(self, drawn: Cell, batch: int, trace_end: TraceEnd = "repeat", keeps: bool = False) -> Cell:
         """Return a drawn cell with the file's values in place of its own.
 
         ``compute_s`` in the file is the time of one gradient step on ``batch`` samples.
         """
-        columns = {name: np.array([row.numbers.get(name, math.nan) for row in self.rows]) for name in COLUMNS}
+        columns = {name: self.column(name) for name in COLUMNS}
 
         def own(name: str, otherwise: PerUe | float) -> PerUe:
             return np.where(np.isnan(columns[name]), otherwise, columns[name])
@@ -164,9 +187,16 @@ class FleetFile:
             Spread(compute_spread, rate_spread) if rate_spread.any() or compute_spread.any() else None,
             columns["energy_budget_j"] if self.has_energy_budgets else None,
         )
+        angle_rad, has_place = drawn.angle_rad, ~np.isnan(columns["x_m"])
+        if has_place.any():
+            usual = drawn.where
+            angle_rad = np.arctan2(own("y_m", usual.y_m), own("x_m", usual.x_m))
         return replace(
             drawn,
-            distance_m=own("distance_m", drawn.distance_m),
+            distance_m=np.where(
+                has_place, np.hypot(columns["x_m"], columns["y_m"]), own("distance_m", drawn.distance_m)
+            ),
+            angle_rad=angle_rad,
             cpu_hz=np.where(np.isnan(cpu_hz), drawn.cpu_hz, cpu_hz),
             power_w=drawn.power_w if np.isnan(columns["power_w"]).all() else own("power_w", drawn.power_w),
             fleet=fleet,
@@ -202,12 +232,14 @@ def _row(line: int, given: Mapping[str, str]) -> Row:
         both = [name for name in choices if name in given]
         if len(both) > 1:
             raise ValueError(f"has {both[0]} and {both[1]} in line {line}; give only one of them")
+    if len({name in given for name in PLACE}) > 1 or ("x_m" in given and "distance_m" in given):
+        raise ValueError(f"has only part of a position in line {line}; give x_m and y_m together, without distance_m")
     limited = {name: limits for name in given if (limits := COLUMNS[name]) is not None}
     numbers = {name: read_number(given[name], name, line, limits) for name, limits in limited.items()}
     if numbers.get("rate_spread") and "rate_bps" not in numbers:
         raise ValueError(f"has rate_spread without rate_bps in line {line}; a shared band or a trace varies by itself")
     hours = _hours(given["available"], line) if "available" in given else ALWAYS
-    return Row(line, given.get("name", ""), numbers, given.get("uplink_trace"), hours)
+    return Row(line, given.get("name", ""), numbers, given.get("uplink_trace"), given.get("group", ""), hours)
 
 
 def read_number(text: str, name: str, line: int, limits: tuple[float, float]) -> float:
@@ -216,6 +248,13 @@ def read_number(text: str, name: str, line: int, limits: tuple[float, float]) ->
     if not low <= value <= high:
         raise ValueError(f"has {name} {text!r} in line {line}; expected a number from {low:g} to {high:g}")
     return value
+
+
+def unit_hint(name: str, values: "Sequence[float] | PerUe") -> str | None:
+    """Return what the values of a column or setting look like, if their median is not in the usual range."""
+    low, high, hint = UNITS[name]
+    median = float(np.median(values)) if len(values) else low
+    return None if low <= median <= high else f"{median:g} {hint}"
 
 
 def _hours(text: str, line: int) -> Hours:

@@ -5,7 +5,7 @@ bandwidth at which the signal-to-noise ratio is 1 and, divided by ln 2, the rate
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,16 +17,28 @@ LN2 = float(np.log(2))
 UE_NOISE_FIGURE_DB = 7.0  # ITU-R M.2412
 
 
-def rate_bps(bandwidth_hz: Array | float, signal_hz: Array | float, most_bits_per_s_hz: float | None = None) -> Array:
+@runtime_checkable
+class Carries(Protocol):
+    """What a link carries at a signal-to-noise ratio (see ``modulation``)."""
+
+    def bits_per_s_hz(self, snr: Array) -> Array: ...
+
+
+Limit = float | Carries | None  # bit/s/Hz that no link exceeds, or what links carry instead of Shannon's rate
+
+
+def rate_bps(bandwidth_hz: Array | float, signal_hz: Array | float, limit: Limit = None) -> Array:
     """Return the uplink rate r = b·log2(1 + g/b) in bit/s (the paper's eq. (9) with log2, erratum 3); 0 if b = 0.
 
-    ``most_bits_per_s_hz`` is the limit of the modulation; None for no limit.
+    ``limit`` is the limit of the modulation in bit/s/Hz, or what the link carries instead; None for no limit.
     """
     bandwidth = np.asarray(bandwidth_hz, float)
     ratio = np.asarray(signal_hz / np.where(bandwidth > 0, bandwidth, np.inf))
+    if limit is not None and not isinstance(limit, float | int):
+        return np.asarray(limit.bits_per_s_hz(ratio) * bandwidth)
     rate = np.log1p(ratio, out=ratio)
-    if most_bits_per_s_hz is not None:
-        np.minimum(rate, most_bits_per_s_hz * LN2, out=rate)
+    if limit is not None:
+        np.minimum(rate, limit * LN2, out=rate)
     rate *= bandwidth / LN2
     return rate
 
@@ -105,7 +117,7 @@ class Downlink:
     power_w: float
     model_bits: float
 
-    def seconds(self, signal_hz: PerUe, bandwidth_hz: float, at_once: int, cap: float | None) -> PerUe:
+    def seconds(self, signal_hz: PerUe, bandwidth_hz: float, at_once: int, cap: Limit) -> PerUe:
         """Return the seconds to send a model to each UE.
 
         Multicast sends once, at the rate of the weakest of these UEs. Unicast gives each of ``at_once`` UEs an equal

@@ -7,8 +7,9 @@ import numpy as np
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
+from perfeds2.network.modulation import most_carried
 
-MOST_CARRIED = 7.4  # bit/s/Hz: 256-QAM at the highest code rate of TS 38.214 (8 bits × 948/1024)
+MOST_CARRIED = 8 * 948 / 1024  # bit/s/Hz: 256-QAM at the highest code rate of TS 38.214
 LOOKS = 100_000  # signals (UEs × rounds) examined per seed; at least one round
 
 
@@ -45,8 +46,8 @@ def link_quality(cells: Iterable[Cell]) -> Quality | None:
         for round_ in range(max(1, min(16, LOOKS // cell.ues))):
             signal_hz = cell.signal_hz(round_)[on_band]
             snr.append(signal_hz / part_hz)
-            efficiency.append(rate_bps(part_hz, signal_hz, cell.cap_bits_per_s_hz) / part_hz)
-            capped.append(np.mean(efficiency[-1] >= (cell.cap_bits_per_s_hz or np.inf) * (1 - 1e-9)))
+            efficiency.append(rate_bps(part_hz, signal_hz, cell.limit) / part_hz)
+            capped.append(np.mean(efficiency[-1] >= most_carried(cell.limit) * (1 - 1e-9)))
     if not snr:
         return None
     spreads = (Deciles.of(10 * np.log10(np.concatenate(snr))), Deciles.of(np.concatenate(efficiency)))
@@ -61,5 +62,5 @@ def beyond_modulation(name: str, quality: Quality) -> str | None:
     what = "the paper's Table I" if name == "paper" else "this cell"
     return (
         f"radio {name}: {what} promises {promised.median:.3g} bit/s/Hz in the median, but 256-QAM carries about "
-        f"{MOST_CARRIED}: no real link is as fast. See docs/explanation/radio.md; --radio umi, uma or rma is more realistic."
+        f"{MOST_CARRIED:.1f}: no real link is as fast. See docs/explanation/radio.md; --radio umi, uma or rma is more realistic."
     )

@@ -50,7 +50,12 @@ class Radio:
     most_bits_per_s_hz: float | None = 7.4  # limit of the modulation: 256-QAM
     shadowing_db: float | None = None  # σ; None: the scenario's own
     power_control: tuple[float, float] | None = None  # P0 in dBm per resource block, and α; None: full power
-    defaults: ClassVar = {"cell": {"power_w": 0.2}}  # default settings: 23 dBm
+    azimuth_deg: float | None = None  # where a sector antenna points, from east to north; None: omnidirectional, 0 dBi
+    defaults: ClassVar = {  # default settings: 23 dBm, the 256-QAM table, people who walk at 3 km/h, phones as measured
+        "cell": {"power_w": 0.2},
+        "radio": {"link": "cqi", "speed_mps": 0.83},
+        "energy": {"model": "5g-low"},
+    }
 
     def __post_init__(self) -> None:
         for what, value, low, high in (
@@ -63,7 +68,11 @@ class Radio:
 
     def gain(self, where: Where) -> PerUe:
         """Return the received over the transmitted power, before fading."""
-        return 10 ** (-self.loss_db(self, where) / 10)
+        loss_db = self.loss_db(self, where)
+        if self.azimuth_deg is not None:
+            down_m = self.bs_height_m - self.ue_height_m
+            loss_db = loss_db - sector_db(where, self.azimuth_deg, down_m)
+        return 10 ** (-loss_db / 10)
 
     def power_w(self, gain: PerUe, most_w: PerUe | float, part_hz: float) -> PerUe | float:
         """Return the transmit power in W: ``most_w``, or less with power control: P0 + α·PL + 10·lg(resource blocks).
@@ -78,6 +87,16 @@ class Radio:
 
 
 RESOURCE_BLOCK_HZ = 180_000.0
+SECTOR_DBI, BEAM_DEG, MOST_DOWN_DB = 8.0, 65.0, 30.0  # one antenna element of TR 38.901, table 7.3-1
+
+
+def sector_db(where: Where, azimuth_deg: float, down_m: float) -> PerUe:
+    """Return the gain of a sector antenna towards UEs that are ``down_m`` lower, in dBi (TR 38.901, table 7.3-1)."""
+    aside_deg = (np.degrees(np.arctan2(where.y_m, where.x_m)) - azimuth_deg + 180) % 360 - 180
+    below_deg = np.degrees(np.arctan2(down_m, where.distance_m))
+    across_db = np.minimum(12 * (aside_deg / BEAM_DEG) ** 2, MOST_DOWN_DB)
+    along_db = np.minimum(12 * (below_deg / BEAM_DEG) ** 2, MOST_DOWN_DB)
+    return SECTOR_DBI - np.minimum(across_db + along_db, MOST_DOWN_DB)
 
 
 # ---- The three scenarios of TR 38.901

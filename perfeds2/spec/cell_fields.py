@@ -77,6 +77,9 @@ class CellsSpec(Section, title="Cells"):
         ]
         | None
     ) = setting("N", "Number of cells on a grid, or FILE.csv of base stations.", flag="cells", shown="1")
+    sectors: Annotated[Literal[1, 3], BeforeValidator(read_whole)] | None = setting(
+        "1|3", "Cells of a place on the grid, each with a sector antenna.", shown="1: omnidirectional"
+    )
     frequency_reuse: Annotated[Literal[1, 3], BeforeValidator(read_whole)] | None = setting(
         "1|3", "Neighbouring cells use the same band, or thirds of it.", shown="1"
     )
@@ -112,11 +115,20 @@ class RadioSpec(Section, title="Radio"):
     )
     ue_height_m: Annotated[Positive, within(1.01, 13)] | None = setting("M", "Height of the UEs.", shown="1.5")
     noise_figure_db: Decibels | None = setting("DB", "Noise figure of the base station.", shown="5; paper: 0")
+    indoor: Annotated[float, Field(ge=0, le=1)] | None = setting(
+        "SHARE", "Share of the UEs that are indoors, drawn from the seed.", shown="0"
+    )
+    walls: Literal["low", "high"] | None = setting(
+        "LOSS", "Loss of the walls of TR 38.901, with plain or coated windows.", shown="low"
+    )
     shadowing_db: Annotated[NotNegative, within(0, 100)] | None = setting(
         "DB", "Standard deviation of the shadowing; 0 is none.", shown="TR 38.901's"
     )
     power_control: Annotated[tuple[Decibels, Annotated[float, Field(ge=0, le=1)]], List] | None = setting(
         "DBM,ALPHA", "Uplink power control: P0 per resource block and α.", shown="full power"
+    )
+    link: Literal["shannon", "attenuated", "cqi", "cqi-64qam"] | None = setting(
+        "NAME", "What links carry: a rate law, or the CQI steps.", shown="cqi; paper: shannon"
     )
     efficiency_cap: Usual | None = setting(
         "BIT/S/HZ", "Largest spectral efficiency of a link.", shown="7.4, 256-QAM; paper: none"
@@ -125,8 +137,10 @@ class RadioSpec(Section, title="Radio"):
     coherence_s: Annotated[Positive, within(1e-6, 1e9)] | None = setting(
         "SECONDS", "Coherence time of the fading.", shown="from the speed; without one, every round"
     )
-    speed_mps: Annotated[Positive, within(1e-3, 1e3)] | None = setting(
-        "M/S", "Speed of the UEs; fading is redrawn every 0.423·c/(v·f_c)."
+    speed_mps: Annotated[NotNegative, within(0, 1e3)] | None = setting(
+        "M/S",
+        "Speed of the UEs; fading is redrawn every 0.423·c/(v·f_c). 0: every round.",
+        shown="0.83, walking; paper: 0",
     )
     mobility: Literal["none", "waypoint", "gauss-markov"] | None = setting(
         "LAW", "Mobility model at --speed-mps.", shown="none: UEs stay in place"

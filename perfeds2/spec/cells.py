@@ -19,9 +19,11 @@ from perfeds2.learning.task import cycles_of_parameters, payload_bits, weight_sh
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, Sites, make_cells
 from perfeds2.network.energy import ENERGY, EnergyModel
-from perfeds2.network.fleet_file import FleetFile
+from perfeds2.network.fleet_file import FleetFile, unit_hint
+from perfeds2.network.indoor import indoors, wall_db
 from perfeds2.network.link import Downlink, PerUe
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
+from perfeds2.network.modulation import LINKS, up_to
 from perfeds2.network.radios import Radio, Where
 from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cell_fields import CellSpec, RadioSpec
@@ -64,10 +66,14 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
         raise InputError("--mobility and --interference coupled need --merge-at edge and no --downlink.")
     if flat and spec.radio.downlink in ("unicast", "multicast"):
         raise InputError(f"--merge-at cloud has no radio downlink; leave out --downlink {spec.radio.downlink}.")
+    if isinstance(sites, Named) and settings.sectors is not None:
+        raise InputError(f"--sectors {settings.sectors} divides a grid; give {sites} a column azimuth_deg instead.")
     with input_errors(f"--cells {sites}"):
         return make_cells(
             _single_cell(spec, seed),
-            sites.value if isinstance(sites, Named) else Sites.grid(sites or 1, spec.cell.radius_m),
+            sites.value
+            if isinstance(sites, Named)
+            else Sites.grid(sites or 1, spec.cell.radius_m, settings.sectors or 1),
             spec.cell.radius_m,
             reuse=settings.frequency_reuse or 1,
             interference=settings.interference,
@@ -113,7 +119,25 @@ def _single_cell(spec: Spec, seed: int) -> Cell:
             cell = expect(call(make, f"--cell {own}", known), Cell, "--cell", own)
     if cell.ues != settings.ues:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
-    return cell if settings.distance_m is None else replace(cell, distance_m=np.asarray(settings.distance_m, float))
+    if settings.distance_m is not None:
+        cell = replace(cell, distance_m=np.asarray(settings.distance_m, float))
+    offset_db = _beyond_path_db(spec, cell, seed)
+    return replace(cell, offset_db=offset_db) if offset_db.any() else cell
+
+
+def _beyond_path_db(spec: Spec, cell: Cell, seed: int) -> PerUe:
+    """Return what antennas add to the gain of each UE and walls take from it, in dB."""
+    fleet, unknown, inside = _fleet_of(spec), np.full(cell.ues, np.nan), np.zeros(cell.ues, bool)
+    antenna_db, told = (unknown, unknown) if fleet is None else map(fleet.column, ("antenna_gain_db", "indoor"))
+    if spec.radio.indoor:
+        inside = indoors(cell.ues, seed, spec.radio.indoor)
+    inside = np.where(np.isnan(told), inside, told > 0)
+    offset_db = np.nan_to_num(antenna_db)
+    if not inside.any():
+        return offset_db
+    if cell.radio is None:
+        raise InputError("UEs are indoors, but the paper's radio has no walls; choose another, such as --radio umi.")
+    return offset_db - inside * wall_db(cell.ues, seed, cell.radio.carrier_hz, spec.radio.walls or "low")
 
 
 def cycles_per_sample(spec: Spec) -> float:
@@ -185,6 +209,9 @@ def make_radio(spec: Spec) -> Values:
         made["radio"] = replace(radio, **own)
     if settings.efficiency_cap is not None:
         made["most_bits_per_s_hz"] = settings.efficiency_cap
+    if settings.link in LINKS:
+        with input_errors(f"--efficiency-cap {settings.efficiency_cap}"):
+            made["link"] = up_to(LINKS[settings.link], settings.efficiency_cap)
     if settings.fading is not None:
         how, _, k = settings.fading.partition(":")
         made["rician_k"] = float(k) if how == "rician" else np.inf if how == "none" else 0.0
@@ -195,11 +222,11 @@ def make_radio(spec: Spec) -> Values:
     carrier_hz = made["radio"].carrier_hz if "radio" in made else settings.carrier_hz or 3.5e9
     if settings.coherence_s is not None:
         made["coherence_s"] = settings.coherence_s
-    elif settings.speed_mps is not None:
+    elif settings.speed_mps and (settings.fading != "none" or settings.mobility not in (None, "none")):
         made["coherence_s"] = coherence_seconds(settings.speed_mps, carrier_hz)
     walk = MOBILITY[settings.mobility or "none"]
     if walk is not None:
-        if settings.speed_mps is None:
+        if not settings.speed_mps:
             raise InputError(f"--mobility {settings.mobility} needs a --speed-mps, such as 1.4 for walking.")
         made["moves"] = Moves(walk, settings.speed_mps, spec.cell.radius_m)
     return made
@@ -246,11 +273,13 @@ def _fleet_of(spec: Spec) -> FleetFile | None:
 
 
 def fleet_warnings(spec: Spec) -> list[str]:
-    """Return warnings about values of the fleet file: in another unit, as it seems, or too little memory."""
-    fleet = _fleet_of(spec)
+    """Return warnings about values of the spec and the fleet file: in another unit, as it seems, or too little memory."""
+    fleet, values = _fleet_of(spec), {"power_w": [spec.cell.power_w], "cpu_hz": list(spec.cell.cpu_hz)}
+    values["bandwidth_hz"] = [spec.cell.bandwidth_hz]
+    said = [f"--{name.replace('_', '-')} {hint}." for name, of in values.items() if (hint := unit_hint(name, of))]
     if fleet is None:
-        return []
-    said = fleet.unit_warnings(upload_bits(spec))
+        return said
+    said += fleet.unit_warnings(upload_bits(spec))
     if any("memory_mb" in row.numbers for row in fleet.rows):
         said += fleet.memory_warning(peak_bytes(model_of(spec), sample_of(spec), spec.learning.batch))
     return said
@@ -279,6 +308,8 @@ def refuse_without_effect(spec: Spec) -> None:
         unused = dict.fromkeys(("path_loss_exponent", "fading_scale"), f"with --radio {radio}")
     if fleet is None or not fleet.traces:
         unused["trace_end"] = "without a --cell FILE.csv whose devices have traces (uplink_trace)"
+    if not spec.radio.indoor and (fleet is None or np.isnan(fleet.column("indoor")).all()):
+        unused["walls"] = "without --indoor, and without a column indoor in --cell FILE.csv"
     roams = spec.edges > 1 and spec.radio.mobility not in (None, "none")
     if not roams and (fleet is None or not fleet.has_hours):
         unused["on_leave"] = "without a --cell FILE.csv whose devices have hours (available)"

@@ -240,7 +240,7 @@ class Clock(ClockState):
             signals_hz = np.stack([station.signal_hz for station in self.stations])
             signal_hz = signals_hz[at] / (1 + rises(self, signals_hz, band_hz > 0))[self.serving]
             idle_s = np.full(self.serving.size, np.inf)
-        send(self, band_hz, signal_hz, idle_s, station.conditions.cell.cap_bits_per_s_hz)
+        send(self, band_hz, signal_hz, idle_s, station.conditions.cell.limit)
         station.arrival_s, self._closings = self.sent_s, []
         for number, station in enumerate(self.stations):
             if self.network is not None:

@@ -42,6 +42,7 @@ def _moment(state: ClockState, station: Station) -> Moment:
         None if cell.fleet is None else cell.fleet.own_bps,
         station.present,
         None if conditions.feedback is None else conditions.feedback.copy(),
+        link=cell.link,
     )
 
 
@@ -55,5 +56,5 @@ def uplink(state: ClockState, station: Station, present: Mask | None) -> Uplink:
     if station.planned is not None:
         planned = np.zeros(cell.ues, bool)
         planned[station.planned] = True
-    rest = conditions.shares, planned, cell.cap_bits_per_s_hz
+    rest = conditions.shares, planned, cell.cap_bits_per_s_hz, cell.link
     return Uplink(station.server.round, cell.bandwidth_hz, station.signal_hz, compute_s, bits, *rest)

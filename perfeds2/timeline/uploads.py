@@ -7,19 +7,19 @@ from jaxtyping import Float
 
 from perfeds2.allocation.bandwidth import Mask
 from perfeds2.network.blocks import each_block
-from perfeds2.network.link import PerUe, rate_bps
+from perfeds2.network.link import Limit, PerUe, rate_bps
 from perfeds2.timeline.state import ClockState, Station, Work
 
 LEAST_LEFT = np.finfo(float).eps  # fraction of the payload that a job keeps until it has arrived
 
 
-def send(state: ClockState, band_hz: PerUe, signal_hz: PerUe, idle_s: PerUe, cap: float | None) -> None:
+def send(state: ClockState, band_hz: PerUe, signal_hz: PerUe, idle_s: PerUe, limit: Limit) -> None:
     """Compute all rates and when uploads are sent; ``idle_s`` holds the times of UEs without one."""
     state.rate_bps, state.sent_s = np.empty_like(state.bits), np.empty_like(state.bits)
 
     def fill(at: slice) -> None:
         """Fill in the rates and times of one block of UEs on the shared band."""
-        state.rate_bps[at] = bits_per_s = rate_bps(band_hz[at], signal_hz[at], cap)
+        state.rate_bps[at] = bits_per_s = rate_bps(band_hz[at], signal_hz[at], limit)
         bits, sent_s = state.bits[at], state.sent_s[at]
         with np.errstate(divide="ignore", invalid="ignore"):  # a rate of 0 gives infinity; 0/0 is overwritten below
             np.divide(bits, bits_per_s, out=sent_s)

@@ -76,7 +76,15 @@ def test_a_spec_says_how_models_are_sent():
 
 def test_scaffolds_control_variate_goes_out_with_every_model():
     """The first multicast of 2,410 numbers takes 2,410·32 bits over the weakest UE's rate; with the variate twice that."""
-    spec = spec_from(downlink="multicast", radio="umi", algorithms=["FedAvgS2", "SCAFFOLD"], rounds=3, ues=6, quorum=2)
+    spec = spec_from(
+        downlink="multicast",
+        radio="umi",
+        link="shannon",
+        algorithms=["FedAvgS2", "SCAFFOLD"],
+        rounds=3,
+        ues=6,
+        quorum=2,
+    )
     stage = Stage.of(spec, 0)
     plain, scaffold = make_timelines(spec, stage, make_algorithms(spec, stage))
     cell = stage.cell

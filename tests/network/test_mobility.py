@@ -153,7 +153,7 @@ def test_quick_fading_averages_out():
         ({"mobility": "waypoint"}, "--mobility waypoint needs a --speed-mps"),
         ({"mobility": "flying"}, "--mobility must be 'none', 'waypoint' or 'gauss-markov', got 'flying'"),
         ({"coherence_s": 0}, "--coherence-s"),
-        ({"speed_mps": -1}, "--speed-mps must be greater than 0"),
+        ({"speed_mps": -1}, "--speed-mps must be at least 0"),
     ],
 )
 def test_what_cannot_be_is_said(settings, words):

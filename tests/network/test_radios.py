@@ -195,7 +195,7 @@ def test_a_spec_says_which_radio():
 
 def test_a_spec_that_says_nothing_is_written_as_before():
     assert "radio" not in spec_from().values()
-    assert spec_from(radio="umi").values()["radio"] == {"name": "umi"}
+    assert spec_from(radio="umi").values()["radio"] == {"name": "umi", "link": "cqi", "speed_mps": 0.83}
 
 
 def test_a_radio_of_ones_own(tmp_path):

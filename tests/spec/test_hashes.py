@@ -78,7 +78,14 @@ def later(monkeypatch):
 
 def test_trainings_have_the_keys_they_always_had():
     assert [one.key for one in trainings_of(resolve(SPEC))] == KEYS["plain"]
-    assert [one.key for one in trainings_of(resolve(SPEC | NOISY))] == KEYS["noisy"]
+    noisy = resolve(SPEC | NOISY)
+    earlier = noisy.with_(radio=noisy.radio.with_(link=None, speed_mps=None), energy=noisy.energy.with_(model=None))
+    assert [one.key for one in trainings_of(earlier)] == KEYS["noisy"]
+
+
+def test_what_means_something_else_now_has_another_key():
+    """Radios of TR 38.901 have later defaults: CQI steps, a walking speed and the energy of a whole phone."""
+    assert not {one.key for one in trainings_of(resolve(SPEC | NOISY))} & set(KEYS["noisy"])
 
 
 @pytest.mark.usefixtures("later")
