@@ -94,9 +94,9 @@ class Checkpoints:
             "round": federation.round,
             "opened_s": federation.opened_s,
             "next_ticket": federation.dispatcher.next_ticket,
-            "planned": None if federation.planned is None else federation.planned.tolist(),
+            "planned": None if (plan := federation.selection.plan) is None else plan.tolist(),
             "ues": federation.ues,
-            "norms": list(federation.norms.votes.items()),
+            "norms": list(federation.uploads.norms.votes.items()),
             "started_unix": started_unix,
             "head": self.folder.head(),
             "journal": {"bytes": self._bytes, "sha256": self._digest.hexdigest()},
@@ -176,7 +176,7 @@ class Checkpoints:
         federation.become(*saved[:2])
         federation.adopted = saved[2]
         memory_of(federation.schedule).update(saved[3])
-        federation.planned = None if facts["planned"] is None else np.array(facts["planned"])
+        federation.selection.plan = None if facts["planned"] is None else np.array(facts["planned"])
         lost = len(found) < GENERATIONS
         if lost and federation.learner.noise is not None:
             raise InputError(
@@ -187,7 +187,7 @@ class Checkpoints:
             federation.log(f"warning: {len(found)} of {GENERATIONS} checkpoints are intact; using the newest of them")
         federation.dispatcher.next_ticket = facts["next_ticket"] + (TICKETS_FAR_AHEAD if lost else TICKETS_AHEAD)
         federation.dispatcher.first_ticket = federation.dispatcher.next_ticket
-        federation.norms = Norms(federation.ues, ((ue, norm) for ue, norm in facts["norms"]))
+        federation.uploads.norms = Norms(federation.ues, ((ue, norm) for ue, norm in facts["norms"]))
         for line in found[-1].lines:
             federation.record.extend(line["record"])
             for ue, merged_in, held, refused, set_aside_s in line["devices"]:

@@ -5,16 +5,16 @@ simulation does not have: devices that cannot take a job now, and replies that m
 only the devices that hold a job. A device that is away, set aside, or busy with a job that is no longer wanted holds
 none; when it is free again, it is handed the newest model.
 
-What happens to single jobs is in ``dispatcher.py``.
+What happens to single jobs is in ``dispatcher.py``, who works on a round in ``selection.py``, and how its updates come
+in ``uploads.py``.
 
 The cost of a step depends on what has happened, not on the number of devices: a step visits only devices that arrived,
 became free, joined, left, or are about to exceed the staleness bound (``crew.py``).
 """
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import PyTree
@@ -25,31 +25,17 @@ from perfeds2.deployment.dispatcher import Dispatcher
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
-from perfeds2.deployment.suspects import Suspects
+from perfeds2.deployment.selection import FirstArrivals, OpenRound, Scheduled
 from perfeds2.deployment.transport import STEPS, Asked, Kind, Reply, Request, Transport
-from perfeds2.deployment.validate import Form, Norms, form_of, in_words, norm_of, refusal, shortened
+from perfeds2.deployment.uploads import MaskedUploads, SingleUploads
+from perfeds2.deployment.validate import Norms, form_of, in_words, norm_of
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import Stateful
 from perfeds2.learning.replay import Learner
-from perfeds2.timeline.protocol import (
-    IDLE,
-    Closing,
-    Planned,
-    Protocol,
-    Server,
-    close_round,
-    end_jobs,
-    hand_out,
-    rested_since,
-)
+from perfeds2.timeline.protocol import IDLE, Protocol, end_jobs, rested_since
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import Schedule
-
-if TYPE_CHECKING:  # it needs the package cryptography
-    from perfeds2.deployment.summing import Summing
-
-ROUNDING = 1e-6  # of the norm of an update that its device has clipped
 
 
 @dataclass
@@ -75,36 +61,33 @@ class Federation:
     watch: AccuracyWatch = field(default_factory=AccuracyWatch)
     crew: Crew = field(init=False)
     dispatcher: Dispatcher = field(init=False)
-    norms: Norms = field(init=False)
-    form: Form = field(init=False)  # names, shapes and dtypes of an update
+    selection: FirstArrivals = field(init=False)
+    uploads: SingleUploads = field(init=False)
     outgoing: Handed = field(init=False)  # w_k and what the merge sends along
     losses: np.ndarray | None = None  # largest ε of a device after 0, 1, 2, … merges; None without noise
     ended: str | None = None  # why the run ended before its last round
     schedule: Schedule | None = None  # devices of each round, by its number or by losses; None: the first arrivals
-    planned: Planned | None = None  # devices of the open round, with a schedule
     secure: bool = False  # whether the server learns only the sum of a round's updates
-    summing: "Summing | None" = None  # while the server computes the sum of a round with its members
-    suspects: Suspects = field(default_factory=Suspects)  # of spoiling sums
     shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
-    length: float = field(init=False)  # ‖w_k‖
-    _closing: tuple[list[Device], Server, Closing] | None = None  # how the round closes once the sum is known
-    _over_share: set[int] = field(default_factory=set)  # UEs for which an alarm was raised
     _short_since_s: float = math.inf  # since when there are fewer devices than the quorum
 
     def __post_init__(self) -> None:
         self.protocol.check(self.ues)
-        self.form, self.length = form_of(uploaded(self.params, self.learner)), norm_of(self.params)
-        self.crew, self.norms = Crew(self.ues, self.losses, self.own.epsilon_budget), Norms(self.ues)
+        self.crew = Crew(self.ues, self.losses, self.own.epsilon_budget)
         later = {"clock": lambda: self.time_s, "log": lambda said: self.log(said), "save": lambda: self.save(self)}
         self.dispatcher = Dispatcher(self.transport, self.crew, self.own, **later)  # the caller sets these later
+        working = (self.protocol, self.crew, self.own, self.shelf, self.dispatcher.log)
+        self.selection = FirstArrivals(*working)
+        if self.schedule is not None:
+            self.selection = Scheduled(*working, schedule=self.schedule, together=self.secure)
+        form, norms = form_of(uploaded(self.params, self.learner)), Norms(self.ues)
+        coming = (self.learner, form, norms, self.dispatcher, self.dispatch)
+        self.uploads = SingleUploads(*coming)
+        if self.secure:
+            self.uploads = MaskedUploads(*coming, record=self.record, planned=self.schedule is not None)
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
-        self.outgoing = handed_out(self.params, self.learner, self.merging)
-
-    @property
-    def max_share(self) -> float:
-        """Largest share of merges of one device: at most twice its even share if devices report their losses."""
-        return min(self.own.max_share, 2 / self.ues) if asks(self.schedule) else self.own.max_share
+        self.become(self.params, self.merging)
 
     @property
     def devices(self) -> list[Device]:
@@ -113,6 +96,10 @@ class Federation:
     @property
     def time_s(self) -> float:
         return self.transport.now() - self.origin_s
+
+    @property
+    def _open_round(self) -> OpenRound:
+        return OpenRound(self.round, self.opened_s, self.time_s, len(self.record.merges))
 
     def step(self, wait_s: float = 0.5) -> None:
         """Hand out jobs, wait at most ``wait_s`` seconds for replies, and close every round that can close."""
@@ -134,9 +121,7 @@ class Federation:
     def look(self) -> None:
         """Update which devices are reachable. A device that leaves with an unanswered job loses it."""
         for device in self.dispatcher.look():
-            if self.secure and self.summing is None:  # it may have lost the update that it has announced
-                device.version, device.reply = IDLE, None
-                self.crew.file(device)
+            self.uploads.forget(device)
 
     # ---- replies
 
@@ -160,48 +145,17 @@ class Federation:
             device.failed += 1
             if should_log(device.failed):
                 self.log(f"failed: UE {reply.ue} ticket {job.ticket}: {in_words(reply.error)} ({device.failed} so far)")
-            if self.summing is not None and job.uploads_masked and self.summing.complain(reply.ue, reply.about):
-                self.dispatcher.drop(device)  # it is not at fault, unless its complaint is why the sum fails
+            if self.uploads.excuses(reply, job):
+                self.dispatcher.drop(device)
                 device.keys.clear()
                 self.crew.file(device)
             else:
                 self.dispatcher.fail(device, time_s)
-        elif (why := self._why_refused(reply, device, job, time_s)) is not None:
+        elif (why := self.uploads.refusal(reply, job, time_s - device.sent_s, asked=asks(self.schedule))) is not None:
             self.dispatcher.refuse(device, f"ticket {job.ticket} {why}")
             self.dispatcher.fail(device, time_s)
         else:
             self._accept(reply, device, job, time_s)
-
-    def _why_refused(self, reply: Reply, device: Device, job: Request, time_s: float) -> str | None:
-        if job.kind in STEPS and (self.summing is None or reply.metrics):
-            return "reports more than a step of secure aggregation asks for"
-        why = None
-        if job.kind not in STEPS:
-            options = {"hidden": self.secure, "asked": asks(self.schedule)}
-            why = refusal(reply, job, self.form, time_s - device.sent_s, **options)
-        if why is None and job.asked is not None and self.summing is not None:
-            why = self.summing.refusal(reply.ue, reply.update)
-        return why
-
-    def _clip(self, reply: Reply, device: Device) -> tuple[Reply, float]:
-        """Clip the update of a reply to the norm bound; return the factor, too. Its norm becomes the device's vote."""
-        assert reply.update is not None
-        norm, bound = norm_of(reply.update), self.norm_bound
-        self.norms.add(reply.ue, norm)
-        if norm <= bound:
-            return reply, 1.0
-        device.clipped += 1
-        if should_log(device.clipped):
-            self.log(f"clipped: UE {reply.ue} ticket {reply.ticket} from norm {norm:.4g} to {bound:.4g}")
-        return replace(reply, update=shortened(reply.update, bound / norm)), bound / norm
-
-    @property
-    def norm_bound(self) -> float:
-        """Norm that longer updates are clipped to now. With noise, it must not depend on what other devices sent."""
-        if self.learner.noise is not None and self.learner.clip is not None:
-            return min(self.learner.clip * (1 + ROUNDING), self.own.norm_bound or math.inf)
-        usual = self.norms.bound(self.own.norm_factor, self.length, self.learner.beta)
-        return min(usual, self.own.norm_bound or math.inf)
 
     def _accept(self, reply: Reply, device: Device, job: Request, time_s: float) -> None:
         device.job = None
@@ -215,7 +169,7 @@ class Federation:
             self.record.evaluations.append(seen)
             self.watch.update(self.crew[seen.ue], seen)
         if device.wanted and job.kind == "train":
-            reply, scale = (reply, 1.0) if self.secure else self._clip(reply, device)
+            reply, scale = self.uploads.accept(reply, device)
             device.took_s = time_s - device.sent_s
             self.record.laps.append(Lap(reply.ue, device.took_s, float(reply.compute_s), job.version, scale))
             device.reply, device.held_arrived_s = reply, time_s
@@ -227,22 +181,12 @@ class Federation:
 
     def _close(self) -> bool:
         """Close the open round if enough updates have arrived, and return whether it closed."""
-        if self.secure and self.schedule is not None and not self._learn_sum():
-            return False
-        found = self._closing or self._find_closing()
+        found = self.uploads.close(self.selection, self._open_round)
         if found is None:
             return False
         devices, ours, closing = found
-        if self.secure and self.schedule is None:
-            self._closing = found
-            if self.summing is None:
-                self._open_sum([devices[place] for place in closing.merged])
-            if not self._learn_sum():
-                return False
-        if self.secure:
-            self._closing, closing = None, replace(closing, time_s=self.time_s)
         theirs, lost = end_jobs(ours, closing, self.protocol)
-        self._merge([devices[place] for place in closing.merged], closing.time_s)
+        self._merge(found.merged, closing.time_s)
         for place in np.union1d(closing.merged, lost).tolist():
             device = devices[place]
             device.version, device.reply = IDLE, None  # until the next model is dispatched
@@ -251,74 +195,12 @@ class Federation:
                 self.transport.cancel(device.ue)
             self.crew.file(device)
         self.shelf.clear(lambda ue: self.crew[ue].version)
-        self.round, self.opened_s, self.planned = theirs.round, theirs.opened_s, None
+        self.round, self.opened_s, self.selection.plan = theirs.round, theirs.opened_s, None
         self.save(self)
         self.log(self.record.sentence(self.round - 1, self.protocol.quorum))  # once it can no longer be lost
         if (said := self.watch.check(self.own.alarm_fall)) is not None:
             self.log(f"alarm: {said}")
         return True
-
-    def _find_closing(self) -> tuple[list[Device], Server, Closing] | None:
-        """Return how the open round closes on the updates that have arrived; None if it cannot."""
-        if self.planned is None and self.crew.count("arrived") < self.protocol.quorum:
-            return None
-        devices = [self.crew[ue] for ue in sorted(self._relevant_ues())]
-        ours, planned = self._server(devices), None if self.planned is None else np.arange(len(devices))
-        closing = close_round(ours, np.array([device.arrived_s for device in devices]), self.protocol, planned)
-        return (devices, ours, closing) if np.isfinite(closing.time_s) else None
-
-    def _server(self, devices: list[Device]) -> Server:
-        """Return what the protocol needs to know about these devices, in their order."""
-        versions, merged_in = np.array([(device.version, device.merged_in) for device in devices], np.int64).T
-        return Server(self.round, versions, merged_in, self.opened_s)
-
-    def _open_sum(self, members: list[Device]) -> None:
-        """Send the list of members to all members of a round: with the model in planned rounds, otherwise later."""
-        from perfeds2.deployment.masks import fewest_left
-        from perfeds2.deployment.summing import Summing
-
-        assert self.learner.clip is not None
-        asking = (self.dispatch, self.transport.key_of, self.dispatcher.next_ticket)
-        most = len(members) - fewest_left(len(members))
-        left_out = self.suspects.left_out([device.ue for device in members], most)
-        self.summing = Summing(members, self.learner.clip, self.form, *asking, left_out=left_out)
-        if self.schedule is not None:
-            self.dispatcher.next_ticket += len(left_out)
-        self.summing.begin()
-
-    def _learn_sum(self) -> bool:
-        """Compute the sum of a round with its members, step by step, and return whether it is known."""
-        if self.summing is None or not self.summing.advance():
-            return False
-        summing, self.summing = self.summing, None
-        if (said := summing.settle(self.record, self.time_s)) is not None:
-            self.log(said)
-        for device in summing.devices:
-            self.crew.file(device)
-        for device in summing.at_fault:
-            self.dispatcher.fail(device, self.time_s)
-        found = {summing.devices[member].ue: "for bad shares of its mask" for member in summing.forgers}
-        if summing.failure is None:
-            self.suspects.good(summing.uploaded)
-        elif summing.spoilt and (ue := self.suspects.spoilt(summing.uploaded)) is not None:
-            found[ue] = "for an update that is not clipped: it was in every spoilt sum"
-        for ue, why in found.items():
-            self.dispatcher.set_aside(self.crew[ue], self.time_s, why)
-        if summing.failure is not None:
-            self._closing = self.planned = None
-        return summing.failure is None
-
-    def _relevant_ues(self) -> Iterable[int]:
-        """Return the UEs whose version or arrival can affect how the open round closes."""
-        if self.planned is not None:
-            return self.planned.tolist()
-        arrived = self.crew.states["arrived"].keys()
-        if self.protocol.waits:
-            return arrived | self.crew.states["working"].keys()  # none may become too stale; at most A·(S+1) of them
-        if self.protocol.stale != "restart" or self.protocol.max_staleness is None:
-            return arrived
-        oldest = self.round - self.protocol.max_staleness  # too stale once the open round has closed
-        return arrived | {ue for ue in self.shelf.holders(oldest) if self.crew[ue].version == oldest}
 
     def _merge(self, devices: list[Device], time_s: float) -> None:
         """Compute w_{k+1} from the updates, in the simulator's order, and record the round."""
@@ -344,58 +226,16 @@ class Federation:
 
     def _send_to_idle(self) -> None:
         """Send the newest model to the idle devices that may have it."""
-        if self.schedule is not None:
-            idle = self._start_planned(self.schedule)
-        else:
-            most = (self.protocol.most_at_work if self.protocol.waits else None) or self.ues
-            candidates = self.crew.take_longest_idle(most)
-            idle = self._hand_out(candidates)
-            self.crew.queue(set(candidates) - set(idle))
-        if self.schedule is None:
-            idle = self.crew.within_share(idle, self.own.max_share * len(self.record.merges), self.protocol.quorum)
-        devices = [self.crew[ue] for ue in idle]
+        if self.uploads.is_busy:
+            return
+        devices = [self.crew[ue] for ue in self.selection.start(self._open_round)]
         for device in devices:
             self.shelf.lend(self.round, device.ue, self.outgoing if needs_past(self.learner) else None)
             if device.held not in (IDLE, self.round):
                 self.record.losses.append(Loss(device.ue, device.held, self.round - 1, device.held_arrived_s))
             device.version = device.held = self.round
             device.held_arrived_s, device.wanted = np.inf, True
-        if devices and self.secure and self.schedule is not None:
-            self._open_sum(devices)
-            return
-        for device in devices:
-            self.dispatch(device, "train")
-
-    def _hand_out(self, candidates: list[int], planned: Planned | None = None) -> list[int]:
-        """Return which of these devices the protocol hands the newest model; the others at work count too."""
-        if not candidates:
-            return []
-        devices = [self.crew[ue] for ue in candidates]
-        if self.protocol.waits:  # at most A·(S+1) may work
-            devices += [self.crew[ue] for state in ("working", "arrived") for ue in self.crew.states[state]]
-        server = self._server(devices)
-        return sorted(
-            devices[place].ue for place in hand_out(server, self.protocol, server.versions == IDLE, planned)[1]
-        )
-
-    def _start_planned(self, schedule: Schedule) -> list[int]:
-        """Return the planned devices that need a job. Devices that cannot be used are replaced."""
-        if self.planned is None:
-            moment = self.crew.moment(self.round, self.time_s, self.protocol.quorum) if asks(schedule) else self.round
-            self.planned = schedule(moment)
-        most = self.max_share * len(self.record.merges) + 1
-        for device in (self.crew[ue] for ue in self.planned.tolist()):
-            if device.merges > most and device.ue not in self._over_share:
-                self._over_share.add(device.ue)
-                what = "the losses it reports may be false" if asks(schedule) else "others take its place"
-                self.log(
-                    f"alarm: UE {device.ue} has more than {self.max_share:.0%} of all merges; {what} (--max-share)"
-                )
-        self.planned = self.crew.planned(self.planned, most)
-        idle = [ue for ue in self.planned.tolist() if self.crew[ue].state == "idle"]
-        if self.secure and not (self.summing is None and len(idle) == self.planned.size):
-            return []  # all members start at once, since they get the list of all of them
-        return self._hand_out(idle, np.arange(len(idle)))
+        self.uploads.hand_out(devices)
 
     def dispatch(self, device: Device, kind: Kind, asked: Asked | None = None) -> None:
         """Send a device the newest model with a job, or a question about the update that it has computed."""
@@ -442,5 +282,5 @@ class Federation:
 
     def become(self, params: dict[str, np.ndarray], merging: PyTree | None) -> None:
         """Replace the model, the state of the merge, and what is derived from them."""
-        self.params, self.merging, self.length = params, merging, norm_of(params)
+        self.params, self.merging, self.uploads.length = params, merging, norm_of(params)
         self.outgoing = handed_out(params, self.learner, merging)

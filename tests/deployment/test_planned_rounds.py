@@ -10,6 +10,7 @@ from worlds import check, world
 
 from perfeds2.deployment.crew import memory_of
 from perfeds2.deployment.federation import Federation
+from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
@@ -26,10 +27,10 @@ def ones(job, params):  # noqa: ARG001 (what a device is given)
     return Reply(job.ue, job.ticket, job.version, {"w": np.ones(2, np.float32)})
 
 
-def planned(net, schedule, rounds, protocol=None):
+def planned(net, schedule, rounds, protocol=None, **own):
     params, learner = {"w": np.zeros(2, np.float32)}, Learner(FedAvg(), beta=0.5)
     protocol = protocol or Protocol(2, rests=True)
-    return Federation(protocol, learner, params, net, 5, rounds, schedule=schedule)
+    return Federation(protocol, learner, params, net, 5, rounds, DeploymentSpec(**own), schedule=schedule)
 
 
 def play(server, steps=100):
@@ -112,8 +113,8 @@ def test_devices_with_the_highest_reported_losses_are_chosen_once_all_have_repor
 def test_false_losses_win_a_device_at_most_twice_its_even_share():
     log, shares = [], {}
     for share in (1.0, 0.25):
-        server = planned(InProcess(reporting([1e5, *LOSSES[1:]]), lambda _: 1.0, 5), by_loss(), 40)
-        server.own, server.log = server.own.with_(max_share=share), log.append
+        server = planned(InProcess(reporting([1e5, *LOSSES[1:]]), lambda _: 1.0, 5), by_loss(), 40, max_share=share)
+        server.log = log.append
         play(server, 400)
         assert server.round == 40
         shares[share] = server.devices[0].merges / 80
@@ -192,7 +193,7 @@ def test_a_loss_does_not_matter_to_other_schedules():
 @pytest.mark.parametrize("schedule", ["power_of_choice:5", "oort", "tifl_adaptive"])
 def test_what_a_schedule_looks_at_and_remembers_survives_a_killed_server_and_the_replay_agrees(tmp_path, schedule):
     made = world(tmp_path, **PLANNED | {"schedule": schedule})
-    while made.federation.round < 4 or made.federation.planned is None:
+    while made.federation.round < 4 or made.federation.selection.plan is None:
         made.step()
     made.federation.save(made.federation)  # as after a device was set aside
     before = known(made.federation)
@@ -209,7 +210,7 @@ def test_what_a_schedule_looks_at_and_remembers_survives_a_killed_server_and_the
 def known(server):
     """What the schedule of a server knows: losses, seconds, its own memory, and the devices of the open round."""
     losses, took_s = zip(*((device.loss, device.took_s) for device in server.devices), strict=True)
-    return losses, took_s, memory_of(server.schedule), server.planned
+    return losses, took_s, memory_of(server.schedule), server.selection.plan
 
 
 @pytest.mark.slow

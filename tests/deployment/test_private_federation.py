@@ -245,7 +245,7 @@ def test_an_update_is_clipped_to_the_norm_that_the_noise_hides_whatever_others_s
     server = tiny(net, Protocol(3), 3, learner=replace(TINY, noise=1e-6), norm_factor=1.0)
     server.rounds = 3
     play(server)
-    assert server.norm_bound == pytest.approx(1.0, abs=2e-6)  # the median is 0.14
+    assert server.uploads.norm_bound == pytest.approx(1.0, abs=2e-6)  # the median is 0.14
     moved = -3 * 0.5 / 3 * (np.sqrt(0.5) + 0.1 + 0.1)
     np.testing.assert_allclose(server.params["w"], moved, rtol=1e-4)
 

@@ -177,7 +177,7 @@ def test_a_device_killed_in_a_step_does_not_stop_the_round(secure, sums, schedul
     while made.federation.round < 2:
         made.clock_s += 0.1
         made.broker.pump()
-        summing = made.federation.summing
+        summing = made.federation.uploads.summing
         for ue in [ue for ue, step in dies.items() if summing is not None and summing.step == step]:
             made.devices[ue].link.kill()
             made.start_device(ue)  # without what it knew
@@ -187,6 +187,19 @@ def test_a_device_killed_in_a_step_does_not_stop_the_round(secure, sums, schedul
         made.federation.step(wait_s=0.0)
     check_with_zeros(made)
     assert sums == [left, 6]
+
+
+@pytest.mark.slow
+@ROUNDS
+def test_rounds_go_on_when_a_member_leaves_in_a_sum_and_never_comes_back(secure, sums, schedule):
+    made = secure(rounds=3, quorum=4, schedule=schedule)
+    while made.federation.uploads.summing is None:
+        made.step()
+    ue = made.federation.uploads.summing.devices[0].ue
+    made.devices[ue].link.kill()
+    made.run(most=200)
+    check_with_zeros(made)
+    assert sums == [3, 4, 4]
 
 
 @pytest.mark.slow
@@ -202,7 +215,7 @@ def test_doubled_answers_count_once(secure, sums, monkeypatch, schedule):
             take(topic, data, retain)
 
     monkeypatch.setattr(made.broker, "take", twice)
-    while made.federation.summing is None:
+    while made.federation.uploads.summing is None:
         made.step()
     made.devices[2].link.kill()
     made.run()
@@ -216,9 +229,9 @@ def test_doubled_answers_count_once(secure, sums, monkeypatch, schedule):
 def test_no_upload_comes_after_its_member_counts_as_gone(secure, sums, schedule, meanwhile):
     """A member that takes too long is asked to cancel. It is gone once it has confirmed, or left."""
     made = secure(rounds=1, quorum=6, schedule=schedule)
-    while made.federation.summing is None:
+    while made.federation.uploads.summing is None:
         made.step()
-    device, summing = made.devices[2], made.federation.summing
+    device, summing = made.devices[2], made.federation.uploads.summing
     device.work = slow = queue.SimpleQueue()
     for _ in range(20):
         made.step()
@@ -437,9 +450,9 @@ def test_a_server_that_names_no_authority_gets_no_key(secure):
 def test_a_step_carries_no_metrics_and_a_key_no_novel(secure):
     """Both would reach the record or the other members unchecked."""
     made = secure(rounds=1)
-    while made.federation.summing is None:
+    while made.federation.uploads.summing is None:
         made.step()
-    device = made.federation.summing.devices[0]
+    device = made.federation.uploads.summing.devices[0]
     job = device.job
     assert job is not None
     made.federation.take(Reply(device.ue, job.ticket, job.version, metrics={"test_accuracy": 7.0}))

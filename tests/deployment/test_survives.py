@@ -31,7 +31,7 @@ def fails(ues):
 def facts(server):
     """Everything that a resume must bring back."""
     devices = [(d.merged_in, d.merges, d.held, d.refused, d.set_aside_s) for d in server.devices]
-    votes = list(server.norms.votes.items())
+    votes = list(server.uploads.norms.votes.items())
     return server.round, server.opened_s, server.params["w"].tobytes(), server.record, devices, votes
 
 
