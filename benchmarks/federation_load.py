@@ -26,11 +26,12 @@ import numpy as np
 from idle_connections import KEEP_ALIVE_S, connect, cost
 
 from perfeds2.deployment.credentials import Credentials, make_credentials
+from perfeds2.deployment.messages import Here
 from perfeds2.deployment.mqtt.broker import Broker, running_broker
 from perfeds2.deployment.mqtt.embedded import Message, Type, packet
 from perfeds2.deployment.mqtt.link import Site
 from perfeds2.deployment.mqtt.runs import SERVING, claim_run, devices_command, serving_command
-from perfeds2.deployment.mqtt.wire import Here, Topics
+from perfeds2.deployment.mqtt.wire import Topics
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import read_status

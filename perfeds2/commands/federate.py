@@ -186,8 +186,8 @@ def device(
     """
     site = open_site(server, "--server", credentials)
     from perfeds2.deployment.credentials import name_of
-    from perfeds2.deployment.mqtt.device import Owner
     from perfeds2.deployment.mqtt.many import read_numbers, run_apart, run_together
+    from perfeds2.deployment.preparation import Owner
     from perfeds2.deployment.setup import data_folder
 
     module = None if app_module is None else app_module.resolve()

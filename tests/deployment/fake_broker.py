@@ -3,7 +3,15 @@
 from collections import deque
 from typing import Any
 
+from perfeds2.deployment.device_state import Inbox
 from perfeds2.deployment.mqtt.link import Link
+
+
+class AtOnce(Inbox):
+    """Handles every event where it comes from, for tests in one thread."""
+
+    def put(self, handle, *given):
+        handle(*given)
 
 
 class FakeBroker:

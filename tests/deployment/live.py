@@ -9,11 +9,13 @@ from typing import Any
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.mqtt.broker import running_broker
-from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
+from perfeds2.deployment.mqtt.device import DeviceClient
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.mqtt.runs import key_check
 from perfeds2.deployment.mqtt.transport import MqttTransport
+from perfeds2.deployment.preparation import Owner, travelling
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.worker import Worker
 
 WITHIN_S = 60.0
 
@@ -55,7 +57,7 @@ class Live:
         """Run a device, on a machine with its own credentials or on the server's."""
         own = credentials or self.credentials
         link = Link(replace(self.site, credentials=own), number)
-        self.devices[number] = DeviceClient(number, link, self.worker.work, credentials=own)
+        self.devices[number] = DeviceClient(number, link, self.worker.work, self.worker.inbox, credentials=own)
         self.devices[number].start()
         try:
             yield

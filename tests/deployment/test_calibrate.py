@@ -12,7 +12,7 @@ from in_process import InProcess
 from perfeds2.deployment.calibrate import calibrate, fit, read_laps
 from perfeds2.deployment.device import do_job
 from perfeds2.deployment.merging import Handed
-from perfeds2.deployment.mqtt.device import travelling
+from perfeds2.deployment.preparation import travelling
 from perfeds2.deployment.record import LAPS
 from perfeds2.deployment.server import serve
 from perfeds2.deployment.setup import Setup

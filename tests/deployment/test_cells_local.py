@@ -4,8 +4,8 @@ import pytest
 from fake_broker import FakeBroker
 
 from perfeds2.deployment.mqtt.backhaul import CloudLink
-from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.mqtt.wire import Topics
+from perfeds2.deployment.preparation import travelling
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 
@@ -71,5 +71,5 @@ def test_an_edge_takes_part_only_in_the_run_it_belongs_to(tmp_path):
             broker.take(Topics().run, travelling(settings, run).to_bytes(), True)
             broker.pump()
             assert link.newest() is None
-            said = link._device._error
+            said = link._device.state.error
             assert said is None if error is None else error in (said or "")

@@ -17,8 +17,8 @@ from raw_mqtt import wait_for
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.mqtt import transport as transport_module
 from perfeds2.deployment.mqtt.broker import Limits, free_port, running_broker
-from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.preparation import travelling
 from perfeds2.deployment.setup import Setup
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "haproxy.cfg"

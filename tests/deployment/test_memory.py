@@ -11,8 +11,9 @@ from worlds import check, survive_kills, world
 
 from perfeds2.deployment.device import MOST_RUNS, Memory, compute_job, kept_at_first
 from perfeds2.deployment.merging import Handed
-from perfeds2.deployment.mqtt.device import Owner, Worker, prepare, travelling
+from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.worker import Worker
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import Prepared, Script, advance, start
 from perfeds2.runs.store import load_arrays, save_arrays

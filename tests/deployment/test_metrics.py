@@ -16,8 +16,8 @@ from prometheus_client import generate_latest
 
 from perfeds2.deployment import metrics as module
 from perfeds2.deployment.metrics import Metrics, exposed
-from perfeds2.deployment.mqtt.device import travelling
 from perfeds2.deployment.mqtt.transport import MqttTransport
+from perfeds2.deployment.preparation import travelling
 from perfeds2.deployment.record import Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.server import serve
 from perfeds2.deployment.setup import Setup

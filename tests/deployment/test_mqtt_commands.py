@@ -107,8 +107,10 @@ def test_a_device_enrols_by_two_commands_and_renews_while_it_runs(here, monkeypa
     from perfeds2.deployment import enrolment
     from perfeds2.deployment.credentials import Credentials
     from perfeds2.deployment.mqtt import many
-    from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker
+    from perfeds2.deployment.mqtt.device import DeviceClient
     from perfeds2.deployment.mqtt.link import Link, Site
+    from perfeds2.deployment.preparation import Owner
+    from perfeds2.deployment.worker import Worker
 
     made, device = Credentials(here / "credentials"), Credentials(here / "device")
     status, tokens, _ = command_line.told("federate", "token", "--devices", 4)
@@ -123,7 +125,8 @@ def test_a_device_enrols_by_two_commands_and_renews_while_it_runs(here, monkeypa
         assert (status, "This is device 3." in said) == (0, True)
         status, said = command_line.perfeds2(*command)
         assert (status, "unknown or was used" in said) == (2, True)
-        running = DeviceClient(3, Link(site, 3), Worker(lambda _: Owner()).work)
+        worker = Worker(lambda _: Owner())
+        running = DeviceClient(3, Link(site, 3), worker.work, worker.inbox)
         before = device.file(3, "crt").read_bytes()
         many._renew([running], site)
         assert device.file(3, "crt").read_bytes() == before

@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
-from fake_broker import FakeBroker
+from fake_broker import AtOnce, FakeBroker
 
 from perfeds2.deployment.fields import SETTINGS
+from perfeds2.deployment.messages import TEXT_BYTES, Head, Here, JobMessage, Run, read
 from perfeds2.deployment.mqtt import transport as mqtt_transport
 from perfeds2.deployment.mqtt import wire
-from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
+from perfeds2.deployment.mqtt.device import DeviceClient
 from perfeds2.deployment.mqtt.transport import MqttTransport
-from perfeds2.deployment.mqtt.wire import Head, Here, JobMessage, Parcel, Run, Topics
+from perfeds2.deployment.mqtt.wire import Parcel, Topics
+from perfeds2.deployment.preparation import Owner, travelling
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Request
+from perfeds2.deployment.worker import Worker
 
 TOPICS = Topics()
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.float32(1.5) * np.ones((), np.float32)}
@@ -277,9 +280,9 @@ class DeviceSide:
         self.server = Listening(self.broker)
         for topic in TOPICS.from_devices:
             self.server.link.subscribe(topic)
-        self.worker = Worker(lambda _: owner)
+        self.worker = Worker(lambda _: owner, inbox=AtOnce())
         self.said = []
-        self.device = DeviceClient(1, self.broker.link(), self.worker.work, self.said.append)
+        self.device = DeviceClient(1, self.broker.link(), self.worker.work, self.worker.inbox, self.said.append)
         self.device.start()
         self.tell(TOPICS.run, self.run.to_bytes())
 
@@ -315,7 +318,7 @@ def ready():
 
 @pytest.mark.slow
 def test_a_job_that_comes_again_is_answered_with_the_same_bytes_and_not_computed_again(ready, monkeypatch):
-    assert ready.here() == Here(here=True, session=ready.device._session, run="r")
+    assert ready.here() == Here(here=True, session=ready.device.state.session, run="r")
     first = ready.job(ticket=5)
     assert [topic.rpartition("/")[2] for topic, _ in first] == ["head", "0"]
     monkeypatch.setattr(ready.worker, "_do", None)  # would raise
@@ -337,7 +340,7 @@ def test_jobs_of_others_and_rubbish_are_ignored(ready):
 def test_a_model_of_another_size_or_with_another_checksum_is_not_taken(ready):
     head = Head.model_validate_json(ready.job(ticket=30, bytes=10**9)[0][1])
     assert head.error == "the model has another size than on this device"
-    assert ready.device._model is None
+    assert ready.device._fetching is None
     assert ready.job(ticket=31, sha256="0" * 64) == []
     assert ready.job(ticket=32)
 
@@ -393,9 +396,9 @@ def test_two_devices_of_one_process_share_what_is_built_in():
 
 
 def test_texts_are_small_and_strict():
-    assert wire.read(JobMessage, b"x" * 10**7) is None
-    assert wire.read(Here, b'{"here": 1}') is None
-    assert len(Run(run="r", settings="x").to_bytes()) < wire.TEXT_BYTES
+    assert read(JobMessage, b"x" * 10**7) is None
+    assert read(Here, b'{"here": 1}') is None
+    assert len(Run(run="r", settings="x").to_bytes()) < TEXT_BYTES
 
 
 def test_what_is_the_servers_own_business_does_not_travel():
@@ -411,10 +414,10 @@ def test_what_is_the_servers_own_business_does_not_travel():
 
 def test_a_device_that_cannot_read_the_run_says_so_to_the_server():
     side = Side()
-    device = DeviceClient(1, side.broker.link(), queue.SimpleQueue(), lambda _: None)
+    device = DeviceClient(1, side.broker.link(), queue.SimpleQueue(), AtOnce(), lambda _: None)
     device.start()
     side.broker.pump()
-    device._run = None
+    device.state.run = None
     side.transport.troubles()
     device.message(TOPICS.run, b'{"run": "r", "from-the-future": ', False)
     side.broker.pump()

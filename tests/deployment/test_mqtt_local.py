@@ -24,6 +24,7 @@ from test_own_model import example, write_samples
 from perfeds2.deployment.audit import verify_log
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.credentials import Credentials
+from perfeds2.deployment.device_state import Inbox
 from perfeds2.deployment.mqtt.broker import find_mosquitto, free_port
 from perfeds2.deployment.mqtt.device import DeviceClient
 from perfeds2.deployment.mqtt.link import Link, Site
@@ -172,7 +173,7 @@ def refused(number, where, credentials):
     """What a device says that the broker refuses; it needs no process of its own."""
     said, link = list[str](), Link(Site.read(where, "--server", Credentials(credentials)), number)
     link._tell = lambda text: said.append(text)
-    device = DeviceClient(number, link, SimpleQueue())
+    device = DeviceClient(number, link, SimpleQueue(), Inbox())
     device.start()
     try:
         wait_for(lambda: said)

@@ -13,10 +13,10 @@ from needs import needs
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.device import do_job
 from perfeds2.deployment.merging import Handed
-from perfeds2.deployment.mqtt.device import Owner, prepare, travelling
+from perfeds2.deployment.messages import Run
 from perfeds2.deployment.mqtt.runs import run_locally
-from perfeds2.deployment.mqtt.wire import Run
 from perfeds2.deployment.own import own_samples
+from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.server import serve
 from perfeds2.deployment.setup import Setup

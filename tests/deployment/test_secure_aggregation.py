@@ -14,8 +14,8 @@ from worlds import check, survive_kills, world
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.masking import KeyRefusedError, Keyring, MaskedUpdate, signed_text
 from perfeds2.deployment.masks import fewest_left, from_words, to_words
-from perfeds2.deployment.mqtt.device import Owner, prepare, travelling
-from perfeds2.deployment.mqtt.wire import Head, Here, JobMessage, Run, read
+from perfeds2.deployment.messages import Head, Here, JobMessage, Run, read
+from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.replay_run import CLOUD, _job_by_job
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.summing import Summing
@@ -232,7 +232,7 @@ def test_no_upload_comes_after_its_member_counts_as_gone(secure, sums, schedule,
     while made.federation.uploads.summing is None:
         made.step()
     device, summing = made.devices[2], made.federation.uploads.summing
-    device.work = slow = queue.SimpleQueue()
+    device.state.work = slow = queue.SimpleQueue()
     for _ in range(20):
         made.step()
     made.clock_s += 61
@@ -386,14 +386,14 @@ def test_devices_learn_that_another_was_revoked_without_a_new_run(tmp_path):
     while made.federation.round < 2:
         made.step()
     keys.revoke(4)
-    runs = made.devices[0]._ready
+    runs = made.devices[0].state.ready
     link: Any = made.transport.link
     link.cut()  # as a broker does that is started again
     link.connect()
     made.run()
-    assert made.devices[0]._ready is runs
+    assert made.devices[0].state.ready is runs
     revoked = keys.serials(4)
-    assert all(device.keyring.identity.trusted.revoked == revoked for device in made.devices.values())
+    assert all(device.state.secrets.keyring.identity.trusted.revoked == revoked for device in made.devices.values())
 
 
 @pytest.mark.parametrize(

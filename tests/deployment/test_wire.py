@@ -22,8 +22,9 @@ from worlds import world
 
 from perfeds2.deployment.credentials import Credentials, make_credentials
 from perfeds2.deployment.enrolment import renew_device
+from perfeds2.deployment.messages import Here, JobMessage, Run
 from perfeds2.deployment.mqtt.broker import Limits, access_list, check_alone, configuration, running_broker
-from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, prepare, travelling
+from perfeds2.deployment.mqtt.device import DeviceClient
 from perfeds2.deployment.mqtt.embedded import (
     ClientConnection,
     EmbeddedBroker,
@@ -36,10 +37,12 @@ from perfeds2.deployment.mqtt.embedded import (
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.mqtt.quota import Quota
 from perfeds2.deployment.mqtt.transport import MqttTransport
-from perfeds2.deployment.mqtt.wire import Assembly, Here, JobMessage, Parcel, Run, Topics
+from perfeds2.deployment.mqtt.wire import Assembly, Parcel, Topics
+from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.server import end_training, request_evaluations
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Request
+from perfeds2.deployment.worker import Worker
 from perfeds2.errors import InputError
 
 TOPICS = Topics()
@@ -282,7 +285,7 @@ def slow_world(tmp_path, owner=Owner(), quorum=2):  # noqa: B008 (frozen)
     made = world(tmp_path, devices=3, quorum=quorum, rounds=6, **{"max-staleness": 1, "slow": "0=100000"})
     made.devices[0].link.kill()
     worker = Worker(lambda _: owner)
-    device = made.devices[0] = DeviceClient(0, made.broker.link(), worker.work, say=lambda _: None)
+    device = made.devices[0] = DeviceClient(0, made.broker.link(), worker.work, worker.inbox, say=lambda _: None)
     device.start()
     threading.Thread(target=worker.run_for_ever, daemon=True).start()
     wait_for(lambda: step(made) and made.federation.crew[0].job is not None, 60.0)

@@ -5,16 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fake_broker import FakeBroker
+from fake_broker import AtOnce, FakeBroker
 
 from perfeds2.deployment import noise_ledger
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Worker, travelling
+from perfeds2.deployment.mqtt.device import DeviceClient
 from perfeds2.deployment.mqtt.runs import decoder, key_check
 from perfeds2.deployment.mqtt.transport import MqttTransport
+from perfeds2.deployment.preparation import Owner, travelling
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.worker import Worker
 from perfeds2.learning.replay import replay
 from perfeds2.runs.folder import Folder, open_folder
 
@@ -34,7 +36,7 @@ class World:
     credentials: Credentials | None = None  # needed for secure aggregation
 
     def __post_init__(self):
-        self.worker = Worker(lambda number: Owner(state=self.folder.path / "devices" / str(number)))
+        self.worker = Worker(lambda number: Owner(state=self.folder.path / "devices" / str(number)), inbox=AtOnce())
 
     def start_server(self):
         setup, algorithm, checkpoints = self.setup, self.setup.algorithm, Checkpoints(self.folder)
@@ -73,8 +75,8 @@ class World:
         return travelling(self.setup, "a-run", authority=authority)
 
     def start_device(self, number):
-        device = DeviceClient(number, self.broker.link(), self.worker.work, say=self.said.append)
-        device.credentials = self.credentials
+        queues = self.worker.work, self.worker.inbox
+        device = DeviceClient(number, self.broker.link(), *queues, say=self.said.append, credentials=self.credentials)
         self.devices[number] = device
         device.start()
 

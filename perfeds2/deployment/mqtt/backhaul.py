@@ -4,9 +4,12 @@ import queue
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfeds2.deployment.mqtt.device import DeviceClient, Ready, Work, travelling
+from perfeds2.deployment.device_state import Inbox, Work
+from perfeds2.deployment.messages import JobMessage, Run
+from perfeds2.deployment.mqtt.device import DeviceClient
 from perfeds2.deployment.mqtt.link import Link, Site
-from perfeds2.deployment.mqtt.wire import JobMessage, Parcel, Run, Topics
+from perfeds2.deployment.mqtt.wire import Parcel, Topics
+from perfeds2.deployment.preparation import Ready, travelling
 from perfeds2.deployment.setup import Setup, settings_in
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.errors import InputError
@@ -18,14 +21,15 @@ OWN = ("slow", "uplink-bps", "edge")  # settings that edges do not share with th
 
 @dataclass
 class CloudLink:
-    """An edge's end of the backhaul."""
+    """An edge's end of the backhaul. The server's thread owns its inbox."""
 
     setup: Setup  # the edge's
     link: Link
     folder: Path  # the edge's run folder
     topics: Topics
-    _work: Work = field(default_factory=queue.SimpleQueue)
-    _job: tuple[JobMessage, Arrays] | None = None
+    _work: queue.SimpleQueue[Work] = field(default_factory=queue.SimpleQueue)
+    _inbox: Inbox = field(default_factory=Inbox)
+    _job: tuple[Work, JobMessage, Arrays] | None = None
 
     @classmethod
     def to(cls, cloud: Site, setup: Setup, folder: Path) -> "CloudLink":
@@ -33,7 +37,7 @@ class CloudLink:
 
     def __post_init__(self) -> None:
         assert self.setup.own.edge is not None
-        self._device = DeviceClient(self.setup.own.edge, self.link, self._work, topics=self.topics)
+        self._device = DeviceClient(self.setup.own.edge, self.link, self._work, self._inbox, topics=self.topics)
 
     def __enter__(self) -> "CloudLink":
         self._device.start()
@@ -43,35 +47,36 @@ class CloudLink:
         self._device.close()
 
     def newest(self) -> tuple[Request, Arrays] | None:
+        self._inbox.drain()
         while not self._work.empty():
-            _, what, model = self._work.get()
-            if isinstance(what, Run):
-                self._prepare(what)
-            elif model is not None:
+            work = self._work.get()
+            if isinstance(work.what, Run):
+                self._prepare(work.what)
+            elif work.model is not None:
                 try:
-                    self._job = what, model.arrays(what.key)
+                    self._job = work, work.what, work.model()
                 except ValueError as error:
-                    self._device.send(what, what.head(str(error)[:500]))
-        if self._job is None or not self._device.wants(self._job[0]):
+                    self._device.state.send(work.what, work.what.head(str(error)[:500]))
+        if self._job is None or self._job[0].dropped.is_set():
             return None
-        job, model = self._job
+        _, job, model = self._job
         return Request(job.ticket, self._device.number, job.version, job.kind), model
 
     def answer(self, reply: Reply) -> None:
         assert self._job is not None
-        job = self._job[0]
+        job = self._job[1]
         head = job.head(reply.error).model_copy(update={"metrics": dict(reply.metrics)})
-        self._device.send(job, head, reply.update)
+        self._device.state.send(job, head, reply.update)
 
     def _prepare(self, run: Run) -> None:
         """Get ready for the cloud's run, if it is the one that this edge belongs to."""
         try:
             self._check(run)
         except InputError as error:
-            self._device.refuse(run, str(error))
+            self._device.state.refuse(run, str(error))
             return
         params = self.setup.first_params()
-        self._device.ready(run, Ready(run.run, self.setup, None, len(Parcel.of(params).data)))
+        self._device.state.prepared(run, Ready(run.run, self.setup, None, len(Parcel.of(params).data)))
 
     def _check(self, run: Run) -> None:
         theirs, ours = settings_in(run.settings), settings_in(travelling(self.setup, "").settings)

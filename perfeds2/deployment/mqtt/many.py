@@ -19,10 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from perfeds2.deployment.enrolment import renew
-from perfeds2.deployment.mqtt.device import DeviceClient, Owner, Turn, Worker
+from perfeds2.deployment.mqtt.device import DeviceClient
 from perfeds2.deployment.mqtt.link import Link, Site
 from perfeds2.deployment.mqtt.wire import Topics
+from perfeds2.deployment.preparation import Owner
 from perfeds2.deployment.processes import Restarts, die_with_parent, repeating
+from perfeds2.deployment.worker import Turn, Worker
 from perfeds2.errors import InputError
 
 AGAIN_AFTER_S = 1.0  # least delay before a dead device is restarted
@@ -38,7 +40,7 @@ def run_together(
     keep_compiled()
     worker, topics = Worker(owner, turn), Topics(site.federation)
     devices = [
-        DeviceClient(number, Link(site, number), worker.work, topics=topics, credentials=site.credentials)
+        DeviceClient(number, Link(site, number), worker.work, worker.inbox, topics=topics, credentials=site.credentials)
         for number in numbers
     ]
     try:

@@ -322,9 +322,9 @@ def serve_queue(site: Site, queue: Queue, lease: Lease, say: Callable[[str], Non
 
 def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Lease | None = None) -> None:
     """Serve a run from its first round, or from its checkpoint, to the report. May be killed at any time."""
-    from perfeds2.deployment.mqtt.device import travelling
     from perfeds2.deployment.mqtt.transport import MqttTransport
     from perfeds2.deployment.mqtt.wire import Topics
+    from perfeds2.deployment.preparation import travelling
     from perfeds2.deployment.server import serve
     from perfeds2.deployment.setup import Setup
 

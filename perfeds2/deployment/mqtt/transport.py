@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from perfeds2.deployment.messages import Head, Here, JobMessage, Run, read
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.quota import Quota
-from perfeds2.deployment.mqtt.wire import Assembly, Head, Here, JobMessage, Parcel, Run, Topics
+from perfeds2.deployment.mqtt.wire import Assembly, Parcel, Topics
 from perfeds2.deployment.transport import STEPS, Arrays, Changes, Presence, Reply, Request, SignedKey, Troubles
 from perfeds2.deployment.validate import in_words
 from perfeds2.errors import InputError
@@ -227,7 +228,7 @@ class MqttTransport:
 
     def message(self, topic: str, data: bytes, retained: bool) -> None:
         if topic == self.topics.run:
-            self._take_run(wire.read(Run, data), retained)
+            self._take_run(read(Run, data), retained)
             return
         if topic == self.topics.heartbeat:
             self._beat_is_back = True
@@ -242,7 +243,7 @@ class MqttTransport:
             if quota.exceeded(len(data), received_s):
                 self._troubles[ue] = f"sends {quota}; the rest of that minute is ignored"
             elif parts[1] == "here":
-                self._take_here(ue, wire.read(Here, data))
+                self._take_here(ue, read(Here, data))
             elif parts[1] == "reply" and len(parts) == 5 and (ticket := wire.number(parts[3])) is not None:
                 self._take_part(ue, ticket, parts[4], data, received_s)
 
@@ -324,7 +325,7 @@ class MqttTransport:
         """Read the head of a reply, and return why it is refused, or None."""
         if job.head is not None:  # repeated; keep the chunks so far
             return None
-        head = wire.read(Head, data)
+        head = read(Head, data)
         if head is None:
             return "unreadable head of a reply"
         if head.run != self.run.run:

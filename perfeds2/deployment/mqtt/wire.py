@@ -1,4 +1,4 @@
-"""The messages on the broker: small JSON texts, and arrays as chunks of safetensors bytes. Never code.
+"""What is on the broker: messages (``messages.py``), and arrays as chunks of safetensors bytes. Never code.
 
     NAME/run                          server, retained   Run: the current run and its settings
     NAME/trust                        server, retained   the broker's authorities and revocations (link.py)
@@ -17,30 +17,22 @@ dropped before any memory is allocated for them. Every model has a key of its ow
 import hashlib
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Literal, TypedDict, TypeVar
+from typing import Literal, TypedDict
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from safetensors.numpy import load, save
 
 from perfeds2.deployment.credentials import FEDERATION, device_number, federated_name
-from perfeds2.deployment.transport import Arrays, Asked, Kind, SignedKey
+from perfeds2.deployment.messages import Announcement
+from perfeds2.deployment.transport import Arrays
 
 HEAD = "head"
 CHUNK_BYTES = 240 * 1024  # with its topic, below the broker's limit of 256 KiB
-MOST_SIGNED = 1200  # characters of a key for masks with its certificate: a list of 100 fits into a message
-TEXT_BYTES = 64 * 1024  # longest settings of a run
 NONCE = bytes(12)  # of AES-256-GCM; zero, because every key encrypts one model only
 SLACK_BYTES = 16 * 1024  # by how much an update may exceed its model: other writers name and pad differently
-
-Name = Annotated[str, StringConstraints(pattern=r"^[0-9a-zA-Z-]{0,64}$")]
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Number = Annotated[int, Field(ge=0, lt=2**53)]
-Words = Annotated[str, StringConstraints(max_length=500)]
 
 
 @dataclass(frozen=True)
@@ -84,87 +76,6 @@ class Topics:
 def number(text: str) -> int | None:
     """Parse a number in a topic; None unless it is in its canonical form."""
     return int(text) if re.fullmatch("0|[1-9][0-9]{0,15}", text) else None
-
-
-class Text(BaseModel):
-    """Base of the JSON messages."""
-
-    model_config = ConfigDict(strict=True, frozen=True, ser_json_inf_nan="constants")
-
-    def to_bytes(self) -> bytes:
-        return self.model_dump_json(exclude_none=True).encode()
-
-
-class Run(Text):
-    """Announces the server's current run."""
-
-    run: Name
-    settings: Annotated[str, StringConstraints(max_length=TEXT_BYTES)]  # as in federation.toml, without paths
-    since_s: float = 0.0  # Unix time at which it was first served; of two servers, the one with the later run stops
-    own_model: bool = False  # the model is in a file on each device
-    authority: str | None = None  # authorities of devices and their revocation lists (PEM), with secure aggregation
-
-
-class Announcement(Text):
-    """Announces arrays that follow in chunks."""
-
-    run: Name
-    version: Number
-    bytes: Number = 0
-    sha256: Digest = "0" * 64
-
-
-class JobMessage(Announcement):
-    """A job for one device. Its model follows in chunks."""
-
-    ticket: Number
-    kind: Kind
-    key: Digest  # decrypts the model
-    cancelled: bool | None = None  # True: answer at once, without computing
-    merged: Number | None = None  # ticket of this device's last merged job, if devices keep state
-    asked: Asked | None = None  # by secure aggregation
-
-    def head(self, error: str | None = None) -> "Head":
-        """Return the head of a reply to this job, with why it failed."""
-        return Head(run=self.run, version=self.version, error=error)
-
-
-def _short(signed: SignedKey) -> SignedKey:
-    if len(signed.key + signed.signature + signed.certificate) > MOST_SIGNED:
-        raise ValueError("is too long")
-    return signed
-
-
-class Here(Text):
-    """Says that a device is present or gone."""
-
-    here: bool
-    session: Name = ""
-    run: Name = ""  # the run it is ready for
-    error: Words | None = None  # why it cannot take part in the run
-    signed: Annotated[SignedKey, AfterValidator(_short)] | None = None  # with secure aggregation
-
-
-class Head(Announcement):
-    """A device's reply. The update, if any, follows in chunks."""
-
-    metrics: Annotated[Mapping[str, float], Field(max_length=16)] = {}
-    compute_s: float = 0.0
-    error: Words | None = None
-    about: Number | None = None  # the device whose key for masks this one refuses
-
-
-AnyText = TypeVar("AnyText", bound=Text)
-
-
-def read(kind: type[AnyText], data: bytes) -> AnyText | None:
-    """Parse a JSON message; None if it is invalid."""
-    if len(data) > 3 * TEXT_BYTES:
-        return None
-    try:
-        return kind.model_validate_json(data)
-    except ValueError:
-        return None
 
 
 class Size(TypedDict):
