@@ -14,7 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "perfeds2"
 LEVELS = [  # what stands later may import what stands earlier, and what is beside it
-    ["public", "errors", "files", "console", "chart", "shown"],
+    ["public", "errors", "files", "console", "chart", "shown", "http_server"],
     *[
         ["network"],
         ["allocation"],

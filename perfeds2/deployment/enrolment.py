@@ -41,10 +41,10 @@ from perfeds2.deployment.authority import (
     write,
     write_private,
 )
-from perfeds2.deployment.bounded import PATIENCE_S, Address, BoundedServer, serving
 from perfeds2.deployment.credentials import ENROLMENT, Credentials, device_number, make_folder, name_of
 from perfeds2.deployment.tls import tls_context
 from perfeds2.errors import InputError
+from perfeds2.http_server import PATIENCE_S, Address, BoundedServer, serving
 
 TOKEN = re.compile(r"(0|[1-9]\d{0,5})\.([\w-]{43})\.([0-9a-f]{64})\.(\d{1,9})", re.ASCII)
 ENROLLED_DAYS = 90

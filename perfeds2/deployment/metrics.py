@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry, Histogram, MetricsHandler, disa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from perfeds2 import __version__
-from perfeds2.deployment.bounded import BoundedServer, serving
 from perfeds2.deployment.record import Record
 from perfeds2.deployment.status import PAUSED, STATES, UNUSABLE, Status
 from perfeds2.errors import InputError
+from perfeds2.http_server import BoundedServer, serving
 
 BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 SILENT_S = 60.0  # a server without a new status for this long is unhealthy

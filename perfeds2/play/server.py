@@ -13,8 +13,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from perfeds2.deployment.bounded import BoundedServer
 from perfeds2.errors import InputError
+from perfeds2.http_server import BoundedServer
 from perfeds2.play.knobs import Answer, Keywords, Knob, read_state, same_again, settings_at
 from perfeds2.play.page import served_page
 

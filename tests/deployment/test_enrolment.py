@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from perfeds2.deployment import bounded, enrolment
+from perfeds2 import http_server
+from perfeds2.deployment import enrolment
 from perfeds2.deployment.authority import days_until, name_with, new_key, own_key, read_certificates
 from perfeds2.deployment.credentials import BROKER, ENROLMENT, Credentials, make_credentials
 from perfeds2.deployment.enrolment import _ask, enrol, enrolling, make_tokens, renew
@@ -196,15 +197,15 @@ def test_eighty_strangers_that_say_nothing_keep_no_one_out(made, tmp_path):
 
 
 def test_a_stranger_that_says_nothing_is_ended_after_three_seconds(made, monkeypatch):
-    assert bounded.HANDSHAKE_S == 3.0
-    monkeypatch.setattr(bounded, "HANDSHAKE_S", 0.3)
+    assert http_server.HANDSHAKE_S == 3.0
+    monkeypatch.setattr(http_server, "HANDSHAKE_S", 0.3)
     with enrolling(made, ("127.0.0.1", 0)) as port, socket.create_connection(("127.0.0.1", port)) as silent:
         silent.settimeout(10)
         assert silent.recv(1) == b""
 
 
 def test_certified_devices_do_not_compete_with_strangers(made, token, tmp_path, monkeypatch):
-    monkeypatch.setattr(bounded, "MOST_CLIENTS", 2)
+    monkeypatch.setattr(http_server, "MOST_CLIENTS", 2)
     device = Credentials(tmp_path / "device")
     stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
@@ -224,7 +225,7 @@ def test_certified_devices_do_not_compete_with_strangers(made, token, tmp_path, 
 
 @pytest.mark.slow
 def test_a_request_that_comes_byte_by_byte_is_ended(made, monkeypatch):
-    monkeypatch.setattr(bounded, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(http_server, "PATIENCE_S", 1.0)
     stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
     with (

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perfeds2.deployment.bounded import MOST_CLIENTS
+from perfeds2.http_server import MOST_CLIENTS
 from perfeds2.play.knobs import KNOBS
 from perfeds2.play.server import MOST_BODY, Playground, PlayServer
 
