@@ -1,7 +1,7 @@
 """A device's place in its run: what is announced, which job it has, and what it answered last.
 
 One thread owns this state. Connections, the worker and timers put events into its inbox; it handles them in turn. Work
-goes to the worker, another thread, which looks only at what it was given and at ``Work.dropped``.
+goes to the worker, another thread, which looks only at what it was given and at ``WorkItem.dropped``.
 """
 
 import queue
@@ -55,7 +55,7 @@ class Secrets:
 
 
 @dataclass(eq=False)
-class Work:
+class WorkItem:
     """A run to prepare for or, with what that made ready, a job to execute."""
 
     state: "DeviceState"
@@ -89,7 +89,7 @@ class DeviceState:
 
     number: int
     wire: Wire
-    work: queue.SimpleQueue[Work]
+    work: queue.SimpleQueue[WorkItem]
     say: Callable[[str], None] = print
     credentials: Credentials | None = None  # needed for secure aggregation
     secrets: Secrets = field(default_factory=Secrets)
@@ -101,7 +101,7 @@ class DeviceState:
     job: JobMessage | None = None  # the newest
     answered: int = -1  # ticket of the last answer
     _answer_again: Callable[[], None] | None = None
-    _working: Work | None = None  # given to the worker
+    _working: WorkItem | None = None  # given to the worker
 
     def connected(self, session: str) -> None:
         self.session = session
@@ -129,7 +129,7 @@ class DeviceState:
             self.run, self.ready, self.signed, self.error = run, None, None, None
             self.answered, self._answer_again = -1, None  # tickets begin again
             if run is not None:
-                self._start(Work(self, run))
+                self._start(WorkItem(self, run))
 
     def take_job(self, job: JobMessage | None) -> None:
         ready = self.ready
@@ -147,7 +147,7 @@ class DeviceState:
         if job.cancelled:
             self.send(job, job.head("cancelled"))
         elif job.kind in STEPS:
-            self._start(Work(self, job, ready))
+            self._start(WorkItem(self, job, ready))
         elif not self.wire.fetch(job, ready.model_bytes):
             self.say(
                 f"ticket {job.ticket} announces a model of {job.bytes} bytes, ours has {ready.model_bytes}: refused"
@@ -156,14 +156,14 @@ class DeviceState:
 
     def take_model(self, job: JobMessage, model: Callable[[], Arrays]) -> None:
         if job is self.job:
-            self._start(Work(self, job, self.ready, model))
+            self._start(WorkItem(self, job, self.ready, model))
 
     def _renew_trust(self) -> None:
         """Use the authorities and the list of the newest announcement."""
         if self.run is not None and self.ready is not None and self.run.authority is not None:
-            self.work.put(Work(self, self.run, self.ready))
+            self.work.put(WorkItem(self, self.run, self.ready))
 
-    def _start(self, work: Work) -> None:
+    def _start(self, work: WorkItem) -> None:
         self._working = work
         self.work.put(work)
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from perfeds2.deployment.device import Memory, do_job
-from perfeds2.deployment.device_state import Inbox, Work
+from perfeds2.deployment.device_state import Inbox, WorkItem
 from perfeds2.deployment.encoding import encoded
 from perfeds2.deployment.masking import Identity, KeyRefusedError, Keyring, MaskedUpdate
 from perfeds2.deployment.merging import unpacked
@@ -29,7 +29,7 @@ class Worker:
     owner: Callable[[int], Owner]  # by device number
     turn: Turn = nullcontext
     inbox: Inbox = field(default_factory=Inbox)
-    work: queue.SimpleQueue[Work] = field(default_factory=queue.SimpleQueue)
+    work: queue.SimpleQueue[WorkItem] = field(default_factory=queue.SimpleQueue)
     _prepared: dict[tuple[str, int | None], Ready] = field(default_factory=dict)  # built-in data are shared
 
     def run_for_ever(self) -> None:
@@ -50,7 +50,7 @@ class Worker:
         else:
             self._renew_trust(work, work.what)
 
-    def _get_ready(self, work: Work, run: Run) -> None:
+    def _get_ready(self, work: WorkItem, run: Run) -> None:
         device, signed = work.state, None
         try:
             with self.turn():
@@ -65,7 +65,7 @@ class Worker:
             traceback.print_exc()
             self.inbox.put(device.refuse, run, f"{type(error).__name__} while getting ready; see this device's log")
 
-    def _renew_trust(self, work: Work, run: Run) -> None:
+    def _renew_trust(self, work: WorkItem, run: Run) -> None:
         """Use newer authorities and a newer revocation list of devices from now on."""
         keyring = work.state.secrets.keyring
         if keyring is not None and run.authority is not None:
@@ -84,7 +84,7 @@ class Worker:
             self._prepared[key] = prepare(run, owner, number)
         return self._prepared[key]
 
-    def _do(self, work: Work, job: JobMessage) -> None:
+    def _do(self, work: WorkItem, job: JobMessage) -> None:
         device, ready = work.state, work.ready
         if ready is None or ready.task is None or work.model is None:
             return
@@ -125,7 +125,7 @@ class Worker:
         else:
             self.inbox.put(device.send, job, said, update)
 
-    def _help(self, work: Work, job: JobMessage, said: Head | None = None) -> None:
+    def _help(self, work: WorkItem, job: JobMessage, said: Head | None = None) -> None:
         """Answer what secure aggregation asks for."""
         device, said, answer = work.state, said or job.head(), None
         try:
@@ -148,14 +148,14 @@ class Worker:
         self.inbox.put(device.send, job, said, answer)
 
 
-def _new_masks(work: Work, job: JobMessage, ready: Ready, update: Arrays) -> MaskedUpdate:
+def _new_masks(work: WorkItem, job: JobMessage, ready: Ready, update: Arrays) -> MaskedUpdate:
     algorithm, keyring = ready.setup.algorithm, work.state.secrets.keyring
     assert keyring is not None
     assert algorithm.learner.clip is not None
     return MaskedUpdate(keyring, job.ticket, update, algorithm.learner.clip, algorithm.protocol.quorum)
 
 
-def pause(work: Work, seconds: float) -> None:
+def pause(work: WorkItem, seconds: float) -> None:
     """Sleep, but raise CancelledError as soon as the job is not wanted any more."""
     if seconds > 0 and work.dropped.wait(seconds):
         raise CancelledError

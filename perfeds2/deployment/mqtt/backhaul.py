@@ -4,7 +4,7 @@ import queue
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfeds2.deployment.device_state import Inbox, Work
+from perfeds2.deployment.device_state import Inbox, WorkItem
 from perfeds2.deployment.messages import JobMessage, Run
 from perfeds2.deployment.mqtt.device import DeviceClient
 from perfeds2.deployment.mqtt.link import Link, Site
@@ -27,9 +27,9 @@ class CloudLink:
     link: Link
     folder: Path  # the edge's run folder
     topics: Topics
-    _work: queue.SimpleQueue[Work] = field(default_factory=queue.SimpleQueue)
+    _work: queue.SimpleQueue[WorkItem] = field(default_factory=queue.SimpleQueue)
     _inbox: Inbox = field(default_factory=Inbox)
-    _job: tuple[Work, JobMessage, Arrays] | None = None
+    _job: tuple[WorkItem, JobMessage, Arrays] | None = None
 
     @classmethod
     def to(cls, cloud: Site, setup: Setup, folder: Path) -> "CloudLink":

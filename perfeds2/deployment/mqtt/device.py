@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from perfeds2.deployment.credentials import Credentials
-from perfeds2.deployment.device_state import DeviceState, Inbox, Work
+from perfeds2.deployment.device_state import DeviceState, Inbox, WorkItem
 from perfeds2.deployment.messages import Head, Here, JobMessage, read
 from perfeds2.deployment.mqtt import wire
 from perfeds2.deployment.mqtt.link import Link
@@ -23,7 +23,7 @@ class DeviceClient:
 
     number: int
     link: Link
-    work: queue.SimpleQueue[Work]
+    work: queue.SimpleQueue[WorkItem]
     inbox: Inbox
     say: Callable[[str], None] = print
     topics: Topics = field(default_factory=Topics)
