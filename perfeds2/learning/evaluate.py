@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from perfeds2.learning.data import Data, Part
 from perfeds2.learning.losses import Number
 from perfeds2.learning.metrics import METRICS, NEW_UES_STEPS
+from perfeds2.learning.models.adapter import Adapted
 from perfeds2.learning.models.from_torch import TorchModel
 from perfeds2.learning.models.model import Model, Params, bare, measure, summed_loss
 from perfeds2.learning.objectives import Memory, Personal, stepped
@@ -192,7 +193,7 @@ class _UeParts:
     def fitted(self, params: Params) -> Params:
         """Return the weights with BatchNorm's statistics of the training samples, if the model has any."""
         network = bare(self.view.model)
-        if not isinstance(network, TorchModel):
+        if not isinstance(network, TorchModel | Adapted):
             return params
         places = jnp.arange(self.view.lengths[0]) % self.train[2].sum()  # not the padding
         return network.with_statistics(params, self.train[0][places])

@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from safetensors.numpy import save
 
 from perfeds2 import __version__
 from perfeds2.errors import InputError, did_you_mean
 from perfeds2.files import write_atomically
+from perfeds2.learning.models.adapter import Adapted
+from perfeds2.learning.models.model import bare
 from perfeds2.runs.comparison import Which, load_models
 from perfeds2.runs.folder import read_run
-from perfeds2.spec.tasks import model_metadata
+from perfeds2.spec.tasks import model_metadata, model_of
 
 
 def export(folder: Path, algorithm: str | None, seed: int | None, out: Path) -> str:
@@ -34,6 +37,9 @@ def export(folder: Path, algorithm: str | None, seed: int | None, out: Path) -> 
     models = load_models(spec, folder)
     name, number = choose(list(models), algorithm, seed)
     params = models[name, number]
+    network = bare(model_of(spec)) if spec.task.adapter is not None else None
+    if isinstance(network, Adapted):  # other programs need the whole model
+        params = {key: np.asarray(values) for key, values in network.merged(params).items()}
     about = {"perfeds2": __version__, "task": spec.task.name.text, "algorithm": name, "seed": str(number)}
     about |= model_metadata(spec, number)
     data = save(params, about)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Annotated, Literal
 
 import tomli_w
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from perfeds2.privacy import DELTA
 from perfeds2.spec.cell_fields import CellSpec, CellsSpec, EnergySpec, RadioSpec
@@ -19,6 +19,7 @@ from perfeds2.spec.settings import Setting, settings_of
 from perfeds2.spec.values import (
     ALGORITHM,
     ATTACK,
+    INIT,
     LOSS,
     MERGE,
     METRIC,
@@ -38,6 +39,7 @@ from perfeds2.spec.values import (
     Seed,
     Steps,
     StepSize,
+    read_adapter,
     read_seeds,
     read_shares,
     setting,
@@ -55,6 +57,12 @@ class TaskSpec(Section, title="Task"):
         "NAME", "What is learned; also FILE.csv, FILE.npz or a folder.", "digits", flag="task"
     )
     model: Annotated[Named, MODEL] | None = setting("NAME", "The model.", shown="the task's own")
+    adapter: Annotated[str, AfterValidator(read_adapter)] | None = setting(
+        "lora:RANK|head", "Train only low-rank adapters, or the last layer.", shown="none: all weights"
+    )
+    init: Annotated[Named, INIT] | None = setting(
+        "FILE.safetensors", "Weights that every seed starts from.", shown="drawn from the seed"
+    )
     labels_per_ue: Count | None = setting("N", "Labels each UE has.", 3)
     split: Annotated[Named, SPLIT] | None = setting(
         "RULE",

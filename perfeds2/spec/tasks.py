@@ -13,6 +13,7 @@ from perfeds2.errors import InputError, input_errors
 from perfeds2.learning.data import Divisible
 from perfeds2.learning.files.own_file import OwnFile, in_words
 from perfeds2.learning.losses import MEASURES
+from perfeds2.learning.models.adapter import adapt
 from perfeds2.learning.models.from_torch import from_torch, is_torch, weights_of
 from perfeds2.learning.models.model import DoesNotFit, Judged, Model, bare
 from perfeds2.learning.partition import ByLabel, Given, Samples, Split
@@ -77,7 +78,8 @@ def sample_of(spec: Spec) -> jax.ShapeDtypeStruct:
 
 def check_model(spec: Spec) -> None:
     """Refuse a chosen model, loss or metric that does not fit the task."""
-    if (spec.task.model, spec.task.loss, spec.task.metric) != (None, None, None):
+    task = spec.task
+    if (task.model, task.loss, task.metric, task.adapter, task.init) != (None,) * 5:
         model_of(spec)
 
 
@@ -192,7 +194,21 @@ def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, 
 
 
 def network_of(spec: Spec, task: Recipe | Task) -> Model:
-    """Return the task's model, or the one named by --model for its samples, with the chosen loss and metric."""
+    """Return the task's model, or the one named by --model, with the chosen loss, metric, body and adapter."""
+    model, chosen = _whole_network(spec, task), spec.task
+    if chosen.adapter is None and chosen.init is None:
+        return model
+    return _adapted(model, chosen.adapter, chosen.init)
+
+
+@lru_cache(maxsize=64)  # one object for all seeds, since programs are compiled per model
+def _adapted(model: Model, adapter: str | None, init: Named | None) -> Model:
+    with input_errors(f"--adapter {adapter}" if init is None else f"--init {init}"):
+        return adapt(model, adapter, None if init is None else init.value.weights())
+
+
+def _whole_network(spec: Spec, task: Recipe | Task) -> Model:
+    """Return the model of which an adapter may train a part."""
     if spec.task.model is None:
         return with_loss_and_metric(spec, task, task.model)
     with user_errors(f"--task {spec.task.name}", type(task.model)):

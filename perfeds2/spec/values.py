@@ -28,6 +28,13 @@ TASK = Kind(
     page="docs/how-to/data.md converts other data sets",
 )
 MODEL = Kind("model", "perfeds2.learning.models:MODELS", has_settings=True)
+INIT = Kind(
+    "file of weights",
+    is_called=False,
+    file="perfeds2.learning.models.adapter:WeightsFile",
+    is_path=lambda text: text.endswith(".safetensors"),
+    files="FILE.safetensors",
+)
 SPLIT = Kind("split", "perfeds2.learning.partition:SPLITS")
 LOSS = Kind("loss", "perfeds2.learning.losses:LOSSES")
 METRIC = Kind("metric", "perfeds2.learning.losses:MEASURES")
@@ -129,6 +136,14 @@ def read_seeds(value: Value) -> Value:
 def read_whole(value: Value) -> Value:
     """Convert text to a whole number if it is one."""
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
+def read_adapter(text: str) -> str:
+    """Validate an adapter, such as ``lora:8`` or ``head``."""
+    from perfeds2.learning.models.adapter import Adapter  # imports JAX
+
+    Adapter.parse(text)
+    return text
 
 
 def read_fading(value: object) -> str:

@@ -1,6 +1,8 @@
 """Does every setting mean the same through every door: flag, --set, TOML, grid, Python?"""
 
 import tomllib
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from command_line import told
@@ -10,6 +12,9 @@ from perfeds2.errors import InputError
 from perfeds2.spec.fields import SECTIONS, Spec, settings
 from perfeds2.spec.resolve import place_of, put_text, resolve, spec_from
 from perfeds2.studies.grid import make_grid, parse_grid
+
+WEIGHTS = Path(mkdtemp()) / "body.safetensors"
+WEIGHTS.write_bytes(b"opened only when a model is made")
 
 # As typed behind the flag, none of them the default; and what Python is given.
 TYPED: dict[str, tuple[str, object]] = {
@@ -23,6 +28,8 @@ TYPED: dict[str, tuple[str, object]] = {
     "metric": ("rmse", "rmse"),
     "held_out": ("true", True),
     "new_ues": ("0.3", 0.3),
+    "adapter": ("head", "head"),
+    "init": (str(WEIGHTS), str(WEIGHTS)),
     "secure_aggregation": ("true", True),
     "data_dir": ("somewhere", "somewhere"),
     "cell": ("paper", "paper"),
