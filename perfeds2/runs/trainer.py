@@ -91,7 +91,7 @@ class Workbench:
         """Make a training's data and simulate its timeline."""
         spec, seed, stage = training.spec, training.seed, self.stage(training)
         task = self._kept(self._tasks, (spec.task, spec.cell.ues, seed), lambda: make_task(spec, seed))
-        (algorithm,) = make_algorithms(spec, stage)
+        algorithm = training.made or make_algorithms(spec, stage)[0]
         objective = algorithm.learner.objective
         if isinstance(objective, MostFrequentLabel):
             (outputs,), rank = logits(task.model, task.sample), len(task.sample.shape)

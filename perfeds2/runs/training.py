@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from perfeds2.spec.build import Stage
+from perfeds2.spec.build import Algorithm, Stage
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.hashes import hashed
 from perfeds2.spec.methods import method_of, name_in_tables, settings_name
@@ -23,6 +23,7 @@ class Training:
     spec: Spec
     label: str = ""  # distinguishes it for readers, such as "quorum=5"; not part of the key
     stage: Stage | None = field(default=None, compare=False)  # made before; None: made when it is prepared
+    made: Algorithm | None = field(default=None, compare=False)  # likewise; never one that an estimate has played
 
     def __post_init__(self) -> None:
         if len(self.spec.algorithms) != 1 or len(self.spec.run.seeds) != 1:

@@ -484,13 +484,18 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
     }
 
 
-def check(spec: Spec, *, trains: bool) -> Stage:
-    """Raise InputError for settings that cannot work, before anything is written. Return the first seed's stage."""
+def check(spec: Spec, *, trains: bool) -> tuple[Stage, list[Algorithm]]:
+    """Raise InputError for settings that cannot work, before anything is written.
+
+    Returns:
+        The first seed's stage and algorithms, which have not been played.
+    """
     seed = spec.run.seeds[0]
     check_model(spec)
     stage = Stage.of(spec, seed)
-    for algorithm in make_algorithms(spec, stage):
+    algorithms = make_algorithms(spec, stage)
+    for algorithm in algorithms:
         upload_bits(spec, algorithm.learner.objective)
     if trains:
         make_task(spec, seed)
-    return stage
+    return stage, algorithms

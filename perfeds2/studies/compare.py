@@ -29,12 +29,13 @@ def prepare(spec: Spec, *, yes: bool = True, trains: bool = True) -> list[Traini
         trains: Trainings follow, not only simulations.
 
     Returns:
-        The trainings. Those of the first seed have the stage that was made for the check; timelines that were guessed
-        for the estimate are not in it.
+        The trainings. Those of the first seed have the stage and the algorithm that were made for the check. The
+        estimate plays others: what it guesses is not passed on.
     """
-    stage, first, clock = check(spec, trains=trains), spec.run.seeds[0], clock_key(spec)
+    (stage, algorithms), first, clock = check(spec, trains=trains), spec.run.seeds[0], clock_key(spec)
+    made = dict(zip(spec.algorithms, algorithms, strict=True))
     trainings = [
-        replace(one, stage=stage) if one.seed == first and clock_key(one.spec) == clock else one
+        replace(one, stage=stage, made=made[one.named]) if one.seed == first and clock_key(one.spec) == clock else one
         for one in trainings_of(spec)
     ]
     refuse_days(trainings, yes=yes, trains=trains)

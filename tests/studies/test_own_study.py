@@ -94,6 +94,17 @@ def test_a_changed_study_trains_only_what_is_new():
     assert "already holds a different study" in said[1]
 
 
+def test_another_study_reuses_what_was_trained():
+    write("(1, 2)")
+    run("mine.py:quorums", *shlex.split(TINY))
+    write("(2, 3)")
+    status, said, _ = told(
+        "study", "mine.py:quorums", *shlex.split(TINY.replace("--quiet --out own", "--out more")), "--reuse", "own"
+    )
+    assert status == 0
+    assert "Reused 2 trainings." in said
+
+
 def test_report_and_watch_never_execute_the_code_that_a_folder_names():
     write("(1, 2)")
     run("mine.py:quorums", *shlex.split(TINY))
