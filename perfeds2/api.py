@@ -1,15 +1,14 @@
 """Compare algorithms from Python: what the command does, as a function."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from perfeds2.report.run import finish_report
 from perfeds2.runs.comparison import Comparison
-from perfeds2.runs.pool import Workers
+from perfeds2.runs.pool import HERE
 from perfeds2.runs.progress import Watch
 from perfeds2.runs.session import Execution
-from perfeds2.runs.trackers import trackers
-from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import prepare, train_spec
 
@@ -53,9 +52,8 @@ def compare(
         >>> [row["algorithm"] for row in found.summary["algorithms"]]
         ['PerFedS2', 'FedAvg-SYN']
     """
-    refuse_while_loading("compare")
+    how = Execution.from_python("compare", out, on=HERE, workers=jobs, together=together, watch=watch, track=track)
     spec = spec_from(**settings)
     trainings = prepare(spec, yes=yes)
-    workers = Workers(jobs, together=together)
-    how = Execution(workers, watch=watch, followers=trackers(track, out), page=finish_report)
+    how = replace(how, page=finish_report)
     return train_spec(spec, "compare", None if out is None else Path(out), how, trainings)

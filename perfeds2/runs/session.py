@@ -36,17 +36,18 @@ class Execution:
     def from_python(
         cls,
         study: str,
-        out: Path | str,
+        out: Path | str | None,
         *,
         on: str = PROCESSES,
         workers: int | None = None,
         retries: int = 2,
+        together: bool | None = None,
         reuse: Reuse = (),
         watch: Watch | None = None,
         yes: bool = False,
         track: TrackerChoice = None,
     ) -> "Execution":
-        """Make an execution from the keywords that ``sweep``, ``tune`` and ``arena`` share.
+        """Make an execution from the keywords that the functions of studies share.
 
         Args:
             study: The name of the function, for errors.
@@ -55,13 +56,14 @@ class Execution:
                 this process.
             workers: How many trainings run at a time; None is one per core, or per GPU.
             retries: How often a failed training is retried.
+            together: Train seeds of equal shape in one batch; None does so on a GPU only.
             reuse: Folders of comparisons, sweeps and other studies whose results may be copied.
             watch: Called with a ``Progress`` while the study proceeds.
             yes: Run even if the estimate exceeds one day.
             track: Trackers that receive every evaluation, such as "tensorboard" (docs/how-to/live.md).
         """
         refuse_while_loading(study)
-        return cls(Workers(workers, on, retries), reuse, watch, yes, trackers(track, out))
+        return cls(Workers(workers, on, retries, together), reuse, watch, yes, trackers(track, out))
 
     @contextmanager
     def reporting(self, path: Path | None, command: str, total: int | None = None) -> Iterator[Reporter]:

@@ -20,17 +20,16 @@ from perfeds2 import __version__
 from perfeds2.files import write_text
 from perfeds2.runs.folder import PLAN, read_run
 from perfeds2.runs.notes import noise_warning, privacy_note
-from perfeds2.runs.pool import Workers
+from perfeds2.runs.pool import HERE
 from perfeds2.runs.progress import Watch
 from perfeds2.runs.session import Execution, Session, reading
 from perfeds2.runs.store import PARTS, Reuse
 from perfeds2.runs.table import radio_name
-from perfeds2.runs.trackers import TrackerChoice, trackers
+from perfeds2.runs.trackers import TrackerChoice
 from perfeds2.spec.build import check as check_spec
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.kept_files import keep_files
 from perfeds2.spec.line import command_line
-from perfeds2.spec.names import refuse_while_loading
 from perfeds2.spec.resolve import nested, put, resolve
 from perfeds2.studies.grid import Listed
 from perfeds2.studies.plan_data import Candidate, Choice, Plan, PlanRequest, median_s, or_inf, short_s
@@ -89,15 +88,14 @@ def plan(
         >>> found = plan(ues=20, target_accuracy=0.9, seeds=3)  # doctest: +SKIP
         >>> found.best.choice  # doctest: +SKIP
     """
-    refuse_while_loading("plan")
+    how = Execution.from_python("plan", out, on=HERE, workers=1, reuse=reuse, watch=watch, track=track)
     if spec is None:
         values = nested(settings)
         put(values, "run", "algorithms", values.get("run", {}).get("algorithms", ["PerFedS2"]))
         spec = resolve(values)
     request = PlanRequest(keep, horizon_s, check, within_s, joules, least_share)
-    execution = Execution(Workers(), reuse, watch, followers=trackers(track, out))
     question = PlanQuestion(make_space(spec, search or {}), request)
-    return run_plan(question, None if out is None else Path(out), execution)
+    return run_plan(question, None if out is None else Path(out), how)
 
 
 def run_plan(question: "PlanQuestion", path: Path | None, how: Execution) -> Plan:
