@@ -9,7 +9,8 @@ from perfeds2.errors import InputError
 from perfeds2.files import Json, read_json, write_json
 from perfeds2.runs.costs import TIME
 from perfeds2.runs.folder import Folder
-from perfeds2.runs.store import Arrays, Result, Row, load_arrays, read_rows, save_arrays, write_index
+from perfeds2.runs.phones import COLUMNS, MOST_UES, phone_rows
+from perfeds2.runs.store import Arrays, Facts, Result, Row, load_arrays, read_rows, save_arrays, write_index
 from perfeds2.runs.table import write_csv
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line, means_of
 from perfeds2.spec.fields import Spec
@@ -37,6 +38,7 @@ class Comparison:
         rows: One row per algorithm, seed and evaluation; empty if nothing was trained.
         ue_rows: One row per algorithm, seed and UE, with the metrics of the final model.
         models: The final weights of each (algorithm, seed), by parameter name.
+        facts: Facts about each (algorithm, seed); empty for a loaded comparison and a federation.
     """
 
     spec: Spec
@@ -45,6 +47,7 @@ class Comparison:
     rows: list[Row] = field(repr=False)
     ue_rows: list[Row] = field(repr=False)
     models: dict[Which, Arrays] = field(repr=False)
+    facts: dict[Which, Facts] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> "pd.DataFrame":
@@ -121,6 +124,10 @@ def write_results(comparison: Comparison, folder: Folder, trained: Sequence[tupl
         save_arrays(folder.path / "model.safetensors", weights)
         write_csv(folder.path / "metrics.csv", comparison.rows[0], comparison.rows)
         write_csv(folder.path / "ue_metrics.csv", comparison.ue_rows[0], comparison.ue_rows)
+    if comparison.facts and comparison.spec.cell.ues <= MOST_UES:
+        write_csv(
+            folder.path / "phones.csv", COLUMNS, phone_rows(comparison.spec, comparison.timelines, comparison.facts)
+        )
     if trained:
         write_index(folder.path, trained)
     write_json(folder.path / "summary.json", comparison.summary)

@@ -78,6 +78,7 @@ def comparison_of(spec: Spec, command: str, results: Sequence[Result]) -> Compar
         [row for one in results for row in one.rows],
         [row for one in results for row in one.ue_rows],
         {which: one.weights for which, one in of.items()},
+        facts,
     )
 
 
@@ -116,4 +117,4 @@ def _play(spec: Spec, command: str, reporter: Reporter) -> Comparison:
             timelines[which], facts[which] = timeline, facts_of(spec, private, timeline, seed, stage.cell)
             rounds += timeline.rounds
             reporter.step(f"{algorithm.name} seed {seed}", len(timelines) / total, timeline.end_s, rounds)
-    return Comparison(spec, summarise(spec, command, facts, None), timelines, [], [], {})
+    return Comparison(spec, summarise(spec, command, facts, None), timelines, [], [], {}, facts)
