@@ -6,10 +6,11 @@ from typing import Any
 
 from perfeds2.report.run import finish_report
 from perfeds2.runs.comparison import Comparison
+from perfeds2.runs.folder import with_interval
 from perfeds2.runs.pool import HERE
 from perfeds2.runs.progress import Watch
 from perfeds2.runs.session import Execution
-from perfeds2.spec.resolve import spec_from
+from perfeds2.spec.resolve import nested, resolve
 from perfeds2.studies.compare import prepare, train_spec
 
 
@@ -53,7 +54,8 @@ def compare(
         ['PerFedS2', 'FedAvg-SYN']
     """
     how = Execution.from_python("compare", out, on=HERE, workers=jobs, together=together, watch=watch, track=track)
-    spec = spec_from(**settings)
-    trainings = prepare(spec, yes=yes)
+    values = nested(settings)
+    spec, is_open = with_interval(resolve(values), values, None if out is None else Path(out))
+    spec, trainings = prepare(spec, yes=yes, thin_out=is_open)
     how = replace(how, page=finish_report)
     return train_spec(spec, "compare", None if out is None else Path(out), how, trainings)

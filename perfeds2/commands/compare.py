@@ -25,21 +25,34 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
     """Do compare, run or simulate."""
     trains = command != "simulate"
     with study(command, given) as asked:
-        from perfeds2.runs.folder import Folder
+        from perfeds2.runs.folder import Folder, with_interval
 
         spec = asked.spec(defaults) if asked.resume is None else _resumed(asked.resume)
-        name, more = spec.task.name.label, Values()
-        if Folder(asked.folder(name)).finished:
-            say(asked.quiet, f"{asked.place[0]} already holds this finished run.")
+        name, more, is_open = spec.task.name.label, Values(), False
+        path = asked.folder(name)
+        if trains and asked.resume is None:
+            spec, is_open = with_interval(spec, asked.values(defaults), path)
+        if Folder(path).finished:
+            say(asked.quiet, f"{path} already holds this finished run.")
         else:
             if trains:
                 prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), given.get("workers"))
             from perfeds2.studies.compare import prepare
 
-            prepared = prepare(spec, yes=given["yes"], trains=trains)
+            usual_s = spec.run.eval_every_s
+            spec, prepared = prepare(spec, yes=given["yes"], trains=trains, thin_out=is_open)
+            if spec.run.eval_every_s != usual_s:
+                say(asked.quiet, _thinned(spec.run.eval_every_s, usual_s))
             if trains:
                 more["trainings"] = prepared
         asked.do(spec, name, command=command, **more)
+
+
+def _thinned(every_s: float | None, usual_s: float | None) -> str:
+    return (
+        f"Evaluating every {every_s:.3g} s: every {usual_s:.3g} s, as usual, would take longer than the training "
+        "(see --eval-every-s)."
+    )
 
 
 def _resumed(path: Path) -> "Spec":

@@ -222,7 +222,8 @@ def progress(quiet: bool, command: str) -> Iterator[Watch]:
             if now.rounds and not first:
                 first.append(time.monotonic())
             speed = now.rounds / max(time.monotonic() - first[0], 1.0) if first else 0.0
-            parts = [now.what, counts_of(now), f"simulated {now.time_s:.4g} s, {speed:,.0f} rounds/s"]
+            reached = f"simulated {now.time_s:.4g} s" if now.time_s else ""  # unknown when a training begins or ends
+            parts = [now.what, counts_of(now), reached, f"{speed:,.0f} rounds/s"]
             tell(now.share, ", ".join(filter(None, parts)))
 
         yield watch

@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from perfeds2.errors import InputError
 from perfeds2.learning.compiled import may_have_gpu
+from perfeds2.learning.evaluate import evaluated_ues
 from perfeds2.learning.task import parameters
 from perfeds2.runs.trainer import Workbench
 from perfeds2.runs.training import Training
@@ -30,6 +32,8 @@ GPU_PROCESS_BYTES = 2 << 30  # host memory of a process that computes on a GPU
 MOST_ON_GPU = 4  # default maximum of processes; four fill a GPU
 GRADIENT_S = 1e-4  # overhead per gradient, which dominates for small models
 FLOPS = 1e10  # floating-point operations per second of one core
+EVALUATIONS = (60, 30, 20, 10)  # of a training: the first that takes no longer than the training
+LEAST_EVALUATING_S = 1.0  # core-seconds of a training's evaluations that are always accepted
 
 
 # ---- time
@@ -57,10 +61,31 @@ def seconds_needed(trainings: Sequence[Training], *, trains: bool = True) -> tup
         rounds = run.rounds or (run.horizon_s or 0.0) / max(played.end_s / few, 1e-12)
         clock_s += rounds * pace_s
         if trains:
-            sample_s = 6.0 * parameters(model_of(spec)) / FLOPS  # forward and backward pass
-            train_s += rounds * played.quorum * (GRADIENT_S + sample_s * algorithm.learner.samples)
+            train_s += rounds * played.quorum * (GRADIENT_S + _sample_s(one) * algorithm.learner.samples)
     more = len(trainings) / max(len(some), 1)
     return clock_s * more, train_s * more
+
+
+def evaluations_worth(trainings: Sequence[Training]) -> int:
+    """Return how often each of these should be evaluated: 60 times, or less often if that takes longer than training."""
+    train_s = seconds_needed(trainings)[1] / len(trainings)
+    once_s = _evaluation_s(trainings[0])
+    accepted = (count for count in EVALUATIONS if count * once_s <= max(train_s, LEAST_EVALUATING_S))
+    return next(accepted, EVALUATIONS[-1])
+
+
+def _evaluation_s(training: Training) -> float:
+    """Estimate the core-seconds of one evaluation: on each UE's training samples a gradient, and the loss after the step."""
+    data = make_task(training.spec, training.seed).data
+    longest = data.lengths()[0]
+    counts = np.asarray(data.train_count)[evaluated_ues(data.ues)]
+    samples = np.where(counts > 0, np.minimum(counts, longest), longest)  # generated data are unlimited
+    return float((GRADIENT_S + 4 / 3 * _sample_s(training) * samples).sum())
+
+
+def _sample_s(training: Training) -> float:
+    """Estimate the core-seconds of a forward and a backward pass of one sample."""
+    return 6.0 * parameters(model_of(training.spec)) / FLOPS
 
 
 def refuse_days(trainings: Sequence[Training], *, yes: bool, trains: bool = True) -> None:

@@ -13,7 +13,7 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -23,6 +23,7 @@ from perfeds2.files import FULL, clear_unfinished, naming, retry_while_full, wri
 from perfeds2.runs.store import PARTS, TRAININGS
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.kept_files import keep_files, with_kept_files
+from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import read_toml, resolve
 
 WAIT = "wait until it has ended, or choose another folder"
@@ -134,6 +135,30 @@ def prepare_parts(path: Path, spec: Spec) -> Folder:
 def read_run(path: Path) -> Spec:
     """Read the spec of a run's folder."""
     return resolve(with_kept_files(read_toml(path / "spec.toml"), path))
+
+
+def with_interval(spec: Spec, values: Values, path: Path | None) -> tuple[Spec, bool]:
+    """Give a spec the interval between evaluations of the run in a folder, unless it is given.
+
+    Args:
+        spec: The settings.
+        values: The nested settings that it was made of.
+        path: The folder of the run, which may not exist.
+
+    Returns:
+        The spec, and whether the interval is still open.
+    """
+    if values.get("run", {}).get("eval_every_s") is not None:
+        return spec, False
+    with suppress(InputError):
+        if path is not None and (path / "spec.toml").exists():
+            return evaluated_every(read_run(path).run.eval_every_s, spec), False
+    return spec, True
+
+
+def evaluated_every(seconds: float | None, spec: Spec) -> Spec:
+    """Return a spec with this interval between evaluations."""
+    return spec.with_(run=spec.run.with_(eval_every_s=seconds))
 
 
 def claim(kind: FolderKind, path: Path, request: StudyRequest, read: Callable[[Path], StudyRequest]) -> None:

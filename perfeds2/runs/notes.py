@@ -90,10 +90,9 @@ def _evaluations(spec: Spec, facts: OfSeeds, rows: Rows, ue_rows: Rows) -> list[
     looks = 4 * sum(min(row["samples"], MOST_SAMPLES) for row in found)  # a gradient, and a loss after the step
     evaluated = looks * sum(len(of) for of in rows.values())
     if evaluated > 2 * trained > 0:
-        every = "" if spec.run.horizon_s is None else f", such as --eval-every-s {spec.run.horizon_s / 10:.3g}"
         notes.append(
             f"Evaluations computed on {evaluated / trained:.2g} times as many samples as training, so they took most of "
-            f"the time; evaluate less often{every}."
+            f"the time; --eval-every-s sets how often."
         )
     return notes
 

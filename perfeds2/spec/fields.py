@@ -172,7 +172,7 @@ class RunSpec(Section, title="Run"):
 
     algorithms: Annotated[tuple[Annotated[Named, ALGORITHM], ...], List, Field(min_length=1)] | None = setting(
         "NAMES",
-        "Algorithms to run, comma-separated (see perfeds2 methods).",
+        "Algorithms to run (see perfeds2 methods).",
         shown="PerFed and FedAvg in three modes",
     )
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(read_seeds), Field(min_length=1)] = setting(

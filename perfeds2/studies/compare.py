@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfeds2.runs.comparison import Comparison, Which, load_comparison, write_results
-from perfeds2.runs.estimate import refuse_days
-from perfeds2.runs.folder import RUN, read_run
+from perfeds2.runs.estimate import evaluations_worth, refuse_days
+from perfeds2.runs.folder import RUN, evaluated_every, read_run
 from perfeds2.runs.pool import Workers
 from perfeds2.runs.progress import Reporter
 from perfeds2.runs.session import Execution, Session
@@ -20,17 +20,20 @@ from perfeds2.spec.privacy import with_noise
 from perfeds2.timeline.record import Timeline
 
 
-def prepare(spec: Spec, *, yes: bool = True, trains: bool = True) -> list[Training]:
+def prepare(
+    spec: Spec, *, yes: bool = True, trains: bool = True, thin_out: bool = False
+) -> tuple[Spec, list[Training]]:
     """Check a spec and estimate its work, before anything is written.
 
     Args:
         spec: The settings.
-        yes: Accept work that takes more than a day, and estimate nothing.
+        yes: Accept work that takes more than a day, and do not estimate it.
         trains: Trainings follow, not only simulations.
+        thin_out: Evaluate less often if evaluations would take longer than training.
 
     Returns:
-        The trainings. Those of the first seed have the stage and the algorithm that were made for the check. The
-        estimate plays others: what it guesses is not passed on.
+        The spec with the interval between evaluations, and its trainings. Those of the first seed have the stage and the
+        algorithm that were made for the check. The estimate plays others: what it guesses is not passed on.
     """
     (stage, algorithms), first, clock = check(spec, trains=trains), spec.run.seeds[0], clock_key(spec)
     made = dict(zip(spec.algorithms, algorithms, strict=True))
@@ -39,7 +42,11 @@ def prepare(spec: Spec, *, yes: bool = True, trains: bool = True) -> list[Traini
         for one in trainings_of(spec)
     ]
     refuse_days(trainings, yes=yes, trains=trains)
-    return trainings
+    if not thin_out or spec.run.horizon_s is None:
+        return spec, trainings
+    every_s = max(spec.run.horizon_s / evaluations_worth(trainings), spec.run.eval_every_s or 0.0)
+    thinned = [replace(one, spec=evaluated_every(every_s, one.spec)) for one in trainings]
+    return evaluated_every(every_s, spec), thinned
 
 
 def train_spec(
@@ -56,7 +63,7 @@ def train_spec(
     with Session.open(RUN, spec, path, how, read_run, command=command) as session:
         if session.folder is not None and session.folder.finished:
             return load_comparison(spec, session.folder)
-        trainings = prepare(spec) if trainings is None else trainings
+        trainings = prepare(spec)[1] if trainings is None else trainings
         results = session.train(trainings, strict=True)
         in_order = sorted(trainings, key=lambda one: spec.algorithms.index(one.named))  # of tables: by algorithm
         trained = [(one.key, results[one]) for one in in_order]

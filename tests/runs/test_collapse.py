@@ -123,8 +123,8 @@ def test_what_was_evaluated_and_what_it_cost_is_said():
     said = _evaluations(spec, facts, rows, ue_rows)
     assert said == [
         "Metrics are means over 1,024 of 2,000 UEs, at equal distances.",
-        "Evaluations computed on 34 times as many samples as training, so they took most of the time; evaluate less "
-        "often, such as --eval-every-s 3.",
+        "Evaluations computed on 34 times as many samples as training, so they took most of the time; --eval-every-s sets "
+        "how often.",
     ]
     facts["FedAvgS2"][0]["merges"] = 20_000
     assert _evaluations(spec, facts, rows, ue_rows) == said[:1]

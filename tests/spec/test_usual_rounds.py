@@ -146,3 +146,11 @@ def test_by_distance_is_the_schedule_of_the_default():
     mine = simulate(cell, Protocol(5, 5), payload_bits=77_120, samples=120, **planned)
     np.testing.assert_array_equal(mine.ues, default.ues)
     assert mine.end_s == default.end_s
+
+
+def test_a_plan_for_a_billion_rounds_is_made_for_a_few_and_repeated(monkeypatch):
+    monkeypatch.setattr("perfeds2.allocation.schedule.MOST_ROWS", 64)
+    spec = spec_from(algorithms=["PerFedS2"], seeds=[0], rounds=10**9)
+    (algorithm,) = make_algorithms(spec, Stage.of(spec, 0))
+    assert algorithm.schedule is not None
+    np.testing.assert_array_equal(algorithm.schedule(64 + 7), algorithm.schedule(7))
