@@ -16,11 +16,12 @@ import numpy as np
 from perfeds2.errors import InputError
 from perfeds2.learning.compiled import may_have_gpu
 from perfeds2.learning.evaluate import evaluated_ues
+from perfeds2.learning.operations import multiply_adds
 from perfeds2.learning.task import parameters
 from perfeds2.runs.trainer import Workbench
 from perfeds2.runs.training import Training
 from perfeds2.spec.build import make_algorithms, make_timelines
-from perfeds2.spec.tasks import make_task, model_of
+from perfeds2.spec.tasks import make_task, model_of, sample_of
 
 DAY_S = 86_400.0
 ROUNDS = 8  # simulated to measure the pace
@@ -85,7 +86,7 @@ def _evaluation_s(training: Training) -> float:
 
 def _sample_s(training: Training) -> float:
     """Estimate the core-seconds of a forward and a backward pass of one sample."""
-    return 6.0 * parameters(model_of(training.spec)) / FLOPS
+    return 2.0 * multiply_adds(model_of(training.spec), sample_of(training.spec)) / FLOPS
 
 
 def refuse_days(trainings: Sequence[Training], *, yes: bool, trains: bool = True) -> None:

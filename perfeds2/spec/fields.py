@@ -135,9 +135,7 @@ class LearningSpec(Section, title="Learning"):
     alpha: StepSize = setting("STEP", "Step size of the personal step.", ALPHA)
     beta: Annotated[Positive, within(0, 1e38)] = setting("STEP", "Step size of the server.", 0.07)
     personal_steps: Steps | None = setting("K", "Personal gradient steps at an evaluation.", shown="1")
-    batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
-        "N", "Samples per batch; PerFed draws three per step.", 40
-    )
+    batch: Annotated[int, Field(ge=1, le=1_000_000)] = setting("N", "Batch size; PerFed draws three.", 40)
     local_steps: Steps = setting("N", "Gradient steps per job.", 1)
     local_epochs: Annotated[Positive, within(1e-3, 1e4)] | None = setting(
         "E", "Steps per job by a UE's own samples, instead of --local-steps."

@@ -4,12 +4,12 @@ import pytest
 
 from perfeds2 import compare, sweep
 from perfeds2.errors import InputError
-from perfeds2.learning.task import parameters
+from perfeds2.learning.operations import multiply_adds
 from perfeds2.runs import estimate
 from perfeds2.runs.estimate import refuse_days
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.resolve import spec_from
-from perfeds2.spec.tasks import model_of
+from perfeds2.spec.tasks import model_of, sample_of
 
 RUN = {"task": "synthetic", "ues": 4, "quorum": 2, "batch": 5, "algorithms": ["FedAvgS2"]}
 
@@ -28,12 +28,12 @@ def test_a_run_of_a_geological_age_is_refused_and_leaves_nothing(tmp_path, long)
 
 
 def test_days_are_counted_by_rounds_seeds_points_and_arithmetic(monkeypatch):
-    """On a clock that stands still only training counts: a tenth of a millisecond a gradient, and 6 operations a weight
-    and sample, 1e10 a second."""
+    """On a clock that stands still only training counts: a tenth of a millisecond a gradient, and 2 operations a
+    multiply-add, 1e10 a second."""
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: 0.0)
     one, two, three = (trainings_of(spec_from(**RUN, rounds=100, seeds=seeds)) for seeds in (1, 2, 3))
     gradients = 100 * 2  # rounds, quorum
-    seed_s = gradients * (1e-4 + 5 * 6 * parameters(model_of(one[0].spec)) / 1e10)
+    seed_s = gradients * (1e-4 + 5 * 2 * multiply_adds(model_of(one[0].spec), sample_of(one[0].spec)) / 1e10)
     monkeypatch.setattr(estimate, "DAY_S", 2.5 * seed_s)
     refuse_days(two, yes=False)
     with pytest.raises(InputError, match=r"about 1\.2 days of this machine's time"):

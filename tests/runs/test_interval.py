@@ -11,15 +11,15 @@ from command_line import told
 from perfeds2 import compare
 from perfeds2.learning.datasets import synthetic
 from perfeds2.learning.evaluate import evaluate, evaluated_ues
-from perfeds2.learning.task import parameters
+from perfeds2.learning.operations import multiply_adds
 from perfeds2.runs import estimate
 from perfeds2.runs.estimate import evaluations_worth
 from perfeds2.runs.folder import read_run
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.resolve import spec_from
-from perfeds2.spec.tasks import model_of
+from perfeds2.spec.tasks import model_of, sample_of
 
-SMALL: dict[str, Any] = {
+SMALL: Any = {
     "task": "synthetic",
     "ues": 4,
     "quorum": 2,
@@ -33,7 +33,7 @@ SMALL: dict[str, Any] = {
 def test_evaluations_take_no_longer_than_training_or_there_are_ten(monkeypatch, times, count):
     """60 evaluations take ``times`` as long as 40 rounds of 2 gradients."""
     spec = spec_from(**SMALL, rounds=40)
-    sample_s = 6 * parameters(model_of(spec)) / estimate.FLOPS
+    sample_s = 2 * multiply_adds(model_of(spec), sample_of(spec)) / estimate.FLOPS
     training_s = 40 * 2 * (1e-4 + 8 * sample_s)
     monkeypatch.setattr(estimate, "LEAST_EVALUATING_S", 0.0)
     monkeypatch.setattr(estimate, "_evaluation_s", lambda _: times * training_s / 60)
@@ -43,11 +43,11 @@ def test_evaluations_take_no_longer_than_training_or_there_are_ten(monkeypatch, 
 def test_an_evaluation_takes_a_gradient_and_a_loss_of_every_sample():
     """Each of 1,024 UEs is evaluated on 64 generated samples; a UE of the digits on as many as it has."""
     generated = spec_from(**SMALL | {"ues": 3000})
-    sample_s = 6 * parameters(model_of(generated)) / estimate.FLOPS
+    sample_s = 2 * multiply_adds(model_of(generated), sample_of(generated)) / estimate.FLOPS
     expected = 1024 * (estimate.GRADIENT_S + 4 / 3 * 64 * sample_s)
     assert estimate._evaluation_s(trainings_of(generated)[0]) == pytest.approx(expected)
     digits = spec_from(**SMALL | {"task": "digits", "ues": 20})
-    sample_s = 6 * parameters(model_of(digits)) / estimate.FLOPS
+    sample_s = 2 * multiply_adds(model_of(digits), sample_of(digits)) / estimate.FLOPS
     trained = 1347 * 4 / 3 * sample_s  # three quarters of 1,797 are for training
     assert estimate._evaluation_s(trainings_of(digits)[0]) == pytest.approx(20 * estimate.GRADIENT_S + trained)
 
