@@ -2,15 +2,11 @@
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from command_line import told
 
 from perfeds2 import compare
-from perfeds2.learning.datasets import synthetic
-from perfeds2.learning.evaluate import evaluate, evaluated_ues
 from perfeds2.learning.operations import multiply_adds
 from perfeds2.runs import estimate
 from perfeds2.runs.estimate import evaluations_worth
@@ -100,20 +96,3 @@ def test_python_chooses_the_same_interval(tmp_path):
     assert again.spec == found.spec
     given = compare(**SMALL, horizon_s=0.6, run={"eval_every_s": 0.3})
     assert len(given.rows) == 3
-
-
-def test_of_many_ues_an_even_sample_is_evaluated(monkeypatch):
-    np.testing.assert_array_equal(evaluated_ues(5), np.arange(5))
-    many = evaluated_ues(3000)
-    assert many.size == 1024
-    assert set(np.diff(many)) == {2, 3}
-    monkeypatch.setattr("perfeds2.learning.evaluate.MOST_UES", 3)
-    task = synthetic(7, labels_per_ue=3, seed=0)
-    found = compare(**SMALL | {"ues": 7, "batch": 9}, rounds=2)
-    assert [row["ue"] for row in found.ue_rows] == [0, 2, 4]
-    params = jax.tree.map(jnp.asarray, found.models["FedAvgS2", 0])
-    monkeypatch.undo()
-    jax.clear_caches()  # of an evaluation of three UEs
-    values = evaluate(task, params, alpha=0.05)  # of all seven
-    every = np.asarray(values["train_loss"])[[0, 2, 4]]
-    np.testing.assert_allclose([row["train_loss"] for row in found.ue_rows], every, rtol=1e-5)
