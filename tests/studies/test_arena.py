@@ -431,7 +431,7 @@ def test_the_progress_is_that_of_the_whole(tmp_path):
         (["--mine", "nowhere.py:x"], "was not found"),
         (["--cells", "seeds=3"], "a cell has only"),
         (["--on", "slurm", "--tune", 0], "--on takes processes, ray"),
-        (["--workers", 0, "--tune", 0], "--workers must be at least 1"),
+        (["--workers", 0, "--tune", 0], "value for '--workers' / '--jobs'"),
     ],
 )
 def test_the_command_refuses_in_one_sentence(tmp_path, monkeypatch, arguments, sentence):
