@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 from command_line import perfeds2
 
-from perfeds2.kinds import KINDS, Late
+from perfeds2.kinds import KINDS, Late, kind_of
 from perfeds2.spec.names import load_source, refusing_code
 
 
@@ -46,3 +46,13 @@ def test_code_is_executed_again_once_the_folder_is_drawn(tmp_path: Path, monkeyp
     with refusing_code(), pytest.raises(ValueError, match="not executed"):
         load_source("mine.py")
     assert load_source("mine.py")[0].x == 1
+
+
+def test_a_federation_is_known_by_its_own_file_and_drawn_as_a_run(tmp_path: Path):
+    (tmp_path / "summary.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "spec.toml").write_text("", encoding="utf-8")
+    assert kind_of(tmp_path).command == "compare"
+    (tmp_path / "federation.toml").write_text("", encoding="utf-8")
+    kind = kind_of(tmp_path)
+    assert (kind.command, bool(kind.run)) == ("federate", False)
+    assert kind.draw == KINDS["compare"].draw
