@@ -379,6 +379,19 @@ def test_a_list_is_signed_again_after_half_of_its_time_where_the_key_is(made, mo
     assert made.clients.revoked() == made.serials(1)
 
 
+def test_revoking_keeps_the_lists_of_other_authorities_in_the_file(tmp_path):
+    lab, ward = (make_credentials(tmp_path / name, 1, federation=name) for name in ("lab", "ward"))
+    lab.revoke(0)
+    for ours, theirs in (
+        (ward.clients.certificate, lab.clients.certificate),
+        (ward.clients.revocations, lab.clients.revocations),
+    ):
+        ours.write_bytes(ours.read_bytes() + theirs.read_bytes())
+    ward.revoke(0)
+    listed = [{each.serial_number for each in one} for one in authorities.read_lists(ward.clients.revocations)]
+    assert listed == [ward.serials(0), lab.serials(0)]
+
+
 def test_a_list_without_a_number_is_refused_in_a_sentence(made, heard):
     key, authority = authorities.read_privates(made.brokers.key)[0], read(made.brokers.certificate)
     now = datetime.datetime.now(datetime.UTC)
