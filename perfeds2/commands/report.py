@@ -10,6 +10,7 @@ from perfeds2.commands.completion import among
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 from perfeds2.runs.costs import COSTS
+from perfeds2.spec.names import refusing_code
 
 WORDS = {".html": "Report", ".tex": "Table"}  # by file extension
 
@@ -39,7 +40,9 @@ def report(
             raise InputError(f"--x {x!r} is not known; expected one of {', '.join(COSTS)}.")
         names = ", ".join(map(str, folders))
         try:
-            drawn = _draw_one(folders[0], paper, out, x) if len(folders) == 1 else _draw_several(folders, paper, out, x)
+            with refusing_code():
+                several = len(folders) > 1
+                drawn = _draw_several(folders, paper, out, x) if several else _draw_one(folders[0], paper, out, x)
         except InputError:
             raise
         except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:  # a missing or modified file
@@ -52,11 +55,9 @@ def report(
 def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
     """Draw a folder's page, and with ``paper`` its figures and tables."""
     from perfeds2.kinds import kind_of
-    from perfeds2.spec.names import refusing_code
 
     kind = kind_of(folder)
-    with refusing_code():
-        return kind.draw(folder, axis, (out or folder / kind.figures) if paper else None, out)
+    return kind.draw(folder, axis, (out or folder / kind.figures) if paper else None, out)
 
 
 def _draw_several(folders: Sequence[Path], paper: bool, out: Path | None, axis: str) -> list[Path]:

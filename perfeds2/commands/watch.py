@@ -8,6 +8,7 @@ import typer
 
 from perfeds2.console import give_up, guarded
 from perfeds2.errors import InputError
+from perfeds2.spec.names import refusing_code
 
 LOOK_EVERY_S = 0.5
 GONE_S = 30.0  # after this long, the server is not just restarting
@@ -25,7 +26,7 @@ def watch(
     Run it in another terminal. Ctrl-C stops only this view. The folder's report.html shows the same and reloads itself.
     """
     try:
-        with guarded("watch", []):
+        with guarded("watch", []), refusing_code():
             said, well = follow(folder)
     except typer.Exit as left:
         if left.exit_code == 130:
