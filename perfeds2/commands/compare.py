@@ -25,7 +25,7 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
     """Do compare, run or simulate."""
     trains = command != "simulate"
     with study(command, given) as asked:
-        from perfeds2.runs.folder import Folder, with_interval
+        from perfeds2.runs.folder import Folder, claimed, with_interval
 
         spec = asked.spec(defaults) if asked.resume is None else _resumed(asked.resume)
         name, more, is_open = spec.task.name.label, Values(), False
@@ -33,18 +33,22 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
         if trains and asked.resume is None:
             spec, is_open = with_interval(spec, asked.values(defaults), path)
         if Folder(path).finished:
-            say(asked.quiet, f"{path} already holds this finished run.")
-        else:
-            if trains:
-                prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), given.get("workers"))
-            from perfeds2.studies.compare import prepare
+            with claimed(path, spec):  # it holds this run and no other
+                say(asked.quiet, f"{path} already holds this finished run.")
+                asked.kind.finish(path)
+            if not asked.quiet:
+                asked.kind.print(path)
+            return
+        if trains:
+            prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), given.get("workers"))
+        from perfeds2.studies.compare import prepare
 
-            usual_s = spec.run.eval_every_s
-            spec, prepared = prepare(spec, yes=given["yes"], trains=trains, thin_out=is_open)
-            if spec.run.eval_every_s != usual_s:
-                say(asked.quiet, _thinned(spec.run.eval_every_s, usual_s))
-            if trains:
-                more["trainings"] = prepared
+        usual_s = spec.run.eval_every_s
+        spec, prepared = prepare(spec, yes=given["yes"], trains=trains, thin_out=is_open)
+        if spec.run.eval_every_s != usual_s:
+            say(asked.quiet, _thinned(spec.run.eval_every_s, usual_s))
+        if trains:
+            more["trainings"] = prepared
         asked.do(spec, name, command=command, **more)
 
 
