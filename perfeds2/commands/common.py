@@ -192,7 +192,10 @@ def setting_flags(known: Iterable[Setting]) -> Flags:
 
 
 def with_flags(command: Callable[..., None], flags: Flags) -> Callable[..., None]:
-    """Give a command these flags in place of ``**given``."""
+    """Give a command these flags in place of ``**given``.
+
+    Typer makes options of a signature. Its functions that make a single one are internal and differ between versions.
+    """
     own = [each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD]
     parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in own] + [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
