@@ -23,8 +23,9 @@ import numpy as np
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.messages import Head
 from perfeds2.deployment.mqtt.broker import running_broker
-from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.wire import Assembly, Parcel, Topics
+from perfeds2.deployment.site import Site
 
 NUMBER = 3  # the client's device number
 SETTINGS = 'algorithm = "FedAvgS2"\nalpha = 0.1\nbeta = 0.1\nbatch = 8\nlocal-steps = 1\n'

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from perfeds2.deployment.calibrate import read_laps
-from perfeds2.deployment.mqtt.runs import run_locally
+from perfeds2.deployment.mqtt.local import run_locally
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import Status

@@ -29,12 +29,12 @@ from perfeds2.deployment.credentials import Credentials, make_credentials
 from perfeds2.deployment.messages import Here
 from perfeds2.deployment.mqtt.broker import Broker, running_broker
 from perfeds2.deployment.mqtt.embedded import Message, Type, packet
-from perfeds2.deployment.mqtt.link import Site
-from perfeds2.deployment.mqtt.runs import SERVING, claim_run, devices_command, serving_command
 from perfeds2.deployment.mqtt.wire import Topics
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
 from perfeds2.deployment.status import read_status
+from perfeds2.deployment.supervisor import SERVING, claim_run, devices_command, serving_command
 
 AT_ONCE = 20  # concurrent connection attempts
 CLOSED = re.compile(r"round (\d+) closed at ([\d.]+) s")

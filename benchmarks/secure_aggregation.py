@@ -18,10 +18,10 @@ from federation_load import CLOSED, passed, rounds, wait_for
 
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.mqtt.broker import running_broker
-from perfeds2.deployment.mqtt.link import Site
-from perfeds2.deployment.mqtt.runs import SERVING, claim_run, devices_command, serving_command
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
+from perfeds2.deployment.supervisor import SERVING, claim_run, devices_command, serving_command
 
 WARM = 2  # rounds that are not counted
 

@@ -25,10 +25,10 @@ from perfeds2.deployment.credentials import LOOPBACK, credentials_beside, make_c
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.mqtt.broker import running_broker
-from perfeds2.deployment.mqtt.link import Site
-from perfeds2.deployment.mqtt.runs import claim_run, devices_command, supervise
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
+from perfeds2.deployment.supervisor import claim_run, devices_command, supervise
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.files import write_text
 from perfeds2.learning.task import payload_bits

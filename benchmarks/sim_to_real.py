@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from perfeds2.deployment.calibrate import calibrate
-from perfeds2.deployment.mqtt.runs import run_locally
+from perfeds2.deployment.mqtt.local import run_locally
 from perfeds2.deployment.setup import Setup
 from perfeds2.learning.task import payload_bits
 

@@ -116,7 +116,7 @@ def enrol(
     """Make a key on this device and get a certificate for it."""
     from perfeds2.deployment.credentials import Credentials
     from perfeds2.deployment.enrolment import enrol
-    from perfeds2.deployment.mqtt.link import Site
+    from perfeds2.deployment.site import Site
 
     site = Site.read(server, "HOST:PORT", Credentials(credentials.resolve()))
     device = enrol(site.credentials, (site.host, site.port), token)
@@ -131,8 +131,8 @@ def enrolment(
     With secure aggregation, the server should not be able to make certificates of devices.
     """
     from perfeds2.deployment.enrolment import enrolling
-    from perfeds2.deployment.mqtt.link import Site
     from perfeds2.deployment.processes import repeating
+    from perfeds2.deployment.site import Site
 
     site = Site.read(listen, "--listen", open_credentials(credentials))
     with enrolling(site.credentials, (site.host, site.port)) as port, repeating(site.credentials.renew_lists):

@@ -24,9 +24,9 @@ from perfeds2.errors import InputError, need_extra
 from perfeds2.spec.names import Value, Values
 
 if TYPE_CHECKING:
-    from perfeds2.deployment.mqtt.link import Site
-    from perfeds2.deployment.mqtt.runs import Queue
+    from perfeds2.deployment.run_queue import Queue
     from perfeds2.deployment.setup import Setup
+    from perfeds2.deployment.site import Site
 
 EXTRA = ("paho", "cryptography", "prometheus_client")  # modules of the extra [mqtt]
 RUN = typer.Argument(help="Run folder on the server.", metavar="DIR")
@@ -71,13 +71,13 @@ def absolute(reference: str | None) -> str | None:
 
 def open_site(address: str, flag_name: str, credentials: Path) -> "Site":
     held = open_credentials(credentials)
-    from perfeds2.deployment.mqtt.link import Site
+    from perfeds2.deployment.site import Site
 
     return Site.read(address, flag_name, held)
 
 
 def open_queue(state: Path) -> "Queue":
-    from perfeds2.deployment.mqtt.runs import Queue
+    from perfeds2.deployment.run_queue import Queue
 
     return Queue(state.resolve())
 
@@ -102,7 +102,7 @@ def local(
     place: list[Path] = []
     with guarded("federate local", place):
         need_extra("a federation", "mqtt", *EXTRA)
-        from perfeds2.deployment.mqtt.runs import run_locally
+        from perfeds2.deployment.mqtt.local import run_locally
         from perfeds2.deployment.setup import Setup
         from perfeds2.deployment.status import live_table
         from perfeds2.report.run import print_summary
@@ -134,8 +134,8 @@ def server(
     from perfeds2.deployment.enrolment import enrolling
     from perfeds2.deployment.lease import leased
     from perfeds2.deployment.mqtt.broker import running_broker
-    from perfeds2.deployment.mqtt.runs import serve_queue
     from perfeds2.deployment.processes import repeating
+    from perfeds2.deployment.run_queue import serve_queue
 
     queue = open_queue(state)
     queue.open()
@@ -226,7 +226,7 @@ def submit(
 
     Run this on the server, as its user.
     """
-    from perfeds2.deployment.mqtt.runs import already_runs
+    from perfeds2.deployment.supervisor import already_runs
     from perfeds2.runs.folder import claimed
 
     setup = make_setup(given)

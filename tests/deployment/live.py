@@ -10,11 +10,12 @@ from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.mqtt.broker import running_broker
 from perfeds2.deployment.mqtt.device import DeviceClient
-from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.runs import key_check
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.preparation import Owner, travelling
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
 from perfeds2.deployment.worker import Worker
 
 WITHIN_S = 60.0

@@ -17,7 +17,8 @@ from perfeds2.deployment.credentials import BROKER, Credentials, make_credential
 from perfeds2.deployment.mqtt import broker as brokers
 from perfeds2.deployment.mqtt.broker import Kind, find_mosquitto, free_port, keep_newest, running_broker
 from perfeds2.deployment.mqtt.embedded import Message
-from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.mqtt.link import Link
+from perfeds2.deployment.site import Site
 from perfeds2.errors import InputError
 
 pytestmark = pytest.mark.slow

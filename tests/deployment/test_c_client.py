@@ -14,10 +14,11 @@ from benchmarks import conform
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.mqtt.broker import running_broker
-from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.preparation import travelling
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
 
 FOLDER = Path(__file__).parents[2] / "examples" / "c-client"
 WHERE = ["{host}", "{port}", "{ca}", "{certificate}", "{key}", "{number}"]

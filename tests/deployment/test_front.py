@@ -17,9 +17,10 @@ from raw_mqtt import wait_for
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.mqtt import transport as transport_module
 from perfeds2.deployment.mqtt.broker import Limits, free_port, running_broker
-from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.preparation import travelling
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
 HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

@@ -10,10 +10,10 @@ from in_process import InProcess
 
 from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.mqtt import many
-from perfeds2.deployment.mqtt.link import Site
 from perfeds2.deployment.preparation import Owner
 from perfeds2.deployment.server import serve
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
 from perfeds2.deployment.transport import Presence, Reply
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import METRICS

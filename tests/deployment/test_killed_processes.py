@@ -17,12 +17,13 @@ from perfeds2.deployment.audit import verify_log
 from perfeds2.deployment.credentials import LOOPBACK, make_credentials
 from perfeds2.deployment.lease import FREE, owner
 from perfeds2.deployment.mqtt.broker import running_broker
-from perfeds2.deployment.mqtt.link import Site
-from perfeds2.deployment.mqtt.runs import SERVING, claim_run, devices_command, run_locally, serving_command
+from perfeds2.deployment.mqtt.local import run_locally
 from perfeds2.deployment.processes import Processes
 from perfeds2.deployment.replay_run import joined_timeline, replay_run
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
 from perfeds2.deployment.status import read_status
+from perfeds2.deployment.supervisor import SERVING, claim_run, devices_command, serving_command
 from perfeds2.errors import InputError
 
 DIES = {"0-2": "never", "3": "shares", "4": "seeds", "5": "train"}  # by device: the step in which it kills itself

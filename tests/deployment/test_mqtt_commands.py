@@ -4,7 +4,9 @@ import command_line
 import pytest
 
 from perfeds2 import errors
-from perfeds2.deployment.mqtt import broker, runs
+from perfeds2.deployment import local, run_queue
+from perfeds2.deployment.mqtt import broker
+from perfeds2.deployment.mqtt.local import run_locally
 from perfeds2.deployment.mqtt.many import read_numbers
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
@@ -50,10 +52,10 @@ def test_a_local_federation_without_mosquitto_says_that_it_uses_its_own_broker(t
         raise Enough
 
     monkeypatch.setattr(broker, "find_mosquitto", lambda: None)
-    monkeypatch.setattr(runs, "supervise", no_more)
+    monkeypatch.setattr(local, "supervise", no_more)
     said = []
     with pytest.raises(Enough):
-        runs.run_locally(Setup.from_texts({"devices": 2, "quorum": 1}), tmp_path / "run", say=said.append)
+        run_locally(Setup.from_texts({"devices": 2, "quorum": 1}), tmp_path / "run", say=said.append)
     assert said == ["Mosquitto is not installed: the embedded broker carries the messages."]
 
 
@@ -108,8 +110,9 @@ def test_a_device_enrols_by_two_commands_and_renews_while_it_runs(here, monkeypa
     from perfeds2.deployment.credentials import Credentials
     from perfeds2.deployment.mqtt import many
     from perfeds2.deployment.mqtt.device import DeviceClient
-    from perfeds2.deployment.mqtt.link import Link, Site
+    from perfeds2.deployment.mqtt.link import Link
     from perfeds2.deployment.preparation import Owner
+    from perfeds2.deployment.site import Site
     from perfeds2.deployment.worker import Worker
 
     made, device = Credentials(here / "credentials"), Credentials(here / "device")
@@ -141,7 +144,7 @@ def test_the_server_opens_the_enrolment_port_only_if_asked(here, monkeypatch):
     def no_more(*_):
         raise InputError("enough")
 
-    monkeypatch.setattr(runs, "serve_queue", no_more)
+    monkeypatch.setattr(run_queue, "serve_queue", no_more)
     command = ("federate", "server", "--broker", "127.0.0.1:1", "--credentials", here / "credentials")
     assert "Devices enrol" not in command_line.told(*command)[1]
     assert "Devices enrol on port " in command_line.told(*command, "--enrol", "127.0.0.1:0")[1]

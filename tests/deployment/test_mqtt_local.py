@@ -27,10 +27,11 @@ from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.device_state import Inbox
 from perfeds2.deployment.mqtt.broker import find_mosquitto, free_port
 from perfeds2.deployment.mqtt.device import DeviceClient
-from perfeds2.deployment.mqtt.link import Link, Site
-from perfeds2.deployment.mqtt.runs import run_locally
+from perfeds2.deployment.mqtt.link import Link
+from perfeds2.deployment.mqtt.local import run_locally
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
 from perfeds2.runs.folder import Folder
 from perfeds2.timeline.record import Timeline
 

@@ -14,7 +14,7 @@ from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.device import do_job
 from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.messages import Run
-from perfeds2.deployment.mqtt.runs import run_locally
+from perfeds2.deployment.mqtt.local import run_locally
 from perfeds2.deployment.own import own_samples
 from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.replay_run import replay_run
@@ -214,7 +214,7 @@ def test_a_resumed_federation_on_one_machine_remembers_the_data_folders(tmp_path
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("perfeds2.deployment.mqtt.runs.make_credentials", killed)
+    monkeypatch.setattr("perfeds2.deployment.local.make_credentials", killed)
     setup = Setup.from_texts({"devices": 2, "quorum": 1})
     for device in range(2):
         (tmp_path / f"data-{device}").mkdir()

@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("paho")
 
-from perfeds2.deployment import processes
+from perfeds2.deployment import processes, run_queue
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.lease import Lease
-from perfeds2.deployment.mqtt import many, runs
-from perfeds2.deployment.mqtt.link import Site
-from perfeds2.deployment.mqtt.runs import Queue, serve_queue
+from perfeds2.deployment.mqtt import many
 from perfeds2.deployment.processes import Restarts
+from perfeds2.deployment.run_queue import Queue, serve_queue
+from perfeds2.deployment.site import Site
 from perfeds2.files import write_text
 
 
@@ -65,7 +65,7 @@ def test_a_run_whose_folder_was_deleted_is_given_up_and_the_next_one_served(tmp_
         if text.endswith("next: done"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "supervise", supervised)
+    monkeypatch.setattr(run_queue, "supervise", supervised)
     site = Site("127.0.0.1", 1, make_credentials(tmp_path / "credentials", 0))
     with pytest.raises(KeyboardInterrupt):
         serve_queue(site, queue, Lease(queue.state, 0), say)

@@ -11,9 +11,9 @@ from test_federation_by_hand import SETUP, federation, ones, play
 
 from perfeds2.deployment import server as serving
 from perfeds2.deployment.checkpoint import Checkpoints
-from perfeds2.deployment.mqtt.runs import claim_run
 from perfeds2.deployment.server import serve, status_of
 from perfeds2.deployment.status import STOPPED, NewLines, draw, read_status
+from perfeds2.deployment.supervisor import claim_run
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
 from perfeds2.report.terminal import open_console

@@ -20,9 +20,9 @@ from needs import needs
 
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.mqtt.broker import running_broker
-from perfeds2.deployment.mqtt.link import Site
 from perfeds2.deployment.mqtt.runs import serve_run
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg, PerFed

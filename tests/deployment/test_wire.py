@@ -34,13 +34,14 @@ from perfeds2.deployment.mqtt.embedded import (
     matches,
     read_access,
 )
-from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.quota import Quota
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.mqtt.wire import Assembly, Parcel, Topics
 from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.server import end_training, request_evaluations
 from perfeds2.deployment.setup import Setup
+from perfeds2.deployment.site import Site
 from perfeds2.deployment.transport import Request
 from perfeds2.deployment.worker import Worker
 from perfeds2.errors import InputError

@@ -7,10 +7,11 @@ from pathlib import Path
 from perfeds2.deployment.device_state import Inbox, WorkItem
 from perfeds2.deployment.messages import JobMessage, Run
 from perfeds2.deployment.mqtt.device import DeviceClient
-from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.wire import Parcel, Topics
 from perfeds2.deployment.preparation import Ready, travelling
 from perfeds2.deployment.setup import Setup, settings_in
+from perfeds2.deployment.site import Site
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.files import write_text

@@ -22,8 +22,8 @@ from typing import Literal
 
 from perfeds2.deployment.authority import Authority, is_issued, number_of, read_certificates, read_lists, write
 from perfeds2.deployment.credentials import BROKER, FEDERATION, SERVER, Credentials, federated_name
-from perfeds2.deployment.mqtt.link import Site
-from perfeds2.deployment.processes import Processes, repeating
+from perfeds2.deployment.processes import Processes, Restarts, repeating
+from perfeds2.deployment.site import Site
 from perfeds2.errors import InputError
 
 Kind = Literal["mosquitto", "embedded"]
@@ -57,6 +57,7 @@ class Broker:
         self.host, self.port = site.host, site.port
         self.process_id = 0
         self.restarts = 0
+        self._restarts = Restarts()
         self._site, self._command, self._processes = site, command, processes
         self._folder = processes.log(NAME).parent
         self._lock = threading.RLock()
@@ -86,7 +87,11 @@ class Broker:
     def look(self) -> None:
         """Restart the broker if it has died, its certificates have changed, or its memory is used up."""
         with self._lock, suppress(InputError):  # the broker logs the reason, and is started again later
-            if not self._processes.runs(NAME) or self._files() != self._stamp or b"out of memory" in self._news():
+            runs = self._processes.runs(NAME)
+            if not runs and not self._restarts.waits(NAME):
+                self._restarts.died(NAME)
+            changed = runs and (self._files() != self._stamp or b"out of memory" in self._news())
+            if changed or self._restarts.due():
                 self.restart()
 
     def _news(self) -> bytes:

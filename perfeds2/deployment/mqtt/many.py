@@ -20,10 +20,11 @@ from typing import IO
 
 from perfeds2.deployment.enrolment import renew
 from perfeds2.deployment.mqtt.device import DeviceClient
-from perfeds2.deployment.mqtt.link import Link, Site
+from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.wire import Topics
 from perfeds2.deployment.preparation import Owner
 from perfeds2.deployment.processes import Restarts, die_with_parent, repeating
+from perfeds2.deployment.site import Site
 from perfeds2.deployment.worker import Turn, Worker
 from perfeds2.errors import InputError
 
