@@ -6,6 +6,8 @@ import shutil
 import socket
 import ssl
 import time
+from http.server import BaseHTTPRequestHandler
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -202,6 +204,34 @@ def test_a_stranger_that_says_nothing_is_ended_after_three_seconds(made, monkeyp
     with enrolling(made, ("127.0.0.1", 0)) as port, socket.create_connection(("127.0.0.1", port)) as silent:
         silent.settimeout(10)
         assert silent.recv(1) == b""
+
+
+def test_answers_are_bounded_in_rate(made, address, monkeypatch):
+    slept = list[float]()
+    monkeypatch.setattr(enrolment, "time", SimpleNamespace(time=time.time, sleep=slept.append))
+    for _ in range(2):
+        with pytest.raises(InputError, match="refused"):
+            send(made, address, b"no token")
+    assert slept == [1 / 50] * 2  # while no other answer is made
+
+
+def test_an_address_with_many_connections_competes_with_itself_only(monkeypatch):
+    monkeypatch.setattr(http_server, "MOST_CLIENTS", 2)
+    server = http_server.BoundedServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    with http_server.serving(server) as port, contextlib.ExitStack() as stack:
+
+        def connect(host):
+            before, ends_s = len(server._visits), time.monotonic() + 10
+            own = (host, 0)
+            found = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10, source_address=own))
+            while len(server._visits) == before < 2 and time.monotonic() < ends_s:
+                time.sleep(0.01)
+            return found
+
+        quiet, busy = connect("127.0.0.2"), [connect("127.0.0.1") for _ in range(2)]
+        assert busy[0].recv(1) == b""
+        quiet.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"501" in quiet.recv(1000)
 
 
 def test_certified_devices_do_not_compete_with_strangers(made, token, tmp_path, monkeypatch):

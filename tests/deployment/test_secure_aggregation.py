@@ -15,6 +15,7 @@ from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.masking import KeyRefusedError, Keyring, MaskedUpdate, signed_text
 from perfeds2.deployment.masks import fewest_left, from_words, to_words
 from perfeds2.deployment.messages import Head, Here, JobMessage, Run, read
+from perfeds2.deployment.mqtt.runs import KEY_NOTE, key_notes
 from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.replay_run import CLOUD, _job_by_job
 from perfeds2.deployment.setup import Setup
@@ -485,3 +486,11 @@ def test_messages_are_as_before_without_it():
         *("run", "version", "bytes", "sha256", "metrics", "compute_s")
     }
     assert json.loads(Run(run="r", settings="").to_bytes()).keys() == {"run", "settings", "since_s", "own_model"}
+
+
+def test_a_server_that_can_make_certificates_of_devices_says_so(tmp_path):
+    keys, secure = make_credentials(tmp_path / "keys", 1), Setup.from_texts(SECURE)
+    assert key_notes(secure, keys) == [KEY_NOTE]
+    assert key_notes(Setup.from_texts({}), keys) == []
+    keys.clients.key.unlink()
+    assert key_notes(secure, keys) == []

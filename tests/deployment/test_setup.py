@@ -9,6 +9,7 @@ import tomli_w
 from perfeds2.deployment.device import compute_job
 from perfeds2.deployment.fields import FOLLOWED_FIELDS, SETTINGS, DeploymentSpec
 from perfeds2.deployment.merging import Handed
+from perfeds2.deployment.server import hasty
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.methods import Ditto
@@ -152,3 +153,10 @@ def test_nothing_that_travels_makes_a_device_run_a_file(name, reference, tmp_pat
         with pytest.raises(InputError, match=r"refers to a file or module, .* by --app-module\.$"):
             Setup.from_toml(tomli_w.dumps({name: given}))
     assert not (tmp_path / "sprung").exists()
+
+
+def test_a_time_limit_below_the_heartbeat_is_noted():
+    given = {"devices": 2, "quorum": 1}
+    assert "--job-s 5 is shorter than the 20 s" in (hasty(Setup.from_texts(given | {"job-s": 5})) or "")
+    assert hasty(Setup.from_texts(given | {"job-s": 0})) is None
+    assert hasty(Setup.from_texts(given | {"job-s": 20})) is None

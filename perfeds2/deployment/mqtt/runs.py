@@ -49,7 +49,7 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
     run_id, since_s = retry_while_full(lambda: _run_id(folder))
     clients = site.credentials.clients
     run = travelling(setup, run_id, since_s, clients)
-    notes = [] if wait_for_all or not setup.spec.privacy.secure_aggregation or not clients.key.exists() else [KEY_NOTE]
+    notes = [] if wait_for_all else key_notes(setup, site.credentials)
     topics, days_left = Topics(site.federation), site.credentials.days_left
     with (
         _backhaul(setup, folder) as backhaul,
@@ -70,6 +70,11 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
         except LeaseLostError as error:
             print(error, flush=True)
             os._exit(BAD_INPUT)  # without telling devices that the run is over
+
+
+def key_notes(setup: Setup, credentials: Credentials) -> list[str]:
+    """Return what to log if the server could invent members of secure sums."""
+    return [KEY_NOTE] if setup.spec.privacy.secure_aggregation and credentials.clients.key.exists() else []
 
 
 def decoder(setup: Setup) -> Callable[[Arrays], Arrays]:
