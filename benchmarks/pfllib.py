@@ -220,7 +220,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of training per row, without compiling")
     parser.add_argument("--every", type=int, default=5, help="rounds between evaluations; PFLlib: 1")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--images", type=int, help="use only so many images, to try it")
+    parser.add_argument("--images", type=int, help="number of images to use, to try it")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--out", type=Path, default=Path("pfllib.json"))
     given = parser.parse_args(arguments)
