@@ -485,11 +485,7 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
 
 
 def check(spec: Spec, *, trains: bool) -> tuple[Stage, list[Algorithm]]:
-    """Raise InputError for settings that cannot work, before anything is written.
-
-    Returns:
-        The first seed's stage and algorithms, which have not been played.
-    """
+    """Raise InputError for settings that cannot work. Return the first seed's stage and its algorithms, not yet played."""
     seed = spec.run.seeds[0]
     check_model(spec)
     stage = Stage.of(spec, seed)
