@@ -56,6 +56,9 @@ class CellSpec(Section, title="Cell"):
     )
     cycles_per_sample: Large | None = setting("N", "Processor cycles per sample.", shown="as --cycles counts")
     count_hessian: bool | None = setting("", "Count what a Hessian-vector product costs, not a batch more.")
+    parameters: Large | None = setting(
+        "N", "Parameters of a model that the clock assumes instead.", shown="the model's"
+    )
     payload_bits: Large | None = setting("BITS", "Size of an upload.", shown="32 per parameter")
     downlink_s: Seconds = setting("SECONDS", "Time to send a model to a UE.", 0.0)
     trace_end: Literal["repeat", "hold"] | None = setting(

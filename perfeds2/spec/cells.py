@@ -15,7 +15,7 @@ from perfeds2.learning.models.model import Model
 from perfeds2.learning.objectives import Withholding
 from perfeds2.learning.operations import counted_cycles, peak_bytes
 from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
-from perfeds2.learning.task import cycles_of_parameters, payload_bits, weight_shapes
+from perfeds2.learning.task import CYCLES_PER_PARAMETER, cycles_of_parameters, payload_bits, weight_shapes
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, Sites, make_cells
 from perfeds2.network.energy import ENERGY, EnergyModel
@@ -34,7 +34,7 @@ from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.state import Budget
 
 NOTHING_BITS = 1.0  # of an upload without content, since the clock needs some length
-NOT_FOR_CELLS = {"kind", "distance_m", "payload_bits", "trace_end", "on_leave", "cycles", "count_hessian"}
+NOT_FOR_CELLS = {"kind", "distance_m", "parameters", "payload_bits", "trace_end", "on_leave", "cycles", "count_hessian"}
 # The paper's radio has only the first.
 OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
 
@@ -145,18 +145,25 @@ def cycles_per_sample(spec: Spec) -> float:
     settings, model = spec.cell, model_of(spec)
     if settings.cycles_per_sample is not None:
         return settings.cycles_per_sample
+    if settings.parameters is not None:  # nothing else is known of such a model
+        return float(CYCLES_PER_PARAMETER * parameters_of(spec))
     return cycles_of_parameters(model) if settings.cycles == "per-parameter" else counted_cycles(model, sample_of(spec))
 
 
 def model_bits(spec: Spec) -> float:
     """Return the size in bits of a model sent to a UE."""
-    return spec.cell.payload_bits or payload_bits(model_of(spec))
+    return spec.cell.payload_bits or 32.0 * parameters_of(spec)
+
+
+def parameters_of(spec: Spec) -> int:
+    """Return the numbers of a model, or those that the clock assumes."""
+    return round(spec.cell.parameters or payload_bits(model_of(spec)) / 32)
 
 
 def upload_bits(spec: Spec, objective: object = None, quorum: int = 0) -> float:
     """Return Z, the size of one upload in bits, in a round of ``quorum`` uploads.
 
-    Unless payload_bits is set, an objective that withholds part of the model uploads less. Below 32 bits per number,
+    With ``parameters``, all of these numbers are sent. Unless payload_bits is set, an objective that withholds part of the model uploads less. Below 32 bits per number,
     each array also sends its scale; with top-k, the upload includes the positions of the numbers. With secure
     aggregation, it includes what every member of a round sends to the others.
     """
@@ -167,8 +174,8 @@ def upload_bits(spec: Spec, objective: object = None, quorum: int = 0) -> float:
         return spec.cell.payload_bits + masks
     model, bits = model_of(spec), spec.radio.bits or 32
     arrays = weight_shapes(model)
-    stays = _withheld(objective, model) if isinstance(objective, Withholding) else []
-    numbers = round(payload_bits(model) / 32) - sum(math.prod(each.shape) for each in stays)
+    stays = _withheld(objective, model) if isinstance(objective, Withholding) and not spec.cell.parameters else []
+    numbers = parameters_of(spec) - sum(math.prod(each.shape) for each in stays)
     sent = numbers_sent(spec.radio.top_k or 1.0, numbers)
     scales = SCALE_BITS * (len(arrays) - len(stays)) if bits < 32 else 0.0
     return bits * sent + place_bits(sent, numbers) + scales + masks

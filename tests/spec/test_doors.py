@@ -46,6 +46,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "cycles": ("per-parameter", "per-parameter"),
     "cycles_per_sample": ("1e5", 1e5),
     "count_hessian": ("true", True),
+    "parameters": ("11e6", 11e6),
     "payload_bits": ("1e4", 1e4),
     "downlink_s": ("0.5", 0.5),
     "trace_end": ("hold", "hold"),
