@@ -133,6 +133,9 @@ class RadioSpec(Section, title="Radio"):
     link: Literal["shannon", "attenuated", "cqi", "cqi-64qam"] | None = setting(
         "NAME", "What links carry: a rate law, or the CQI steps.", shown="cqi; paper: shannon"
     )
+    uplink_share: Annotated[float, Field(gt=0, le=1)] | None = setting(
+        "SHARE", "Share of the time for the uplink, in TDD.", shown="1: a band of its own"
+    )
     efficiency_cap: Usual | None = setting(
         "BIT/S/HZ", "Largest spectral efficiency of a link.", shown="7.4, 256-QAM; paper: none"
     )

@@ -23,7 +23,7 @@ from perfeds2.network.fleet_file import FleetFile, unit_hint
 from perfeds2.network.indoor import indoors, wall_db
 from perfeds2.network.link import Downlink, PerUe
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
-from perfeds2.network.modulation import LINKS, up_to
+from perfeds2.network.modulation import LINKS, Attenuated, up_to
 from perfeds2.network.radios import Radio, Where
 from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cell_fields import CellSpec, RadioSpec
@@ -219,13 +219,23 @@ def make_radio(spec: Spec) -> Values:
     if settings.link in LINKS:
         with input_errors(f"--efficiency-cap {settings.efficiency_cap}"):
             made["link"] = up_to(LINKS[settings.link], settings.efficiency_cap)
+    if settings.uplink_share is not None:
+        cap = made.get("most_bits_per_s_hz", made["radio"].most_bits_per_s_hz if "radio" in made else None)
+        made["link"] = made.get("link", Attenuated(most=math.inf if cap is None else cap)).times(settings.uplink_share)
     if settings.fading is not None:
         how, _, k = settings.fading.partition(":")
         made["rician_k"] = float(k) if how == "rician" else np.inf if how == "none" else 0.0
     if settings.downlink in ("multicast", "unicast"):
         dbm = settings.bs_power_dbm
         dbm = dbm if dbm is not None else made["radio"].bs_power_dbm if "radio" in made else 44.0
-        made["downlink"] = Downlink(settings.downlink, 10 ** (dbm / 10) / 1000, model_bits(spec))
+        up, bits = settings.uplink_share, model_bits(spec)
+        if up == 1:
+            raise InputError(
+                f"--uplink-share 1 leaves no time for --downlink {settings.downlink}; give a smaller share."
+            )
+        if up is not None:  # the link carries the uplink's share of the time, and a model is sent in the rest
+            bits *= up / (1 - up)
+        made["downlink"] = Downlink(settings.downlink, 10 ** (dbm / 10) / 1000, bits)
     carrier_hz = made["radio"].carrier_hz if "radio" in made else settings.carrier_hz or 3.5e9
     if settings.coherence_s is not None:
         made["coherence_s"] = settings.coherence_s

@@ -134,3 +134,19 @@ def test_steps_must_rise():
         Steps((0.0, 0.0), (1.0, 2.0))
     with pytest.raises(ValueError, match="rising"):
         Steps((0.0, 1.0), (2.0, 1.0))
+
+
+@pytest.mark.parametrize("radio", [{"radio": "umi"}, {"radio": "umi", "link": "shannon"}, {}], ids=str)
+def test_in_tdd_an_upload_has_a_share_of_the_time_and_models_have_the_rest(radio):
+    whole, quarter = (
+        make_cell(spec_from(**radio, downlink="multicast", **more), 0) for more in ({}, {"uplink_share": 0.25})
+    )
+    part_hz, signal_hz = whole.bandwidth_hz / whole.ues, whole.signal_hz(0)
+    full_bps = rate_bps(part_hz, signal_hz, whole.limit)
+    assert rate_bps(part_hz, signal_hz, quarter.limit) == pytest.approx(0.25 * full_bps)
+    assert quarter.model_s(1) == pytest.approx(np.asarray(whole.model_s(1)) / 0.75)
+
+
+def test_tdd_must_leave_time_for_a_downlink():
+    with pytest.raises(InputError, match="leaves no time"):
+        make_cell(spec_from(uplink_share=1, downlink="unicast"), 0)

@@ -71,6 +71,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "shadowing_db": ("3", 3.0),
     "power_control": ("-80,0.8", (-80.0, 0.8)),
     "link": ("attenuated", "attenuated"),
+    "uplink_share": ("0.25", 0.25),
     "efficiency_cap": ("5", 5.0),
     "fading": ("rician:6", "rician:6"),
     "coherence_s": ("0.05", 0.05),
