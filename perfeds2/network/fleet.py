@@ -16,6 +16,8 @@ STREAM = 15  # random stream: (seed, stream, version)
 MOST_SPREAD = 3.0  # at this spread a device is now and then 20 times slower than usual
 CUT = 4.0  # standard deviations
 
+Presence = Availability | Attached | Settled  # when UEs are in a cell
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -43,7 +45,7 @@ class Fleet:
     gain_db: PerUe  # of its link, averaged over fast fading
     rate_bps: PerUe  # of the UE's own uplink, which does not use the shared band
     traces: Traces | None = None  # own uplinks whose rate changes
-    presence: Availability | Attached | Settled | None = None  # None: all UEs are always present
+    presence: Presence | None = None  # None: all UEs are always present
     spread: Spread | None = None  # None: all jobs of a UE take equally long
     energy_budget_j: PerUe | None = None  # energy that each UE may spend in a run
 
@@ -64,6 +66,10 @@ class Fleet:
         return np.isnan(self.own_bps)
 
     @cached_property
+    def all_share_band(self) -> bool:
+        return bool(self.shares_band.all())
+
+    @cached_property
     def measured(self) -> Int[np.ndarray, " m"]:
         """UEs with a known gain."""
         return np.flatnonzero(np.isfinite(self.gain_db))
@@ -76,7 +82,7 @@ class Fleet:
     @property
     def is_plain(self) -> bool:
         """Whether all uploads use the shared band, all UEs are always present and all jobs of a UE are alike."""
-        return self.presence is None and self.spread is None and bool(self.shares_band.all())
+        return self.presence is None and self.spread is None and self.all_share_band
 
     def signal_on(self, bandwidth_hz: float) -> PerUe:
         """Return the signals with which the whole band would match the rates of UEs' own uplinks.

@@ -76,14 +76,14 @@ def simulate_cells(
     clocks = [Clock([own], edge_rounds=edge_rounds) for own in conditions]
     if cells.keeps or cells.co_channel is not None:
         trip_s = cells.transfer_s(payload_bits)  # of an upload between edges
-        network = Network(np.where(np.eye(count), 0.0, trip_s[:, None] + trip_s), cells.co_channel)
+        network = Network(cells.cells, np.where(np.eye(count), 0.0, trip_s[:, None] + trip_s), cells.co_channel)
         clocks = [Clock(conditions, network, edge_rounds)]
-    edges = [(clock, number) for clock in clocks for number in range(len(clock.stations))]
+    edges = [(clock, number) for clock in clocks for number in range(len(clock.servers))]
 
     def arrivals_s() -> PerCell:
         """Return when the models of the edges that wait for the cloud arrive there."""
-        stations = [clock.stations[number] for clock, number in edges]
-        return transfer_s + [station.closed_s if station.left == 0 else math.inf for station in stations]
+        servers = [clock.servers[number] for clock, number in edges]
+        return transfer_s + [server.closed_s if server.left == 0 else math.inf for server in servers]
 
     while True:
         if len(clocks) == count and all(map(knows, conditions)):

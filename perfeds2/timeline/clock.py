@@ -1,7 +1,7 @@
 """Play rounds from event to event, with a virtual clock.
 
-A clock has stations, each a server with its cell, whose UEs or cells affect each other: one station is a single cell.
-In a step, time goes on to the next event, which is the next that a source announces or the closing of a round. UEs
+A clock has servers and cells that affect each other: a single cell has one of each, edges have a cell each, and a
+server at the cloud has all cells. In a step, time goes on to the next event, which is the next that a source announces or the closing of a round. UEs
 compute and send until then; the sources act; rounds close; free UEs are handed the newest model; and the band is shared
 again where something changed. Between events every arrival time is a closed formula, exact in float64: there is no time
 step. A UE that leaves at the moment a round closes has left before.
@@ -43,13 +43,14 @@ from perfeds2.timeline.sources import (
 )
 from perfeds2.timeline.state import (
     FOREVER,
+    CellState,
     ClockState,
     Conditions,
     JobTimes,
     Mask,
     Network,
     RoundInfo,
-    Station,
+    ServerState,
     Ues,
     too_few,
 )
@@ -65,7 +66,7 @@ def forever() -> float:
 
 
 class Clock(ClockState):
-    """Stations that affect each other. A single cell is one station."""
+    """Servers and cells that affect each other. A single cell is one of each."""
 
     def __init__(
         self, conditions: Sequence[Conditions], network: Network | None = None, edge_rounds: int | None = None
@@ -73,64 +74,74 @@ class Clock(ClockState):
         """Start at time 0, just after the first UEs have received w_0.
 
         Args:
-            conditions: What stays the same, by station.
-            network: How several stations affect each other; None for one station.
+            conditions: What stays the same, by server.
+            network: The cells of the servers; None for one server with one cell.
             edge_rounds: Rounds between two exchanges with a cloud; None without a cloud.
         """
         some, n = conditions[0], conditions[0].cell.ues
+        network = some.network if network is None else network
+        cells = [some.cell] if network is None else network.cells
         spent_j = None if some.budget is None else np.zeros(n)
-        super().__init__(0.0, np.zeros(n), np.zeros(n), [], network, spent_j)
-        self.followed_bits: list[list[float]] = [[] for _ in conditions]  # by station and round, on the backhaul
+        cell_states = [CellState(cell, cell.channel.signal_at(0, 0.0)) for cell in cells]
+        super().__init__(0.0, np.zeros(n), np.zeros(n), [], cell_states, network, spent_j)
+        self.followed_bits: list[list[float]] = [[] for _ in conditions]  # by server and round, on the backhaul
         self.openings, self._edge_rounds = Openings(), edge_rounds
         self._closings: list[Closing] = []
         self._events = 0  # since a round closed
-        for own in conditions:
-            self._add(own)
+        if not all(cell.is_plain for cell in cells):
+            self.job_s, self.rate_factor = np.zeros(n), np.ones(n)
+        if self.presence is not None:
+            self.present = self.presence.here(0.0)
         if network is not None:
             self.serving = serving_cells(self)
+        for each in conditions:
+            self._add(each)
         for number in range(len(conditions)):
             self._hand_out(number)
-        self.records = [Recorder(self.before_rounds(station)) for station in self.stations]
-        self.sources = list(self._sources(network))
+        self.records = [Recorder(self.before_rounds(server)) for server in self.servers]
+        self.sources = list(self._sources())
 
     def _add(self, conditions: Conditions) -> None:
-        cell, n = conditions.cell, conditions.cell.ues
+        n = conditions.cell.ues
         zeros, never = np.zeros(n), np.full(n, np.inf)
         conditions.protocol.check(n)
-        server = Server(0, np.full(n, IDLE, np.int64), np.full(n, -1, np.int64), 0.0)
-        station = Station(conditions, server, never, never.copy(), signal_hz=cell.channel.signal_at(0, 0.0))
-        station.present = cell.here(0.0) if self.network is None else None  # in a network every UE is in some cell
-        station.left = FOREVER if self._edge_rounds is None else self._edge_rounds
-        station.jobs = None if cell.is_plain else JobTimes(zeros, zeros, zeros, zeros, np.ones(n))
-        station.model_s = None if cell.downlink is None and self._edge_rounds is None else zeros
-        station.sent_to = np.zeros(0 if self.network is None else n, np.int64)
-        self.stations.append(station)
+        protocol_state = Server(0, np.full(n, IDLE, np.int64), np.full(n, -1, np.int64), 0.0)
+        server = ServerState(conditions, protocol_state, never, never.copy())
+        server.left = FOREVER if self._edge_rounds is None else self._edge_rounds
+        server.jobs = None if self.job_s is None else JobTimes(zeros, zeros, zeros)
+        sends_models = self.cells[0].cell.downlink is not None
+        server.model_s = zeros if sends_models or self._edge_rounds is not None else None
+        server.sent_to = np.zeros(0 if self.network is None else n, np.int64)
+        self.servers.append(server)
 
-    def _sources(self, network: Network | None) -> Iterator[EventSource]:
-        cells = [station.conditions.cell for station in self.stations]
+    def _sources(self) -> Iterator[EventSource]:
+        cells, conditions = [state.cell for state in self.cells], self.servers[0].conditions
+        reshares = conditions.reshare == "events"
         if any(cell.coherence_s is not None or type(cell.channel) is not Channel for cell in cells):
             yield FadingChanges()
-        if network is not None:
-            yield from (Handovers(), UploadEnds())
-            if network.co_channel is not None:
-                yield UploadStarts()
-        elif self.stations[0].present is not None:
+        if self.presence is not None:
             yield PresenceChanges()
+        if self.network is not None:
+            yield Handovers()
+        if self.network is not None or reshares:
+            yield UploadEnds()
+        if reshares or (self.network is not None and self.network.co_channel is not None):
+            yield UploadStarts()
         if self._edge_rounds is not None:
             yield self.openings
 
-    def before_rounds(self, station: Station) -> Timeline:
-        """Return the timeline of a station before its first round."""
-        conditions = station.conditions
+    def before_rounds(self, server: ServerState) -> Timeline:
+        """Return the timeline of a server before its first round."""
+        conditions = server.conditions
         compute_s, quorum = conditions.compute_s, conditions.protocol.quorum
-        if station.jobs is not None:  # the log has the waits
+        if server.jobs is not None:  # the log has the waits
             return nothing_yet(compute_s, quorum)
-        return nothing_yet(compute_s, quorum, station.model_s is not None, conditions.cell.downlink_s)
+        return nothing_yet(compute_s, quorum, server.model_s is not None, conditions.cell.downlink_s)
 
     @property
     def server(self) -> Server:
-        """The server of the first station."""
-        return self.stations[0].server
+        """The state of the protocol of the first server."""
+        return self.servers[0].server
 
     # ---- The loop
 
@@ -142,11 +153,11 @@ class Clock(ClockState):
         *,
         once: bool = False,
     ) -> bool:
-        """Play until no station has rounds left, the next event would come too late, or ``once`` a round has closed.
+        """Play until no server has rounds left, the next event would come too late, or ``once`` a round has closed.
 
         Args:
             end_s: The horizon.
-            until_s: When something outside next affects the stations, asked before every event.
+            until_s: When something outside next affects the servers, asked before every event.
             on_round: Called with every closed round.
             once: Whether to stop after a round.
 
@@ -156,7 +167,7 @@ class Clock(ClockState):
         Raises:
             ValueError: If a round can never close.
         """
-        while any(station.left > 0 for station in self.stations):
+        while any(server.left > 0 for server in self.servers):
             self._share()
             self._forecast()
             times_s = [source.next_s(self) for source in self.sources]
@@ -177,43 +188,47 @@ class Clock(ClockState):
 
     def _step(self, now_s: float, due: Sequence[EventSource]) -> list[RoundInfo]:
         """Let time go on to the next event, and let it happen; return the rounds that closed."""
-        closing = [number for number, each in enumerate(self._closings) if each.time_s <= now_s < math.inf]
-        opens = self.openings in due and self.stations[0].jobs is None  # jobs that have begun before the timeline ends
+        closing = [number for number, forecast in enumerate(self._closings) if forecast.time_s <= now_s < math.inf]
+        opens = self.openings in due and self.servers[0].jobs is None  # jobs that have begun before the timeline ends
         if closing or opens:
             self.before, self._events = None, 0
         elif any(not isinstance(source, FadingChanges) for source in due):
             self._events += 1
         if not closing and not opens:
-            self.before = self.before or (self.time_s, [copy.copy(station) for station in self.stations])
+            self.before = self.before or (self.time_s, [copy.copy(server) for server in self.servers], self.present)
         advance(self, now_s)
         touched = set[int]()
         for source in due:
             touched |= source.fire(self)
         closed = {number: self._close(number) for number in closing}
-        for number in sorted(touched.union(closing)) if self.network is None else range(len(self.stations)):
+        for number in range(len(self.servers)):
+            if self.network is None and not touched and number not in closed:
+                continue
             handed = self._hand_out(number)
             if number in closed:
                 closed[number].handed = handed
-            if handed.size or number in touched or number in closed:
-                self.stations[number].uplink = None  # share its band again
+            if handed.size or number in closed:
+                touched.update(self.cells_of(number))
+        for cell in touched:
+            self.cells[cell].uplink = None  # share its band again
         return list(closed.values())
 
     def _check_progress(self, times_s: Sequence[float], until_s: float) -> None:
         """Raise ValueError if no round can ever close, given when the sources act. Fading alone closes none."""
-        (station, *others), closing_s = self.stations, min(closing.time_s for closing in self._closings)
+        (server, *others), closing_s = self.servers, min(closing.time_s for closing in self._closings)
         acting = zip(self.sources, times_s, strict=True)
         source_s = min((at_s for source, at_s in acting if not isinstance(source, FadingChanges)), default=math.inf)
         if others and (closing_s == source_s == until_s == math.inf or self._events == MAX_CHANGES):
             raise ValueError(
                 f"no edge has closed a round in {self._events + 1} events (second {self.time_s:.6g}); use a smaller quorum."
             )
-        if not others and closing_s == source_s == math.inf and station.left > 0 and not station.waits:
-            rules, present = station.conditions.protocol, station.present
-            why = obstacle(station.server, station.arrival_s, rules, station.planned, present)
-            raise InputError(f"round {station.server.round} never closes: {why}")
+        if not others and closing_s == source_s == math.inf and server.left > 0 and not server.waits:
+            rules, present = server.conditions.protocol, self.present
+            why = obstacle(server.server, server.arrival_s, rules, server.planned, present)
+            raise InputError(f"round {server.server.round} never closes: {why}")
         if self._events == MAX_CHANGES:
             raise ValueError(
-                f"round {station.server.round} has not closed after {MAX_CHANGES} times that UEs came or went (second "
+                f"round {server.server.round} has not closed after {MAX_CHANGES} times that UEs came or went (second "
                 f"{self.time_s:.6g}). With --on-leave lose a UE that is never present for a whole job never arrives: "
                 "use keep, or a smaller quorum."
             )
@@ -222,135 +237,147 @@ class Clock(ClockState):
 
     def _share(self) -> None:
         """Plan the rounds that have opened, and ask the policies to share the bands that something has changed in."""
-        for number, station in enumerate(self.stations):
-            if station.uplink is None:
-                if station.planned is None and not station.waits and not station.conditions.protocol.rests:
-                    plan(self, station)
-                present = station.present if self.network is None else self.serving == number
-                station.uplink = uplink(self, station, present)
-                station.bandwidth_hz = allocate(station.conditions.bandwidth, station.uplink)
+        for number, cell in enumerate(self.cells):
+            if cell.uplink is None:
+                server = self.server_of(number)
+                if server.planned is None and not server.waits and not server.conditions.protocol.rests:
+                    plan(self, number if len(self.servers) > 1 else 0)
+                cell.uplink = uplink(self, number)
+                cell.bandwidth_hz = allocate(server.conditions.bandwidth, cell.uplink)
 
     def _forecast(self) -> None:
         """Compute the rates, and when uploads arrive and rounds close if nothing else happens."""
-        station = self.stations[0]
-        band_hz, signal_hz, idle_s = station.bandwidth_hz, station.signal_hz, station.arrived_s
+        server, cell = self.servers[0], self.cells[0]
+        band_hz, signal_hz, idle_s = cell.bandwidth_hz, cell.signal_hz, server.arrived_s
         if self.network is not None:
             at = self.serving, np.arange(self.serving.size)
-            band_hz = np.stack([station.bandwidth_hz for station in self.stations])[at]
-            signals_hz = np.stack([station.signal_hz for station in self.stations])
+            band_hz = np.stack([cell.bandwidth_hz for cell in self.cells])[at]
+            signals_hz = np.stack([cell.signal_hz for cell in self.cells])
             signal_hz = signals_hz[at] / (1 + rises(self, signals_hz, band_hz > 0))[self.serving]
             idle_s = np.full(self.serving.size, np.inf)
-        send(self, band_hz, signal_hz, idle_s, station.conditions.cell.limit)
-        station.arrival_s, self._closings = self.sent_s, []
-        for number, station in enumerate(self.stations):
+        send(self, band_hz, signal_hz, idle_s, cell.cell.limit)
+        server.arrival_s, self._closings = self.sent_s, []
+        for number, server in enumerate(self.servers):
             if self.network is not None:
                 trip_s = self.network.trip_s[number, self.serving]
-                station.arrival_s = np.where(station.busy, self.sent_s + trip_s, station.arrived_s)
-            self._closings.append(self._closing(station))
+                server.arrival_s = np.where(server.busy, self.sent_s + trip_s, server.arrived_s)
+            self._closings.append(self._closing(number))
 
-    def _closing(self, station: Station) -> Closing:
-        conditions, server = station.conditions, station.server
-        if conditions.budget is not None and station.left > 0:
-            has_energy = None if station.present is None else self._has_energy(station)
-            if too_few(server.versions, server.round, conditions.protocol, has_energy):
-                station.left = -1
-        if station.left <= 0:
+    def _closing(self, number: int) -> Closing:
+        server = self.servers[number]
+        conditions = server.conditions
+        if conditions.budget is not None and server.left > 0:
+            may_come = None
+            if self.present is not None or self.network is not None:
+                may_come = self._has_energy(server)
+            if may_come is not None and self.network is not None and self.cells[0].cell.moves is None:
+                may_come &= np.isin(self.serving, self.cells_of(number))
+            if too_few(server.server.versions, server.server.round, conditions.protocol, may_come):
+                server.left = -1
+        if server.left <= 0:
             return NEVER
-        return close_round(server, station.arrival_s, conditions.protocol, station.planned, self.time_s)
+        return close_round(server.server, server.arrival_s, conditions.protocol, server.planned, self.time_s)
 
     # ---- Rounds close, and jobs begin
 
     def _close(self, number: int) -> RoundInfo:
-        """Close the round of a station, and record it. An edge whose turn it is then waits for the cloud's model."""
-        station, closing, now_s = self.stations[number], self._closings[number], self.time_s
-        before, conditions = station.server, station.conditions
-        server, lost = end_jobs(before, closing, conditions.protocol)
-        outcomes = ((closing.merged, MERGED), (lost, LOST)) if station.jobs is not None else ()
-        ended = [station.parts(ues, outcome, now_s) for ues, outcome in outcomes]
-        assert station.uplink is not None
-        bands = station.uplink, station.bandwidth_hz, self.rate_bps, station.arrival_s
+        """Close the round of a server, and record it. An edge whose turn it is then waits for the cloud's model."""
+        server, closing, now_s = self.servers[number], self._closings[number], self.time_s
+        before, conditions, cell = server.server, server.conditions, self.cells[self.cells_of(number)[0]]
+        after, lost = end_jobs(before, closing, conditions.protocol)
+        outcomes = ((closing.merged, MERGED), (lost, LOST)) if server.jobs is not None else ()
+        ended = [server.parts(ues, outcome, now_s, self.present) for ues, outcome in outcomes]
+        assert cell.uplink is not None
+        bands = cell.uplink, cell.bandwidth_hz, self.rate_bps, server.arrival_s
         info = RoundInfo(
-            station.begun_s,
+            server.begun_s,
             closing,
             lost,
             before.round - before.versions[closing.merged],
             *bands,
             before.versions,
-            station.interrupted,
+            server.interrupted,
             ended,
         )
-        self.records[number].add(info, None if station.jobs is not None else station.model_s)
-        if self.network is not None:
-            followed = np.count_nonzero(station.sent_to[closing.merged] != number)
+        self.records[number].add(info, None if server.jobs is not None else server.model_s)
+        if len(self.servers) > 1:
+            followed = np.count_nonzero(server.sent_to[closing.merged] != number)
             self.followed_bits[number].append(2.0 * conditions.payload_bits * followed)  # to the cloud, and from there
         if lost.size:
-            dropped = lost[np.isinf(station.arrived_s[lost])]
+            dropped = lost[np.isinf(server.arrived_s[lost])]
             self.compute_s[dropped] = self.bits[dropped] = 0.0
-            station.arrived_s[lost] = station.sent_s[lost] = np.inf
-        station.arrived_s[closing.merged] = station.sent_s[closing.merged] = np.inf
-        station.left -= 1
-        if station.left == 0 and self._edge_rounds is not None:
-            server = replace(server, opened_s=math.inf)
-        station.server, station.closed_s, station.begun_s, station.interrupted = server, now_s, now_s, []
-        station.planned, station.signal_hz = None, conditions.cell.channel.signal_at(server.round, now_s)
+            server.arrived_s[lost] = server.sent_s[lost] = np.inf
+        server.arrived_s[closing.merged] = server.sent_s[closing.merged] = np.inf
+        server.left -= 1
+        if server.left == 0 and self._edge_rounds is not None:
+            after = replace(after, opened_s=math.inf)
+        server.server, server.closed_s, server.begun_s, server.interrupted = after, now_s, now_s, []
+        server.planned = None
+        for own in self.cells_of(number):
+            self.cells[own].signal_hz = self.cells[own].cell.channel.signal_at(after.round, now_s)
         return info
 
     def open(self, number: int, time_s: float) -> None:
         """Let the cloud's model be at an edge at a time."""
-        self.stations[number].left, self.stations[number].opens_s = self._edge_rounds or 0, time_s
+        self.servers[number].left, self.servers[number].opens_s = self._edge_rounds or 0, time_s
 
     def _hand_out(self, number: int) -> Ues:
         """Hand the newest model to the free UEs that may have it, and return them."""
-        station = self.stations[number]
-        if station.waits:
+        server = self.servers[number]
+        if server.waits:
             return NO_UES
-        present, protocol = station.present, station.conditions.protocol
-        if protocol.rests and station.planned is None:
-            plan(self, station)
-        if self.network is not None:
-            present = (self.serving == number) & (self.bits == 0)
-        elif station.conditions.budget is not None:
-            present = self._has_energy(station) if present is None else present & self._has_energy(station)
-        station.server, handed = hand_out(station.server, protocol, present, station.planned)
-        self._begin_jobs(station, handed)
+        present, protocol = self.in_reach(number), server.conditions.protocol
+        if protocol.rests and server.planned is None:
+            plan(self, number)
+        allowed = [] if present is None else [present]
+        allowed += [] if self.network is None else [self.bits == 0]
+        allowed += [] if server.conditions.budget is None else [self._has_energy(server)]
+        reached = np.logical_and.reduce(allowed) if allowed else None
+        server.server, handed = hand_out(server.server, protocol, reached, server.planned)
+        self._begin_jobs(number, handed)
         return handed
 
-    def _has_energy(self, station: Station) -> Mask:
-        assert station.conditions.budget is not None
+    def _has_energy(self, server: ServerState) -> Mask:
+        assert server.conditions.budget is not None
         assert self.spent_j is not None
-        return ~station.conditions.budget.gone(self.spent_j)
+        return ~server.conditions.budget.gone(self.spent_j)
 
-    def _begin_jobs(self, station: Station, handed: Ues) -> None:
+    def _begin_jobs(self, number: int, handed: Ues) -> None:
         """Start the jobs of UEs that have just received a model."""
-        conditions, jobs, cell = station.conditions, station.jobs, station.conditions.cell
+        server = self.servers[number]
+        conditions, fleet, cell = server.conditions, self.cells[0].cell.fleet, server.conditions.cell
         self.compute_s[handed] = conditions.compute_s[handed]
         self.bits[handed] = conditions.payload_bits
-        station.arrived_s[handed] = station.sent_s[handed] = np.inf
-        if jobs is not None and cell.fleet is not None:
-            job_s, rate_factor = jobs.job_s.copy(), jobs.rate_factor.copy()
-            job_s[handed] = conditions.compute_s[handed] - cell.downlink_s
-            if cell.fleet.spread is not None:
-                slower, faster = cell.fleet.spread.factors(cell.seed, station.server.round)
-                job_s[handed] *= slower[handed]
-                self.compute_s[handed] = job_s[handed] + cell.downlink_s
-                rate_factor[handed] = faster[handed]
-            jobs = replace(jobs, job_s=job_s, rate_factor=rate_factor)
-        if station.model_s is not None:
-            wait_s, station.free_s = cell.send_models(handed, self.time_s, max(station.free_s, station.server.opened_s))
-            self.compute_s[handed] += wait_s
-            station.model_s = station.model_s.copy()
-            station.model_s[handed] = self.time_s - station.closed_s + wait_s
-        if jobs is not None:
-            station.jobs = jobs.begin(handed, self.time_s, self.compute_s)
+        server.arrived_s[handed] = server.sent_s[handed] = np.inf
+        if self.job_s is not None and self.rate_factor is not None and fleet is not None:
+            self.job_s, self.rate_factor = self.job_s.copy(), self.rate_factor.copy()
+            self.job_s[handed] = conditions.compute_s[handed] - cell.downlink_s
+            if fleet.spread is not None:
+                slower, faster = fleet.spread.factors(self.cells[0].cell.seed, server.server.round)
+                self.job_s[handed] *= slower[handed]
+                self.compute_s[handed] = self.job_s[handed] + cell.downlink_s
+                self.rate_factor[handed] = faster[handed]
+        if server.model_s is not None:
+            server.model_s = server.model_s.copy()
+            for own in self.cells_of(number):
+                ues = handed if self.network is None else handed[self.serving[handed] == own]
+                state, opened_s = self.cells[own], server.server.opened_s
+                wait_s, state.free_s = state.cell.send_models(ues, self.time_s, max(state.free_s, opened_s))
+                self.compute_s[ues] += wait_s
+                server.model_s[ues] = self.time_s - server.closed_s + wait_s
+        if server.jobs is not None:
+            assert self.job_s is not None
+            server.jobs = server.jobs.begin(handed, self.time_s, self.compute_s, self.job_s)
 
     # ---- What was played
 
     def timelines(self) -> list[Timeline]:
-        """Return the timeline of each station until a round last closed."""
-        time_s, stations = self.before or (self.time_s, self.stations)
+        """Return the timeline of each server until a round last closed."""
+        time_s, servers, present = self.before or (self.time_s, self.servers, self.present)
         timelines = []
-        for station, record in zip(stations, self.records, strict=True):
-            arrived_s = np.where(station.arrived_s <= time_s, station.arrived_s, np.inf)
-            model_s = None if station.jobs is not None else station.model_s
-            timelines.append(record.timeline(station.server.versions, arrived_s, model_s, station.open_parts(time_s)))
+        for server, record in zip(servers, self.records, strict=True):
+            arrived_s = np.where(server.arrived_s <= time_s, server.arrived_s, np.inf)
+            model_s = None if server.jobs is not None else server.model_s
+            parts = server.open_parts(time_s, present)
+            timelines.append(record.timeline(server.server.versions, arrived_s, model_s, parts))
         return timelines

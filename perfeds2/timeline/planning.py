@@ -2,59 +2,67 @@
 
 import numpy as np
 
-from perfeds2.allocation.bandwidth import Mask, Uplink
+from perfeds2.allocation.bandwidth import Uplink
 from perfeds2.allocation.schedulers import Moment
 from perfeds2.timeline.protocol import IDLE
-from perfeds2.timeline.state import ClockState, Station
+from perfeds2.timeline.state import ClockState
 
 
-def plan(state: ClockState, station: Station) -> None:
-    """Ask the schedule for the UEs of the round that opens now, and check its answer."""
-    conditions = station.conditions
+def plan(state: ClockState, number: int) -> None:
+    """Ask the schedule of a server for the UEs of the round that opens now, and check its answer."""
+    server = state.servers[number]
+    conditions = server.conditions
     schedule, quorum, n = conditions.schedule, conditions.protocol.quorum, conditions.cell.ues
     if schedule is None:
         return
-    round_ = station.server.round
-    planned = np.asarray(schedule(_moment(state, station) if conditions.looks else round_))
+    round_ = server.server.round
+    planned = np.asarray(schedule(_moment(state, number) if conditions.looks else round_))
     whole = planned.ndim in (1, 2) and planned.shape[-1] == quorum and planned.size
     whole = whole and np.issubdtype(planned.dtype, np.integer) and planned.min() >= 0 and planned.max() < n
     if not whole or np.unique(planned).size != planned.size:
         raise ValueError(
             f"the schedule plans {planned} for round {round_}; expected {quorum} different UEs from 0 to {n - 1}."
         )
-    station.planned = planned
+    server.planned = planned
 
 
-def _moment(state: ClockState, station: Station) -> Moment:
-    conditions, server = station.conditions, station.server
-    cell, rests = conditions.cell, server.versions == IDLE
+def _moment(state: ClockState, number: int) -> Moment:
+    conditions, server = state.servers[number].conditions, state.servers[number].server
+    cells, idle = [state.cells[own] for own in state.cells_of(number)], server.versions == IDLE
+    cell, signal_hz = cells[0].cell, cells[0].signal_hz
+    if len(cells) > 1:
+        signal_hz = np.stack([one.signal_hz for one in cells])[state.serving, np.arange(idle.size)]
     return Moment(
         server.round,
         state.time_s,
         conditions.protocol.quorum,
-        cell.bandwidth_hz,
-        station.signal_hz,
-        np.where(rests, conditions.usual_s, state.compute_s),
-        np.where(rests, conditions.payload_bits, state.bits),
+        sum(one.cell.bandwidth_hz for one in cells),
+        signal_hz,
+        np.where(idle, conditions.usual_s, state.compute_s),
+        np.where(idle, conditions.payload_bits, state.bits),
         server.versions,
         server.merged_in,
         cell.cap_bits_per_s_hz,
         None if cell.fleet is None else cell.fleet.own_bps,
-        station.present,
+        state.in_reach(number),
         None if conditions.feedback is None else conditions.feedback.copy(),
         link=cell.link,
     )
 
 
-def uplink(state: ClockState, station: Station, present: Mask | None) -> Uplink:
-    """Return what the policy sees: the present UEs that have no uplink of their own."""
-    conditions, compute_s, bits, planned = station.conditions, state.compute_s, state.bits, None
-    cell = conditions.cell
-    if station.jobs is not None and cell.fleet is not None:
+def uplink(state: ClockState, number: int) -> Uplink:
+    """Return what the policy of a cell sees: the UEs that are present there and have no uplink of their own."""
+    server, cell, present = state.server_of(number), state.cells[number].cell, state.in_cell(number)
+    conditions, compute_s, bits, planned = server.conditions, state.compute_s, state.bits, None
+    if server.planned is not None:
+        planned = np.zeros(cell.ues, bool)
+        planned[server.planned] = True
+    if server.jobs is not None and cell.fleet is not None:
         served = cell.fleet.shares_band if present is None else present & cell.fleet.shares_band
         compute_s, bits = np.where(served, compute_s, 0.0), np.where(served, bits, 0.0)
-    if station.planned is not None:
-        planned = np.zeros(cell.ues, bool)
-        planned[station.planned] = True
-    rest = conditions.shares, planned, cell.cap_bits_per_s_hz, cell.link
-    return Uplink(station.server.round, cell.bandwidth_hz, station.signal_hz, compute_s, bits, *rest)
+    if conditions.reshare == "events":  # only those that send now; others, if no planned UE does
+        bits = np.where(compute_s == 0, bits, 0.0)
+        compute_s = np.zeros_like(compute_s)
+        planned = None if planned is None or not (planned & (bits > 0)).any() else planned
+    signal_hz, rest = state.cells[number].signal_hz, (conditions.shares, planned, cell.cap_bits_per_s_hz, cell.link)
+    return Uplink(server.server.round, cell.bandwidth_hz, signal_hz, compute_s, bits, *rest)

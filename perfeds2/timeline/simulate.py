@@ -128,12 +128,12 @@ def play(
     tell: Tell | None = None,
 ) -> tuple[Clock, Timeline]:
     """Continue a clock; return it, and the past timeline with the new rounds appended."""
-    (station,), end_s = clock.stations, math.inf if horizon_s is None else horizon_s
-    past = clock.before_rounds(station) if past is None else past
+    (server,), end_s = clock.servers, math.inf if horizon_s is None else horizon_s
+    past = clock.before_rounds(server) if past is None else past
     if past.rounds != clock.server.round:
         raise ValueError(f"the clock is at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    clock.records, fast = [Recorder(past)], watch is None and knows(station.conditions)
-    station.left = FOREVER if rounds is None else rounds
+    clock.records, fast = [Recorder(past)], watch is None and knows(server.conditions)
+    server.left = FOREVER if rounds is None else rounds
 
     def on_round(info: RoundInfo) -> None:
         if watch is not None:
@@ -143,7 +143,7 @@ def play(
 
     goes_on = True
     while goes_on:
-        if fast and station.left > 0:
+        if fast and server.left > 0:
             play_fast([clock], clock.records, horizon_s, tell)
         goes_on = clock.play(end_s, on_round=on_round, once=fast)
     return clock, clock.timelines()[0]

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import numpy as np
 
-from perfeds2.network.link import PerUe
+from perfeds2.network.fleet import Presence
 from perfeds2.timeline.jobs import LOST, PAUSED
 from perfeds2.timeline.protocol import leave
-from perfeds2.timeline.state import ClockState
+from perfeds2.timeline.state import CellState, ClockState, Mask, ServerState, Ues
 
-Touched = set[int]  # stations whose band is shared again
+Touched = set[int]  # cells whose band is shared again
 
 
 class EventSource(Protocol):
@@ -32,68 +32,85 @@ class FadingChanges:
     """The fading is redrawn within rounds."""
 
     def next_s(self, state: ClockState) -> float:
-        return min(station.conditions.cell.channel.changes_s(state.time_s) for station in state.stations)
+        return min(cell.cell.channel.changes_s(state.time_s) for cell in state.cells)
 
     def fire(self, state: ClockState) -> Touched:
-        for station in state.stations:
-            station.signal_hz = station.conditions.cell.channel.signal_at(station.server.round, state.time_s)
-        return set()
+        for number, cell in enumerate(state.cells):
+            cell.signal_hz = cell.cell.channel.signal_at(state.server_of(number).server.round, state.time_s)
+        return set(range(len(state.cells))) if _reshares(state) else set()
 
 
 class PresenceChanges:
-    """UEs leave the only cell and return. An absent UE keeps its job, which rests, or loses it."""
+    """UEs leave and return. An absent UE keeps its job, which rests, or loses it."""
 
     def next_s(self, state: ClockState) -> float:
-        presence = state.stations[0].conditions.presence
-        return math.inf if presence is None else presence.changes_s(state.time_s)
+        return math.inf if state.presence is None else state.presence.changes_s(state.time_s)
 
     def fire(self, state: ClockState) -> Touched:
-        (station,) = state.stations
-        presence, before, busy = station.conditions.presence, station.present, station.busy
-        assert presence is not None
+        before, presence = state.present, state.presence
         assert before is not None
-        assert station.jobs is not None
+        assert presence is not None
         present = presence.here(state.time_s)
         if np.array_equal(before, present):
             return set()
-        left, returned = np.flatnonzero(before & ~present & busy), np.flatnonzero(~before & present & busy)
-        station.interrupted.append(station.parts(left, PAUSED if presence.keeps else LOST, state.time_s))
-        if not presence.keeps:
-            station.server = leave(station.server, left)
-            state.compute_s[left] = state.bits[left] = 0.0
-        station.present, station.jobs = present, station.jobs.begin(returned, state.time_s, state.compute_s)
-        return {0}
+        for server in state.servers:
+            busy = server.busy
+            left, returned = np.flatnonzero(before & ~present & busy), np.flatnonzero(~before & present & busy)
+            _interrupt(state, server, left, keeps=presence.keeps)
+            assert server.jobs is not None
+            assert state.job_s is not None
+            server.jobs = server.jobs.begin(returned, state.time_s, state.compute_s, state.job_s)
+        state.present = present
+        return {0} if state.network is None else set(state.serving[before != present].tolist())
 
 
 class Handovers:
-    """UEs go from cell to cell and take their jobs along."""
+    """UEs go from cell to cell and take their jobs along, or lose them."""
 
     def next_s(self, state: ClockState) -> float:
-        return min(station.conditions.presence.changes_s(state.time_s) for station in state.stations)  # type: ignore[union-attr]
+        return min(_presence_in(cell).changes_s(state.time_s) for cell in state.cells)
 
     def fire(self, state: ClockState) -> Touched:
         before, state.serving = state.serving, serving_cells(state)
         moved = before != state.serving
+        assert state.network is not None
+        for server in state.servers if moved.any() and not state.network.keeps else ():
+            _interrupt(state, server, np.flatnonzero(moved & server.busy), keeps=False)
         return {*before[moved].tolist(), *state.serving[moved].tolist()}
 
 
-def serving_cells(state: ClockState) -> np.ndarray:
-    """Return the cell of each UE."""
-    inside = [station.conditions.cell.here(state.time_s) for station in state.stations]
+def _interrupt(state: ClockState, server: ServerState, ues: Ues, *, keeps: bool) -> None:
+    """Record parts of jobs that end now, because their UEs leave; without ``keeps``, the jobs are lost."""
+    server.interrupted.append(server.parts(ues, PAUSED if keeps else LOST, state.time_s, state.present))
+    if not keeps:
+        server.server = leave(server.server, ues)
+        state.compute_s[ues] = state.bits[ues] = 0.0
+
+
+def serving_cells(state: ClockState) -> Ues:
+    """Return the cell of each UE in a network."""
+    inside = [_presence_in(cell).here(state.time_s) for cell in state.cells]
     return np.argmax(np.array(inside, bool), axis=0)
+
+
+def _presence_in(cell: CellState) -> Presence:
+    """Return which UEs are in a cell of a network."""
+    presence = None if cell.cell.fleet is None else cell.cell.fleet.presence
+    assert presence is not None
+    return presence
 
 
 class Openings:
     """The cloud's model arrives at an edge, which opens its next round with it."""
 
     def next_s(self, state: ClockState) -> float:
-        return min(station.opens_s for station in state.stations)
+        return min(server.opens_s for server in state.servers)
 
     def fire(self, state: ClockState) -> Touched:
-        touched = {number for number, station in enumerate(state.stations) if station.opens_s <= state.time_s}
-        for station in map(state.stations.__getitem__, touched):
-            station.server, station.opens_s = replace(station.server, opened_s=state.time_s), math.inf
-            station.begun_s = state.time_s
+        touched = {number for number, server in enumerate(state.servers) if server.opens_s <= state.time_s}
+        for server in map(state.servers.__getitem__, touched):
+            server.server, server.opens_s = replace(server.server, opened_s=state.time_s), math.inf
+            server.begun_s = state.time_s
         return touched
 
 
@@ -101,21 +118,33 @@ class UploadEnds:
     """An upload is sent, so that its UE is free for the cell it is in, and no noise any more."""
 
     def next_s(self, state: ClockState) -> float:
-        return float(state.sent_s.min())
+        return float(state.sent_s.min(where=state.bits > 0, initial=np.inf))
 
-    def fire(self, state: ClockState) -> Touched:  # noqa: ARG002
-        return set()
+    def fire(self, state: ClockState) -> Touched:
+        return _cells(state, state.bits == 0) if _reshares(state) else set()
 
 
 class UploadStarts:
-    """An upload starts and is noise in other cells."""
+    """An upload starts: it is noise in other cells, and may get a part of the band."""
 
     def next_s(self, state: ClockState) -> float:
-        return float(_starts_s(state).min(initial=np.inf))
+        return float((state.time_s + state.compute_s).min(where=_will_start(state), initial=np.inf))
 
-    def fire(self, state: ClockState) -> Touched:  # noqa: ARG002
-        return set()
+    def fire(self, state: ClockState) -> Touched:
+        return _cells(state, state.bits > 0) if _reshares(state) else set()
 
 
-def _starts_s(state: ClockState) -> PerUe:
-    return state.time_s + state.compute_s[state.compute_s > 0]
+def _will_start(state: ClockState) -> Mask:
+    waits = state.compute_s > 0
+    return waits if state.present is None else waits & state.present
+
+
+def _reshares(state: ClockState) -> bool:
+    return state.servers[0].conditions.reshare == "events"
+
+
+def _cells(state: ClockState, ues: Mask) -> Touched:
+    """Return the cells of these UEs."""
+    if state.network is None:
+        return {0} if ues.any() else set()
+    return set(state.serving[ues].tolist())

@@ -3,23 +3,24 @@
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from perfeds2.allocation.bandwidth import Mask, Policy, Uplink, equal_share
-from perfeds2.network.availability import Availability
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
-from perfeds2.network.handover import Attached, Settled
+from perfeds2.network.fleet import Presence
 from perfeds2.network.link import Numbers, PerUe
 from perfeds2.timeline.jobs import OPEN, Jobs
 from perfeds2.timeline.protocol import IDLE, NO_UES, Closing, Planned, Protocol, Server, oldest_version
 
 Ues = Int[np.ndarray, " _"]
+# When a policy shares the band again: when a round opens, or also whenever a UE starts or stops sending or fading changes.
+Reshare = Literal["round", "events"]
 # Maps a round number to the UEs that close the round, or to groups of UEs: the first complete one closes it.
 # If its parameter is named ``moment``, the schedule gets a ``Moment`` instead of the round number.
 Schedule = Callable[[Any], Planned]
@@ -85,6 +86,17 @@ def too_few(versions: Numbers, round_: int, protocol: Protocol, has_energy: Mask
 
 
 @dataclass(frozen=True)
+class Network:
+    """Cells that affect each other, all with the same UEs: jobs that follow their UEs, and interference."""
+
+    cells: Sequence[Cell]
+    trip_s: Float[np.ndarray, "S E"]  # from the cell that an update is sent to, to the server that gave the job
+    co_channel: Bool[np.ndarray, "E E"] | None = None  # in which cells uploads are noise for each; None: in none
+    hours: Presence | None = None  # when UEs are present in any cell; None: always
+    keeps: bool = True  # whether a UE that is handed over keeps its job
+
+
+@dataclass(frozen=True)
 class Conditions:
     """What stays the same from round to round."""
 
@@ -97,17 +109,14 @@ class Conditions:
     schedule: Schedule | None = None  # None: a round closes on the first A arrivals
     budget: Budget | None = None  # None: no UE runs out of energy
     feedback: PerUe | None = None  # what each UE last reported; changed in place from chunk to chunk
+    network: Network | None = None  # the cells of a server that has several; ``cell`` then has all UEs
+    reshare: Reshare = "round"
 
     @cached_property
     def usual_s(self) -> PerUe:
         """Expected time from hand-out until a UE has computed its update."""
         cell = self.cell
         return self.compute_s + (cell.model_s(self.protocol.quorum) - cell.downlink_s if cell.downlink else 0.0)
-
-    @property
-    def presence(self) -> Availability | Attached | Settled | None:
-        """When UEs are present; None if they always are."""
-        return None if self.cell.fleet is None else self.cell.fleet.presence
 
     @cached_property
     def looks(self) -> bool:
@@ -117,20 +126,18 @@ class Conditions:
 
 @dataclass(frozen=True)
 class JobTimes:
-    """The times of each UE's job, for fleets where UEs leave and return or jobs differ."""
+    """When the current part of each UE's job began, for fleets where UEs leave and return or jobs differ."""
 
-    begun_s: PerUe  # when the current part began
+    begun_s: PerUe
     sending_s: PerUe  # when the UE begins to send, if it stays
     model_s: PerUe  # how long the part waits for the model
-    job_s: PerUe  # computing time of the whole job
-    rate_factor: PerUe  # multiplies the rate of the UE's own uplink
 
-    def begin(self, ues: Ues, now_s: float, compute_s: PerUe) -> "JobTimes":
-        """Begin or continue the jobs of these UEs; ``compute_s`` is the time left to wait and compute."""
+    def begin(self, ues: Ues, now_s: float, compute_s: PerUe, job_s: PerUe) -> "JobTimes":
+        """Begin or continue the jobs of these UEs, given the time left to wait and compute, and that of the whole job."""
         begun_s, sending_s, model_s = self.begun_s.copy(), self.sending_s.copy(), self.model_s.copy()
         begun_s[ues], sending_s[ues] = now_s, now_s + compute_s[ues]
-        model_s[ues] = np.maximum(compute_s[ues] - self.job_s[ues], 0.0)
-        return replace(self, begun_s=begun_s, sending_s=sending_s, model_s=model_s)
+        model_s[ues] = np.maximum(compute_s[ues] - job_s[ues], 0.0)
+        return JobTimes(begun_s, sending_s, model_s)
 
 
 # ---- The state between two events
@@ -141,8 +148,19 @@ def empty() -> PerUe:
 
 
 @dataclass
-class Station:
-    """A server with its cell, and the jobs that it has handed out. Arrays are replaced, never changed after an event."""
+class CellState:
+    """A cell: how its base station receives the UEs now, and how it shares its band."""
+
+    cell: Cell
+    signal_hz: PerUe = field(default_factory=empty)
+    uplink: Uplink | None = None  # as the policy saw it; None: ask the policy before time goes on
+    bandwidth_hz: PerUe = field(default_factory=empty)
+    free_s: float = 0.0  # when the base station has sent all models
+
+
+@dataclass
+class ServerState:
+    """A server and the jobs that it has handed out. Arrays are replaced, never changed after an event."""
 
     conditions: Conditions
     server: Server
@@ -152,15 +170,10 @@ class Station:
     left: int = FOREVER  # rounds to play; an edge then waits for the cloud; below 0: none can close
     jobs: JobTimes | None = None  # None in a plain cell
     model_s: PerUe | None = None  # how long after ``closed_s`` each UE has its model; None if always at once
-    free_s: float = 0.0  # when the base station has sent all models
     begun_s: float = 0.0  # when the open round began
     opens_s: float = math.inf  # when the cloud's model will be at an edge that waits for it, if that is settled
     sent_to: Ues = field(default_factory=lambda: NO_UES)  # the cell that each update was sent to, in a network
     planned: Planned | None = None  # UEs that close the round, if only they get its model
-    present: Mask | None = None  # UEs that are present; None if all are
-    signal_hz: PerUe = field(default_factory=empty)
-    uplink: Uplink | None = None  # as the policy saw it; None: ask the policy before time goes on
-    bandwidth_hz: PerUe = field(default_factory=empty)
     arrival_s: PerUe = field(default_factory=empty)  # when each update arrives if nothing changes
     interrupted: list[Jobs] = field(default_factory=list)  # parts of jobs since the round opened
 
@@ -174,49 +187,76 @@ class Station:
         """Whether an edge waits for the cloud's model."""
         return math.isinf(self.server.opened_s)
 
-    def parts(self, ues: Ues, outcome: int, now_s: float) -> Jobs:
+    def parts(self, ues: Ues, outcome: int, now_s: float, present: Mask | None) -> Jobs:
         """Return the current parts of these UEs' jobs, over now. The part of an absent UE is empty, unless it arrived."""
         jobs, server, until_s = self.jobs, self.server, np.minimum(self.sent_s[ues], now_s)
         assert jobs is not None
         now = np.full(ues.size, now_s)
         begun_s, sending_s = jobs.begun_s[ues], np.minimum(jobs.sending_s[ues], until_s)
-        if self.present is not None:
-            away = ~self.present[ues] & np.isinf(self.arrived_s[ues])
+        if present is not None:
+            away = ~present[ues] & np.isinf(self.arrived_s[ues])
             begun_s, sending_s, until_s = (np.where(away, now, times_s) for times_s in (begun_s, sending_s, until_s))
         sending_s = np.maximum(sending_s, begun_s)
         model_s = np.minimum(jobs.model_s[ues], sending_s - begun_s)
         outcomes, rounds = np.full(ues.size, outcome), np.full(ues.size, server.round)
         return Jobs(ues, server.versions[ues], begun_s, sending_s, until_s, now, outcomes, rounds, model_s)
 
-    def open_parts(self, now_s: float) -> Jobs | None:
+    def open_parts(self, now_s: float, present: Mask | None) -> Jobs | None:
         """Return the current parts of all open jobs; None in a plain cell."""
-        return None if self.jobs is None else self.parts(np.flatnonzero(self.server.versions != IDLE), OPEN, now_s)
-
-
-@dataclass(frozen=True)
-class Network:
-    """How stations affect each other: jobs that follow their UEs, and interference."""
-
-    trip_s: Float[np.ndarray, "E E"]  # from the cell that an update is sent to, to the server that gave the job
-    co_channel: Bool[np.ndarray, "E E"] | None  # in which cells uploads are noise for each; None: in none
+        open_ = np.flatnonzero(self.server.versions != IDLE)
+        return None if self.jobs is None else self.parts(open_, OPEN, now_s, present)
 
 
 @dataclass
 class ClockState:
-    """The work left to every UE at a time, and the stations. Arrays are replaced when time goes on."""
+    """The work left to every UE at a time, the servers and the cells. Arrays are replaced when time goes on.
+
+    A single cell has one server. In a network, each cell has a server of its own, or one server has all cells.
+    """
 
     time_s: float
     compute_s: PerUe  # seconds left to wait for the model and to compute
     bits: PerUe  # bits left to send; 0 without an unsent upload
-    stations: list[Station]
-    network: Network | None = None  # None: one station
+    servers: list[ServerState]
+    cells: list[CellState]
+    network: Network | None = None  # None: a single cell
     spent_j: PerUe | None = None  # None without a budget
+    present: Mask | None = None  # UEs that are present; None if all are
     serving: Ues = field(default_factory=lambda: NO_UES)  # the cell of each UE, in a network
+    job_s: PerUe | None = None  # computing time of each UE's unsent job; None in a plain cell
+    rate_factor: PerUe | None = None  # multiplies the rate of the UE's own uplink; None in a plain cell
     rate_bps: PerUe = field(default_factory=empty)
-    sent_s: PerUe = field(
-        default_factory=empty
-    )  # when each upload is sent if nothing changes; in a network infinite without one
-    before: "tuple[float, list[Station]] | None" = None  # time and stations when a round last closed; None: as now
+    # When each upload is sent if nothing changes; in a network infinite without one.
+    sent_s: PerUe = field(default_factory=empty)
+    # Time, servers and presence when a round last closed; None: as now.
+    before: "tuple[float, list[ServerState], Mask | None] | None" = None
+
+    def server_of(self, cell: int) -> ServerState:
+        """Return the server that a cell belongs to."""
+        return self.servers[cell if len(self.servers) > 1 else 0]
+
+    def cells_of(self, server: int) -> range:
+        """Return the cells of a server."""
+        return range(server, server + 1) if len(self.servers) > 1 else range(len(self.cells))
+
+    def in_cell(self, cell: int) -> Mask | None:
+        """Return the UEs that are present in a cell; None if all are."""
+        return self.present if self.network is None else self._and_present(self.serving == cell)
+
+    def in_reach(self, server: int) -> Mask | None:
+        """Return the UEs that are present in the cells of a server; None if all are."""
+        return self.in_cell(server) if len(self.servers) > 1 else self.present
+
+    @property
+    def presence(self) -> Presence | None:
+        """When UEs are present; None if they always are."""
+        fleet = self.cells[0].cell.fleet
+        if self.network is not None:
+            return self.network.hours
+        return None if fleet is None else fleet.presence
+
+    def _and_present(self, ues: Mask) -> Mask:
+        return ues if self.present is None else ues & self.present
 
 
 @dataclass

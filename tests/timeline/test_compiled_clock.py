@@ -65,7 +65,7 @@ def assert_both_show_the_same(run: Run, rounds: int, horizon_s: float | None = N
 
 
 def standing(now):
-    return now.compute_s, now.bits, now.stations[0].arrived_s, now.server.versions, now.server.merged_in
+    return now.compute_s, now.bits, now.servers[0].arrived_s, now.server.versions, now.server.merged_in
 
 
 @st.composite
@@ -345,7 +345,7 @@ def test_the_work_ahead_is_estimated_from_rounds_ues_and_seconds():
     assert compiled._seconds_left(clock, 100, None) == pytest.approx(100 * 3.5e-4)
     assert loading.Loaded.spent_s == pytest.approx(3.5e-4)
     assert compiled._seconds_left(clock, 100, 6.0) == 0  # nothing is known about a round's length
-    clock.time_s, clock.stations[0].server = 2.0, replace(clock.server, round=10)
+    clock.time_s, clock.servers[0].server = 2.0, replace(clock.server, round=10)
     assert compiled._seconds_left(clock, FOREVER, 6.0) == pytest.approx(20 * 3.5e-4)
     assert compiled._seconds_left(clock, 5, 6.0) == pytest.approx(5 * 3.5e-4)
 

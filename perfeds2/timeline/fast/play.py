@@ -26,7 +26,7 @@ from perfeds2.timeline.fast import loading
 from perfeds2.timeline.protocol import Protocol, Server
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Above, Recorder, nothing_yet
-from perfeds2.timeline.state import FOREVER, ClockState, Conditions, Station
+from perfeds2.timeline.state import FOREVER, CellState, ClockState, Conditions, ServerState
 
 if TYPE_CHECKING:  # the module imports Numba
     from perfeds2.timeline.fast.kernel import Followed, Rules, Servers
@@ -118,7 +118,7 @@ def play_fast(
     Returns:
         Whether the crowd is safe: False if that proof failed.
     """
-    stations = [state.stations[0] for state in states]
+    stations = [state.servers[0] for state in states]
     some, count = stations[0].conditions, len(states)
     left = [station.left if above is None else above.rounds // count for station in stations]
     work_s = sum(_seconds_left(state, rounds, horizon_s) for state, rounds in zip(states, left, strict=True))
@@ -181,7 +181,7 @@ def play_fast(
 
 def _seconds_left(state: ClockState, rounds: float, horizon_s: float | None) -> float:
     """Estimate the seconds that the NumPy clock would take for the remaining rounds."""
-    (station,) = state.stations
+    (station,) = state.servers
     if horizon_s is not None:
         by_then = (horizon_s - state.time_s) * station.server.round / state.time_s if state.time_s > 0 else 0.0
         rounds = min(rounds, by_then)
@@ -192,7 +192,7 @@ def _seconds_left(state: ClockState, rounds: float, horizon_s: float | None) -> 
 
 def _followed(kernel: loading.Kernel, states: Sequence[ClockState], crowd: Crowd | None) -> "Followed":
     """Return the state of the followed UEs of all stations, numbered one after the other."""
-    job_s = np.concatenate([state.stations[0].conditions.compute_s for state in states])
+    job_s = np.concatenate([state.servers[0].conditions.compute_s for state in states])
     ues = np.arange(job_s.size) if crowd is None else crowd.followed
     columns = [
         (
@@ -200,14 +200,14 @@ def _followed(kernel: loading.Kernel, states: Sequence[ClockState], crowd: Crowd
             np.zeros(state.bits.size) if station.model_s is None else station.model_s,
         )
         for state in states
-        for station in state.stations
+        for station in state.servers
     ]
     return kernel.names.Followed(ues, job_s[ues], *map(np.concatenate, zip(*columns, strict=True)))
 
 
 def _servers(kernel: loading.Kernel, states: Sequence[ClockState], cloud: Server, rounds: int) -> "Servers":
     """Return the servers of all stations, and the cloud that stops after this many rounds of all stations."""
-    stations = [state.stations[0] for state in states]
+    stations = [state.servers[0] for state in states]
     below = [station.server for station in stations]
     return kernel.names.Servers(
         np.append(0, np.cumsum([state.bits.size for state in states])),
@@ -246,15 +246,15 @@ def _round_rules(protocol: Protocol) -> dict[str, int]:
 
 def _write_back(servers: "Servers", followed: "Followed", number: int, state: ClockState) -> None:
     """Change a state to what the loops have played."""
-    (station,), own = state.stations, slice(*servers.first[number : number + 2])
+    (station,), (cell,), own = state.servers, state.cells, slice(*servers.first[number : number + 2])
     round_ = int(servers.round[number])
     station.server = Server(round_, followed.versions[own], followed.merged_in[own], float(servers.opened_s[number]))
     station.arrived_s = station.sent_s = followed.arrived_s[own]
     station.begun_s = state.time_s = float(servers.time_s[number])
     station.closed_s, station.opens_s = float(servers.closed_s[number]), float(servers.opens_s[number])
     station.model_s = None if station.model_s is None else followed.model_s[own]
-    station.left, station.uplink, station.planned = int(servers.left[number]), None, None
-    station.signal_hz = station.conditions.cell.channel.signal_at(round_, state.time_s)
+    station.left, station.planned, cell.uplink = int(servers.left[number]), None, None
+    cell.signal_hz = cell.cell.channel.signal_at(round_, state.time_s)
     state.compute_s, state.bits, state.before = followed.compute_s[own], followed.bits[own], None
 
 
@@ -338,9 +338,9 @@ def play_crowd(
     n, ues, protocol = conditions.cell.ues, crowd.followed, conditions.protocol
     server = Server(0, np.zeros(ues.size, np.int64), np.full(ues.size, -1), 0.0)
     full_bits, never = np.full(ues.size, conditions.payload_bits), np.full(ues.size, np.inf)
-    station = Station(conditions, server, never, never, left=FOREVER if rounds is None else rounds)
+    station = ServerState(conditions, server, never, never, left=FOREVER if rounds is None else rounds)
     record = Recorder(nothing_yet(conditions.compute_s, protocol.quorum, downlink_s=conditions.cell.downlink_s))
-    state = ClockState(0.0, conditions.compute_s[ues], full_bits, [station])
+    state = ClockState(0.0, conditions.compute_s[ues], full_bits, [station], [CellState(conditions.cell)])
     if not play_fast([state], [record], horizon_s, tell, crowd) or station.server.round == 0:
         return None
     assert protocol.max_staleness is not None
