@@ -9,8 +9,9 @@ pieces. To write your own, define a function with a parameter named ``moment``.
 If UEs leave and return, absent UEs are chosen only when too few are present.
 """
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Int
@@ -162,6 +163,18 @@ def replace_absent(chosen: Chosen, away: Mask, merged_in: Numbers) -> Chosen:
     others = others[np.argsort(merged_in[others], kind="stable")]
     missing = np.sort(chosen[away[chosen]])
     return np.sort(np.concatenate([chosen[~away[chosen]], others, missing])[: chosen.size])
+
+
+def among(ues: Int[np.ndarray, " h"], schedule: Callable[..., Chosen]) -> Callable[..., Chosen]:
+    """Return a schedule for a larger cell that plans only these UEs, which ``schedule`` numbers from 0."""
+    if "moment" not in inspect.signature(schedule).parameters:
+        return lambda round_: ues[np.asarray(schedule(round_))]
+
+    def planned(moment: Moment) -> Chosen:
+        columns = {name: value[ues] for name, value in vars(moment).items() if isinstance(value, np.ndarray)}
+        return ues[np.asarray(schedule(replace(moment, **columns)))]
+
+    return planned
 
 
 class _Seen:

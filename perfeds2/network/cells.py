@@ -11,10 +11,11 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from perfeds2.network.availability import Availability
 from perfeds2.network.cell import MIN_DISTANCE_M, Cell, Ues
-from perfeds2.network.fleet import Fleet
+from perfeds2.network.fleet import Fleet, Presence
 from perfeds2.network.fleet_file import ITSELF, POSITIVE, read_bytes, read_number, read_rows
-from perfeds2.network.handover import Attached, Handover, Settled
+from perfeds2.network.handover import Attached, Handover, InCellAndHours, Settled
 from perfeds2.network.link import PerUe
 from perfeds2.network.mobility import Moves, Walk
 from perfeds2.network.radios import Radio, Where
@@ -115,6 +116,8 @@ class Cells:
     backhaul_bps: PerCell  # may be infinite
     backhaul_s: PerCell  # delay
     co_channel: Bool[np.ndarray, "E E"] | None = None  # in which cells uploads are noise for each; None: constant noise
+    joint: bool = False  # whether cells affect each other; then each describes all UEs
+    fleet: Fleet | None = None  # properties of all UEs, apart from their links
 
     @property
     def population(self) -> int:
@@ -124,15 +127,37 @@ class Cells:
     @property
     def sizes(self) -> Int[np.ndarray, " E"]:
         """UEs per cell; all UEs if they move."""
-        here = [None if self._attached else cell.here(0.0) for cell in self.cells]
-        return np.array([own.size if at is None else at.sum() for own, at in zip(self.ues, here, strict=True)])
+        return np.array([own.size for own in (self.ues if self._attached else self.members)])
+
+    @property
+    def members(self) -> list[Ues]:
+        """Numbers of the UEs in each cell at first."""
+        inside = [self._inside(cell, 0.0) for cell in self.cells]
+        return [own if at is None else own[at] for own, at in zip(self.ues, inside, strict=True)]
+
+    @property
+    def hours(self) -> Presence | None:
+        """When UEs are present in any cell; None if they always are."""
+        return None if self.fleet is None else self.fleet.presence
+
+    @property
+    def moving(self) -> bool:
+        """Whether UEs go from cell to cell."""
+        return self._attached is not None
+
+    @staticmethod
+    def _inside(cell: Cell, time_s: float) -> Bool[np.ndarray, " n"] | None:
+        """Return which UEs a cell serves whenever they are present; None: all that it describes."""
+        presence = None if cell.fleet is None else cell.fleet.presence
+        presence = presence.attached if isinstance(presence, InCellAndHours) else presence
+        return presence.here(time_s) if isinstance(presence, Attached | Settled) else None
 
     def places(self, time_s: float = 0.0) -> tuple[PerUe, PerUe, Int[np.ndarray, " n"]]:
         """Return where every UE is at a time, in metres, and its cell."""
         x_m, y_m, cell_of = np.empty(self.population), np.empty(self.population), np.empty(self.population, np.int64)
         for number, (cell, own) in enumerate(zip(self.cells, self.ues, strict=True)):
-            where, here = cell.at(time_s).where, cell.here(time_s)
-            at = slice(None) if here is None else here
+            where, inside = cell.at(time_s).where, self._inside(cell, time_s)
+            at = slice(None) if inside is None else inside
             x_m[own[at]], y_m[own[at]] = self.x_m[number] + where.x_m[at], self.y_m[number] + where.y_m[at]
             cell_of[own[at]] = number
         return x_m, y_m, cell_of
@@ -150,6 +175,7 @@ class Cells:
     def _attached(self) -> Attached | None:
         fleet = self.cells[0].fleet
         presence = None if fleet is None else fleet.presence
+        presence = presence.attached if isinstance(presence, InCellAndHours) else presence
         return presence if isinstance(presence, Attached) else None
 
     def transfer_s(self, bits: float) -> PerCell:
@@ -164,8 +190,8 @@ class Cells:
         to_gain = 10 ** (noise_db / 10) / 1000 * first.fading.signal_of_amplitude(1.0)
         distance_m, angle, cpu_hz, power_w, gain = np.empty((5, self.population))
         for cell, own in zip(self.cells, self.ues, strict=True):
-            here = cell.here(0.0)
-            at = np.arange(own.size) if here is None else np.flatnonzero(here)
+            inside = self._inside(cell, 0.0)
+            at = np.arange(own.size) if inside is None else np.flatnonzero(inside)
             own, sent_w = own[at], np.broadcast_to(cell.sent_power_w, cell.ues)
             distance_m[own], cpu_hz[own], power_w[own] = cell.distance_m[at], cell.cpu_hz[at], sent_w[at]
             angle[own] = np.arctan2(cell.where.y_m, cell.where.x_m)[at]
@@ -179,7 +205,7 @@ class Cells:
             bandwidth_hz=float(sum(cell.bandwidth_hz for cell in self.cells)),
             radio=None if first.radio is None else replace(first.radio, power_control=None, azimuth_deg=None),
             moves=None,
-            fleet=_measured(gain),
+            fleet=_measured(gain, self.fleet),
             offset_db=None,
         )
 
@@ -194,6 +220,7 @@ def make_cells(
     backhaul_bps: float = math.inf,
     backhaul_s: float = 0.0,
     keeps: bool = False,
+    one_server: bool = False,
 ) -> Cells:
     """Drop the UEs of a drawn cell around base stations and attach each to the strongest with a free place.
 
@@ -210,6 +237,7 @@ def make_cells(
         backhaul_bps: Rate of the backhaul in bit/s, where the base station has none of its own.
         backhaul_s: Delay of the backhaul in seconds, where the base station has none of its own.
         keeps: Whether a UE that is handed over keeps its job.
+        one_server: Whether one server at the cloud has all cells.
 
     Returns:
         The cells.
@@ -224,10 +252,8 @@ def make_cells(
         raise ValueError(
             "the interference of UEs that move is not constant; give a rise in dB or coupled instead of full."
         )
-    if drawn.moves is not None and coupled and not keeps:
-        raise ValueError("coupled interference is not modelled for jobs that moving UEs lose; give --on-leave keep.")
-    if coupled and drawn.downlink is not None:
-        raise ValueError("coupled interference covers uploads only; leave out the downlink, or give a rise in dB.")
+    if drawn.fleet is not None and drawn.fleet.measured.size:
+        raise ValueError("a measured gain is of the link to one base station; leave out the column gain_db.")
     if drawn.moves is not None and drawn.radio is not None and drawn.radio.power_control is not None:
         raise ValueError("power control needs a constant number of UEs in a cell; leave it out if UEs move.")
     if reuse == 3 and sites.colour is None:
@@ -235,19 +261,25 @@ def make_cells(
     if drawn.radio is None and not np.isnan(sites.azimuth_deg).all():
         raise ValueError("sector antennas need a realistic radio, such as --radio umi.")
     links = _Links.drop(drawn, sites, radius_m)
-    everyone = np.arange(n)
+    everyone, moving = np.arange(n), drawn.moves is not None
+    joint = coupled or (moving and keeps) or (one_server and (moving or drawn.downlink is not None))
     band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
+    columns = None if drawn.fleet is None else replace(drawn.fleet, presence=None if joint else drawn.fleet.presence)
     if drawn.moves is None:
-        members, fleets, moves = *_stay(links), [None] * count
-        if coupled:
+        members, gains = _stay(links)
+        fleets = [None if columns is None else columns.take(own) for own in members]
+        if gains is not None:
+            fleets = [_measured(gain, fleet) for gain, fleet in zip(gains, fleets, strict=True)]
+        if joint:
             drawn = _controlled(links, members, band_hz)
             fleets = [
-                replace(_measured(links.gain(site, everyone)), presence=Settled(np.isin(everyone, own)))
+                replace(_measured(links.gain(site, everyone), columns), presence=Settled(np.isin(everyone, own)))
                 for site, own in enumerate(members)
             ]
+        moves = [None] * count
     else:
-        fleets, moves = _roam(links, drawn.moves, radius_m, keeps)
-    if coupled or drawn.moves is not None:
+        fleets, moves = _roam(links, drawn.moves, radius_m, keeps, columns)
+    if joint or moving:
         members = [everyone] * count
     cells = []
     for site, own in enumerate(members):
@@ -281,7 +313,8 @@ def make_cells(
         np.where(np.isnan(own), each, own)
         for own, each in ((sites.backhaul_bps, backhaul_bps), (sites.backhaul_s, backhaul_s))
     )
-    return Cells(cells, members, sites.x_m, sites.y_m, *backhaul, co_channel=co_channel)
+    places = sites.x_m, sites.y_m
+    return Cells(cells, members, *places, *backhaul, co_channel=co_channel, joint=joint, fleet=drawn.fleet)
 
 
 @dataclass(frozen=True)
@@ -324,8 +357,8 @@ class _Links:
         return radio if radio is None or math.isnan(azimuth_deg) else replace(radio, azimuth_deg=azimuth_deg)
 
 
-def _stay(links: _Links) -> tuple[list[Ues], list[Fleet | None]]:
-    """Return the UEs of each base station: each takes the strongest, in order of UEs, that has a free place."""
+def _stay(links: _Links) -> tuple[list[Ues], list[PerUe] | None]:
+    """Return the UEs of each base station, each at the strongest with a free place, in order of UEs; and their gains."""
     sites, x_m, y_m = links.sites, links.x_m, links.y_m
     heard = _nearest(sites, x_m, y_m, min(HEARING * sites.at_a_place, sites.count))
     strength = np.empty(heard.size)
@@ -348,8 +381,8 @@ def _stay(links: _Links) -> tuple[list[Ues], list[Fleet | None]]:
         free[site] -= 1
     members = _by_site(attached, sites.count)
     if links.drawn.radio is None:
-        return members, [None] * sites.count
-    return members, [_measured(links.gain(site, own)) for site, own in enumerate(members)]
+        return members, None
+    return members, [links.gain(site, own) for site, own in enumerate(members)]
 
 
 def _controlled(links: _Links, members: Sequence[Ues], band_hz: PerCell) -> Cell:
@@ -376,7 +409,9 @@ def _by_site(sites: Int[np.ndarray, " m"], count: int) -> list[Int[np.ndarray, "
     return np.split(np.argsort(sites, kind="stable"), np.bincount(sites, minlength=count).cumsum()[:-1])
 
 
-def _roam(links: _Links, moves: Moves, radius_m: float, keeps: bool) -> tuple[list[Fleet], list[Moves]]:
+def _roam(
+    links: _Links, moves: Moves, radius_m: float, keeps: bool, columns: Fleet | None
+) -> tuple[list[Fleet], list[Moves]]:
     """Return which UEs are in each cell over time, and how its base station sees them move over all cells."""
     sites, everyone, unknown = links.sites, np.arange(links.x_m.size), np.full(links.x_m.size, np.nan)
     x_m, y_m = float(sites.x_m.mean()), float(sites.y_m.mean())
@@ -389,7 +424,13 @@ def _roam(links: _Links, moves: Moves, radius_m: float, keeps: bool) -> tuple[li
         return 10 * np.log10([links.gain(site, everyone, places) for site in numbers]).T
 
     handover = Handover(level_db)
-    fleets = [Fleet(unknown, unknown, presence=Attached(handover, site, keeps)) for site in numbers]
+    columns = Fleet(unknown, unknown) if columns is None else columns
+    fleets = []
+    for site in numbers:
+        presence = attached = Attached(handover, site, keeps)
+        if isinstance(columns.presence, Availability):
+            presence = InCellAndHours(attached, columns.presence)
+        fleets.append(replace(columns, presence=presence))
     views = [Shifted(plane, float(sites.x_m[site]), float(sites.y_m[site])) for site in numbers]
     return fleets, [replace(moves, walk=lambda *_, view=view: view) for view in views]
 
@@ -430,5 +471,7 @@ class Shifted:
         return x_m - self.x_m, y_m - self.y_m
 
 
-def _measured(gain: PerUe) -> Fleet:
-    return Fleet(10 * np.log10(gain), np.full(gain.size, np.nan))
+def _measured(gain: PerUe, columns: Fleet | None = None) -> Fleet:
+    """Return UEs with these gains and the other properties of ``columns``."""
+    gain_db, unknown = 10 * np.log10(gain), np.full(gain.size, np.nan)
+    return Fleet(gain_db, unknown) if columns is None else replace(columns, gain_db=gain_db)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from perfeds2.network.availability import Availability
-from perfeds2.network.handover import Attached, Settled
+from perfeds2.network.handover import Attached, InCellAndHours, Settled
 from perfeds2.network.link import PerUe
 from perfeds2.network.traces import Traces
 
@@ -16,7 +16,7 @@ STREAM = 15  # random stream: (seed, stream, version)
 MOST_SPREAD = 3.0  # at this spread a device is now and then 20 times slower than usual
 CUT = 4.0  # standard deviations
 
-Presence = Availability | Attached | Settled  # when UEs are in a cell
+Presence = Availability | Attached | Settled | InCellAndHours  # when UEs are in a cell
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,21 @@ class Fleet:
     def is_plain(self) -> bool:
         """Whether all uploads use the shared band, all UEs are always present and all jobs of a UE are alike."""
         return self.presence is None and self.spread is None and self.all_share_band
+
+    def take(self, ues: Int[np.ndarray, " h"]) -> "Fleet":
+        """Return the properties of some UEs, in this order."""
+        traces, presence, spread, budget_j = self.traces, self.presence, self.spread, self.energy_budget_j
+        if traces is not None:
+            traced = np.flatnonzero(np.isin(ues, traces.ues))
+            by_ue = dict(zip(traces.ues.tolist(), traces.traces, strict=True))
+            own = [by_ue[ue] for ue in ues[traced].tolist()]
+            traces = Traces(traced.tolist(), own, traces.end) if own else None
+        if isinstance(presence, Availability):
+            presence = Availability([presence.hours[ue] for ue in ues], presence.keeps)
+        if spread is not None:
+            spread = Spread(spread.compute[ues], spread.rate[ues])
+        budget_j = None if budget_j is None else budget_j[ues]
+        return Fleet(self.gain_db[ues], self.rate_bps[ues], traces, presence, spread, budget_j)
 
     def signal_on(self, bandwidth_hz: float) -> PerUe:
         """Return the signals with which the whole band would match the rates of UEs' own uplinks.

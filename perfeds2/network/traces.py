@@ -55,7 +55,8 @@ class Traces:
                 f"the trace of UE {silent[0]} ends with 0 bit/s, which --trace-end hold would keep forever; use repeat."
             )
         self.ues: Int[np.ndarray, " m"] = np.array(ues, np.int64)
-        self.traces, self.end = tuple(traces), end
+        self.traces = tuple(traces)
+        self.end: TraceEnd = end
         sizes = [trace.time_s.size + 1 for trace in traces]  # including the end
         self._last = np.cumsum(sizes) - 1  # index of each trace's end in the joined arrays
         self._first = self._last - np.array(sizes) + 1

@@ -13,7 +13,7 @@ from perfeds2.timeline.fast.play import Tell, find_crowd, knows, play_crowd, pla
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder
-from perfeds2.timeline.state import FOREVER, Budget, Conditions, RoundInfo, Schedule
+from perfeds2.timeline.state import FOREVER, Budget, Conditions, Network, Reshare, RoundInfo, Schedule
 
 
 def simulate(
@@ -28,6 +28,8 @@ def simulate(
     schedule: Schedule | None = None,
     shares: PerUe | None = None,
     budget: Budget | None = None,
+    network: Network | None = None,
+    reshare: Reshare = "round",
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
 ) -> Timeline:
@@ -43,6 +45,9 @@ def simulate(
         bandwidth: Policy that shares the band.
         schedule: The UEs that each round closes on; None for the first arrivals.
         shares: Participation target of each UE, shape (n,); None for equal targets.
+        network: The cells of a server that has several; None for one.
+        reshare: When the policy shares the band: "round", when a round opens or a UE leaves or returns, or "events", also
+            whenever a UE starts or stops sending or the fading is redrawn.
         budget: Energy of the UEs. The timeline ends early when fewer than A UEs have energy left.
         watch: Called with the full record of every round. Uses the NumPy clock.
         tell: Called with the number of closed rounds and the simulated time.
@@ -60,7 +65,9 @@ def simulate(
         (5, 2)
     """
     check_length(rounds, horizon_s)
-    conditions = conditions_of(cell, protocol, payload_bits, samples, bandwidth, schedule, shares, budget)
+    conditions = conditions_of(
+        cell, protocol, payload_bits, samples, bandwidth, schedule, shares, budget, network, reshare
+    )
     crowd = find_crowd(conditions) if watch is None and knows(conditions) else None
     timeline = None if crowd is None else play_crowd(conditions, crowd, rounds, horizon_s, tell)
     if timeline is not None:
@@ -88,6 +95,8 @@ def conditions_of(
     schedule: Schedule | None = None,
     shares: PerUe | None = None,
     budget: Budget | None = None,
+    network: Network | None = None,
+    reshare: Reshare = "round",
 ) -> Conditions:
     """Check the arguments of ``simulate`` that stay the same from round to round, and return them."""
     if not (np.isfinite(samples).all() and np.all(np.asarray(samples) >= 0)):
@@ -110,7 +119,10 @@ def conditions_of(
     if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
         raise ValueError("the downlink of UEs with dedicated uplinks is unknown; leave the downlink out.")
     compute_s = cell.compute_s(samples)
-    return Conditions(cell, protocol, float(payload_bits), compute_s, shares, bandwidth, schedule, budget)
+    bits = float(payload_bits)
+    return Conditions(
+        cell, protocol, bits, compute_s, shares, bandwidth, schedule, budget, network=network, reshare=reshare
+    )
 
 
 def start_clock(conditions: Conditions) -> Clock:

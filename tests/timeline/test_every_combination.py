@@ -1,0 +1,226 @@
+"""Every pair of features works in one cell, in many cells and at one server of many cells, or is refused for a reason.
+
+The table is in docs/explanation/cells.md. A pair is simulated, and what must hold in every network is checked.
+"""
+
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from perfeds2.allocation.bandwidth import equal_share
+from perfeds2.allocation.schedule import SCHEDULES
+from perfeds2.network.availability import Availability, Hours
+from perfeds2.network.cell import Cell
+from perfeds2.network.cells import Sites, make_cells
+from perfeds2.network.energy import ENERGY
+from perfeds2.network.fleet import Fleet
+from perfeds2.network.link import Downlink
+from perfeds2.network.mobility import Moves, Waypoints
+from perfeds2.network.traces import Trace, Traces
+from perfeds2.timeline.cells import network_of, simulate_cells
+from perfeds2.timeline.jobs import LOST, MERGED
+from perfeds2.timeline.protocol import Protocol
+from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.state import Budget
+
+UES, COUNT, RADIUS_M = 12, 2, 60.0
+UNKNOWN = np.full(UES, np.nan)
+LOAD: dict[str, Any] = {"payload_bits": 77_120.0, "samples": 120.0}
+Where = Literal["one cell", "edges", "one server"]
+
+
+@dataclass
+class Setting:
+    """What is simulated; features change it."""
+
+    cell: dict[str, Any] = field(default_factory=dict)
+    fleet: Fleet = field(default_factory=lambda: Fleet(UNKNOWN, UNKNOWN))
+    network: dict[str, Any] = field(default_factory=dict)
+    protocol: dict[str, Any] = field(default_factory=dict)
+    schedule: Callable[..., Any] | None = None
+    joules: float | None = None
+    reshare: Literal["round", "events"] = "round"
+
+
+def downlink(way: Literal["unicast", "multicast"]) -> Callable[[Setting], None]:
+    return lambda setting: setting.cell.update(downlink=Downlink(way, 25.0, 1e5))
+
+
+def budget(setting: Setting) -> None:
+    setting.joules = 3.0
+
+
+def traces(setting: Setting) -> None:
+    trace = Trace(np.array([0.0, 0.1, 0.3]), np.array([2e5, 0.0, 1e6]))
+    setting.fleet = replace(setting.fleet, traces=Traces([1, 4], [trace, trace]))
+
+
+def hours(*, keeps: bool) -> Callable[[Setting], None]:
+    def change(setting: Setting) -> None:
+        on = [Hours(((0.0, 0.4 + 0.1 * (ue % 4)),), 0.9) if ue % 2 else Hours() for ue in range(UES)]
+        setting.fleet = replace(setting.fleet, presence=Availability(on, keeps))
+        setting.network["keeps"] = keeps
+
+    return change
+
+
+def moving(*, keeps: bool) -> Callable[[Setting], None]:
+    def change(setting: Setting) -> None:
+        setting.cell.update(coherence_s=0.05, moves=Moves(Waypoints, 40.0, RADIUS_M))
+        setting.network["keeps"] = keeps
+
+    return change
+
+
+def scheduled(name: str) -> Callable[[Setting], None]:
+    def change(setting: Setting) -> None:
+        setting.schedule = SCHEDULES[name]
+
+    return change
+
+
+def rests(setting: Setting) -> None:
+    setting.schedule = SCHEDULES["best_channel"]
+    setting.protocol.update(rests=True, max_staleness=None)
+
+
+def protocol(**changes: Any) -> Callable[[Setting], None]:
+    return lambda setting: setting.protocol.update(changes)
+
+
+def coupled(setting: Setting) -> None:
+    setting.network["interference"] = "coupled"
+
+
+def fading(setting: Setting) -> None:
+    setting.cell.setdefault("coherence_s", 0.05)
+
+
+def reshared(setting: Setting) -> None:
+    setting.reshare = "events"
+
+
+FEATURES: dict[str, Callable[[Setting], None]] = {
+    "unicast": downlink("unicast"),
+    "multicast": downlink("multicast"),
+    "energy budget": budget,
+    "traced uplinks": traces,
+    "hours, keep": hours(keeps=True),
+    "hours, lose": hours(keeps=False),
+    "mobility, keep": moving(keeps=True),
+    "mobility, lose": moving(keeps=False),
+    "schedule by number": scheduled("round_robin"),
+    "schedule by moment": scheduled("best_channel"),
+    "rests": rests,
+    "drafts": protocol(drafts=True),
+    "rest rounds": protocol(rest_rounds=2),
+    "fading within rounds": fading,
+    "coupled interference": coupled,
+    "reshare events": reshared,
+}
+NETWORKS: tuple[Where, ...] = ("one cell", "edges", "one server")
+OTHER_WAY = [{"unicast", "multicast"}, {"schedule by number", "schedule by moment"}, {"rests", "schedule by number"}]
+OTHER_WAY += [{"rests", "schedule by moment"}, {"hours, keep", "mobility, lose"}, {"hours, lose", "mobility, keep"}]
+OTHER_WAY += [{"hours, keep", "hours, lose"}, {"mobility, keep", "mobility, lose"}]  # two values of one setting
+REFUSED = {  # by pair: the words of the refusal, and where; the reasons are in docs/explanation/cells.md
+    ("unicast", "traced uplinks"): ("downlink of UEs with dedicated uplinks is unknown", NETWORKS),
+    ("multicast", "traced uplinks"): ("downlink of UEs with dedicated uplinks is unknown", NETWORKS),
+    ("energy budget", "schedule by number"): ("wait for UEs that have spent their energy", NETWORKS),
+    ("energy budget", "schedule by moment"): ("wait for UEs that have spent their energy", NETWORKS),
+    ("energy budget", "rests"): ("wait for UEs that have spent their energy", NETWORKS),
+    ("energy budget", "rest rounds"): ("rest_rounds above 1 takes no", NETWORKS),
+    ("schedule by number", "drafts"): ("takes no schedule", NETWORKS),
+    ("schedule by moment", "drafts"): ("takes no schedule", NETWORKS),
+    ("rests", "drafts"): ("drafts needs rests=False", NETWORKS),
+    ("schedule by number", "rest rounds"): ("takes no schedule", NETWORKS),
+    ("schedule by moment", "rest rounds"): ("takes no schedule", NETWORKS),
+    ("rests", "rest rounds"): ("rest_rounds above 1 needs", NETWORKS),
+    ("drafts", "rest rounds"): ("rest_rounds above 1 needs", NETWORKS),
+    ("mobility, keep", "schedule by number"): ("which move to others", ("edges",)),
+    ("mobility, lose", "schedule by number"): ("lost its job in another cell", ("edges",)),
+    ("mobility, lose", "schedule by moment"): ("lost its job in another cell", ("edges",)),
+    ("mobility, lose", "rests"): ("lost its job in another cell", ("edges",)),
+}
+
+
+def play(names: tuple[str, ...], where: Where) -> tuple[Timeline, Setting]:
+    """Simulate features together."""
+    setting = Setting()
+    for name in names:
+        FEATURES[name](setting)
+    drawn = Cell.draw(UES, seed=3, radius_m=RADIUS_M, fleet=setting.fleet, **setting.cell)
+    terms: dict[str, Any] = {"quorum": 2, "max_staleness": 4}
+    rules = Protocol(**terms | setting.protocol)
+
+    def limits(cell: Cell) -> Budget | None:
+        return None if setting.joules is None else Budget.of(setting.joules, ENERGY["yang"], cell, LOAD["samples"])
+
+    parts = COUNT if where == "edges" else 1
+
+    def plan() -> Callable[..., Any] | None:
+        by_number = setting.schedule is SCHEDULES["round_robin"]
+        return setting.schedule(cell=Cell.draw(UES // parts), quorum=2) if by_number else setting.schedule  # type: ignore[misc]
+
+    until: dict[str, Any] = {"rounds": 30, "horizon_s": 10.0, "reshare": setting.reshare}
+    if where == "one cell":
+        more = {"budget": limits(drawn), "schedule": plan()}
+        return simulate(drawn, rules, **LOAD, **until, **more), setting
+    grid, backhaul = Sites.grid(COUNT, RADIUS_M), {"backhaul_s": 0.02, "backhaul_bps": 1e8}
+    cells = make_cells(drawn, grid, RADIUS_M, **backhaul, **setting.network, one_server=where == "one server")
+    if where == "one server":
+        whole = cells.whole
+        more = {"budget": limits(whole), "schedule": plan()}
+        more["network"] = network_of(cells, LOAD["payload_bits"], one_server=True) if cells.joint else None
+        return simulate(whole, rules, **LOAD, **until, **more), setting
+    more = {"budgets": [limits(cell) for cell in cells.cells], "schedules": [plan()] * COUNT}
+    many = {"model_bits": 1e5, "edge_rounds": 2}
+    return simulate_cells(cells, rules, Protocol(1), **LOAD, **until, **more, **many, bandwidth=equal_share), setting
+
+
+def check(timeline: Timeline, setting: Setting) -> None:
+    """Check what must hold in every timeline."""
+    jobs, end_s = timeline.jobs(), timeline.end_s
+    assert timeline.rounds >= 10
+    bound = setting.protocol.get("max_staleness", 4)
+    if bound is not None and timeline.cloud is None:
+        assert timeline.staleness.max() <= bound
+    assert (timeline.arrival_s <= timeline.time_s[:, None]).all()
+    assert (np.diff(timeline.arrival_s, axis=1) >= 0).all()
+    # A UE has at most one unsent job at a time, and no part of one while another works.
+    order = np.lexsort((jobs.arrival_s, jobs.start_s, jobs.ue))
+    ue, start_s, busy_until_s = jobs.ue[order], jobs.start_s[order], jobs.arrival_s[order]
+    same = np.diff(ue) == 0
+    if not setting.network.get("keeps") or timeline.cloud is None:  # an upload for another edge travels on the backhaul
+        assert (start_s[1:][same] >= busy_until_s[:-1][same] - 1e-9).all()
+    assert (jobs.end_s <= end_s + 1e-9).all()
+    merged = jobs.outcome == MERGED
+    assert np.unique(np.stack([jobs.ue, jobs.version])[:, merged], axis=1).shape[1] == timeline.ues.size
+    assert np.isin(jobs.outcome, [MERGED, LOST, 2]).all()
+
+
+PAIRS = [pair for pair in itertools.combinations(FEATURES, 2) if set(pair) not in OTHER_WAY]
+
+
+@pytest.mark.parametrize("where", NETWORKS)
+@pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
+def test_every_pair_of_features_is_simulated_or_refused_for_a_reason(pair: tuple[str, str], where: Where):
+    words, places = REFUSED.get(pair, ("", ()))
+    if where in places:
+        with pytest.raises(ValueError, match=words):
+            play(pair, where)
+        return
+    check(*play(pair, where))
+
+
+def test_the_table_of_the_page_names_every_feature_and_refusal():
+    page = (Path(__file__).parents[2] / "docs/explanation/cells.md").read_text()
+    table = page[page.index("## What works together") :]
+    for name in FEATURES:
+        assert re.search(rf"\b{re.escape(name)}\b", table), name
