@@ -116,7 +116,7 @@ class Cells:
     backhaul_bps: PerCell  # may be infinite
     backhaul_s: PerCell  # delay
     co_channel: Bool[np.ndarray, "E E"] | None = None  # in which cells uploads are noise for each; None: constant noise
-    joint: bool = False  # whether cells affect each other; then each describes all UEs
+    one_server: bool = False  # whether a server at the cloud has all cells
     fleet: Fleet | None = None  # properties of all UEs, apart from their links
 
     @property
@@ -130,10 +130,36 @@ class Cells:
         return np.array([own.size for own in (self.ues if self._attached else self.members)])
 
     @property
+    def joint(self) -> bool:
+        """Whether cells affect each other. Each then describes all UEs."""
+        coupled, downlink = self.co_channel is not None, self.cells[0].downlink
+        return _are_joint(coupled, self.moving, self.keeps, self.one_server, downlink is not None)
+
+    @property
     def members(self) -> list[Ues]:
         """Numbers of the UEs in each cell at first."""
         inside = [self._inside(cell, 0.0) for cell in self.cells]
         return [own if at is None else own[at] for own, at in zip(self.ues, inside, strict=True)]
+
+    def alone(self, number: int) -> Cell:
+        """Return a cell with its own UEs only; if UEs move, with all of them."""
+        cell = self.cells[number]
+        if not self.joint or self.moving:
+            return cell
+        own = self.members[number]
+        fleet = None if cell.fleet is None else cell.fleet.take(own)
+        fleet = fleet and replace(fleet, presence=None if self.fleet is None else self.fleet.take(own).presence)
+        assert cell.angle_rad is not None
+        power_w = cell.power_w if np.isscalar(cell.power_w) else np.asarray(cell.power_w)[own]
+        return replace(
+            cell,
+            distance_m=cell.distance_m[own],
+            angle_rad=cell.angle_rad[own],
+            cpu_hz=cell.cpu_hz[own],
+            power_w=power_w,
+            fleet=fleet,
+            offset_db=None if cell.offset_db is None else cell.offset_db[own],
+        )
 
     @property
     def hours(self) -> Presence | None:
@@ -262,7 +288,7 @@ def make_cells(
         raise ValueError("sector antennas need a realistic radio, such as --radio umi.")
     links = _Links.drop(drawn, sites, radius_m)
     everyone, moving = np.arange(n), drawn.moves is not None
-    joint = coupled or (moving and keeps) or (one_server and (moving or drawn.downlink is not None))
+    joint = _are_joint(coupled, moving, keeps, one_server, drawn.downlink is not None)
     band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
     columns = None if drawn.fleet is None else replace(drawn.fleet, presence=None if joint else drawn.fleet.presence)
     if drawn.moves is None:
@@ -314,7 +340,12 @@ def make_cells(
         for own, each in ((sites.backhaul_bps, backhaul_bps), (sites.backhaul_s, backhaul_s))
     )
     places = sites.x_m, sites.y_m
-    return Cells(cells, members, *places, *backhaul, co_channel=co_channel, joint=joint, fleet=drawn.fleet)
+    return Cells(cells, members, *places, *backhaul, co_channel=co_channel, one_server=one_server, fleet=drawn.fleet)
+
+
+def _are_joint(coupled: bool, moving: bool, keeps: bool, one_server: bool, downlink: bool) -> bool:
+    """Return whether cells affect each other, by interference, by jobs that follow their UEs or by a common server."""
+    return coupled or (moving and keeps) or (one_server and (moving or downlink))
 
 
 @dataclass(frozen=True)

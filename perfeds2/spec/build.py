@@ -29,7 +29,7 @@ import numpy as np
 
 from perfeds2.allocation.bandwidth import Bandwidth, Policy, Uplink, between, equal_finish, equal_share, in_each_cell
 from perfeds2.allocation.tiers import AllTiers, OneTier, arrive_together, tiers_by_latency
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, input_errors
 from perfeds2.learning.feedback import REPORTS
 from perfeds2.learning.merges import Telling, Undrafted
 from perfeds2.learning.methods import parts_of
@@ -63,7 +63,7 @@ from perfeds2.spec.names import Named, Values, call, expect, user_errors
 from perfeds2.spec.privacy import has_noise, refuse_unless_private, refuse_unless_summable
 from perfeds2.spec.rounds import bound_of, plan_rounds, protocol_of
 from perfeds2.spec.tasks import check_model, make_task, model_of
-from perfeds2.timeline.cells import simulate_cells
+from perfeds2.timeline.cells import network_of, refuse_schedules_of_movers, simulate_cells
 from perfeds2.timeline.chunks import CHUNK, ChunkedPlay
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -138,7 +138,8 @@ class Stage:
     def of(cls, spec: Spec, seed: int) -> "Stage":
         cells = make_network(spec, seed)
         cell = make_cell(spec, seed) if cells is None else cells.whole
-        return cls(seed, cell, cache(partial(plan_rounds, spec, cell, seed)), cells=cells)
+        planned = cell if cells is None or spec.edges == 1 else cells.alone(0)  # an edge plans its own rounds
+        return cls(seed, cell, cache(partial(plan_rounds, spec, planned, seed)), cells=cells)
 
 
 def clock_key(spec: Spec) -> Hashable:
@@ -155,10 +156,10 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
         InputError: If two have the same name, or an energy budget is combined with a schedule.
     """
     algorithms = [asking(spec, _make_algorithm(spec, stage, named)) for named in spec.algorithms]
-    for each in algorithms:
+    for named, each in zip(spec.algorithms, algorithms, strict=True):
         refuse_unless_summable(spec.privacy, each.name, each.learner, each.protocol.quorum)
         if spec.edges > 1:
-            _refuse_at_edges(spec, each)
+            _refuse_at_edges(spec, stage, each, own_rounds=_has_own_rounds(named))
     names = [algorithm.name for algorithm in algorithms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -172,22 +173,31 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     return algorithms
 
 
-def _refuse_at_edges(spec: Spec, algorithm: Algorithm) -> None:
+def _has_own_rounds(named: Named) -> bool:
+    """Return whether the rounds of a method are neither synchronous, semi-synchronous nor asynchronous."""
+    found = method_of(named)
+    return found is not None and found[1].rounds is not None
+
+
+def _refuse_at_edges(spec: Spec, stage: Stage, algorithm: Algorithm, *, own_rounds: bool) -> None:
     """Refuse what edges below a cloud do not support."""
     cloud_protocol(spec)
     if algorithm.mode == "SYN" and spec.radio.mobility not in (None, "none"):
         raise InputError(
             f"a round of {algorithm.name} waits for all UEs of a cell, and UEs move to others. Use other --algorithms."
         )
+    if stage.cells is not None and algorithm.schedule is not None:
+        with input_errors(f"--cells {spec.cells.sites}"):
+            refuse_schedules_of_movers(stage.cells, [algorithm.schedule])
     privacy, why = spec.privacy, ""
-    if algorithm.schedule is not None or algorithm.protocol.drafts:
-        why = f"the rounds of {algorithm.name} are planned for one server, and edges close theirs on the first arrivals"
-    elif limits_energy(spec):
-        why = "an edge whose UEs have spent their energy would stop the cloud"
+    if own_rounds:
+        why = f"the rounds of {algorithm.name} are those of one server"
+    elif algorithm.learner.feedback is not None:
+        why = f"the schedule of {algorithm.name} hears of losses from one server"
     elif has_noise(privacy) or privacy.secure_aggregation:
         why = "privacy is accounted for one server"
-    elif str(spec.protocol.shares) != "equal":
-        why = "--shares are targets of one server"
+    elif str(spec.protocol.shares) != "equal" and spec.radio.mobility not in (None, "none"):
+        why = "--shares are targets of the UEs of a cell, and UEs move to others"
     why = why or why_not_at_edges(model_of(spec), algorithm.learner)
     if why:
         raise InputError(
@@ -423,20 +433,39 @@ def make_timelines(
             told = None if tell is None else partial(tell, algorithm)
             with _own_errors(stage, algorithm):
                 until = {"rounds": limit, "horizon_s": spec.run.horizon_s, "tell": told}
-                known[same] = simulate(**load, **until) if spec.edges == 1 else _at_edges(spec, stage, load, until)
+                known[same] = (
+                    simulate(**load, **until) if spec.edges == 1 else _at_edges(spec, stage, algorithm, load, until)
+                )
         yield known[same]
 
 
-def _at_edges(spec: Spec, stage: Stage, load: Values, until: Values) -> Timeline:
+def _at_edges(spec: Spec, stage: Stage, algorithm: Algorithm, load: Values, until: Values) -> Timeline:
     """Return the timeline of edges below a cloud."""
     assert stage.cells is not None
     own = {name: load[name] for name in ("protocol", "payload_bits", "samples", "bandwidth")}
+    plans = _plans_of_edges(spec, stage, algorithm)
+    own |= {"shares": [plan[0] for plan in plans], "schedules": [plan[1] for plan in plans]}
+    own["budgets"] = [make_budget(spec, cell, load["samples"]) for cell in stage.cells.cells]
     exchange = {
         "cloud": cloud_protocol(spec),
         "model_bits": model_bits(spec),
         "edge_rounds": spec.cells.edge_rounds or 1,
     }
-    return simulate_cells(stage.cells, **own, **exchange, **until)
+    return simulate_cells(stage.cells, **own, **exchange, **until, reshare=spec.protocol.reshare or "round")
+
+
+def _plans_of_edges(spec: Spec, stage: Stage, algorithm: Algorithm) -> list[tuple[PerUe | None, Schedule | None]]:
+    """Return the shares and the schedule of each edge, which plans its own rounds."""
+    assert stage.cells is not None
+    samples, edges = algorithm.learner.samples, range(spec.edges)
+    if algorithm.schedule is None and algorithm.shares is None:
+        return [(None, None)] * spec.edges
+    if algorithm.schedule is not stage.plan(samples)[1]:  # a user's own, for each edge
+        return [(None, algorithm.schedule)] * spec.edges
+    plans = [plan_rounds(spec, stage.cells.alone(edge), stage.seed, samples) for edge in edges]
+    if stage.cells.joint:  # a share for every UE that the cell describes
+        return [(None, schedule) for _, schedule in plans]
+    return list(plans)
 
 
 def open_play(spec: Spec, stage: Stage, algorithm: Algorithm) -> ChunkedPlay:
@@ -459,8 +488,12 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
         cell = replace(cell, downlink=replace(cell.downlink, model_bits=2 * cell.downlink.model_bits))
     cell = alone_in(cell, learner)
     bandwidth, bits = algorithm.bandwidth, upload_bits(spec, learner.objective, algorithm.protocol.quorum)
+    network = None
     if stage.cells is not None and spec.edges == 1:
-        bandwidth = in_each_cell(bandwidth, stage.cells.ues, [each.bandwidth_hz for each in stage.cells.cells])
+        if stage.cells.joint:
+            network = network_of(stage.cells, bits, one_server=True)
+        else:
+            bandwidth = in_each_cell(bandwidth, stage.cells.ues, [each.bandwidth_hz for each in stage.cells.cells])
         trip_s = stage.cells.transfer_s(model_bits(spec)) + stage.cells.transfer_s(bits)
         if np.ptp(trip_s) > 0:
             raise InputError(
@@ -480,7 +513,9 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
         "bandwidth": bandwidth,
         "schedule": algorithm.schedule,
         "shares": algorithm.shares,
-        "budget": make_budget(spec, cell, samples),
+        "budget": make_budget(spec, cell, samples) if spec.edges == 1 else None,
+        "network": network,
+        "reshare": spec.protocol.reshare or "round",
     }
 
 

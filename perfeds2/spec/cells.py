@@ -56,18 +56,17 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
                 f"--{flag} {dict(settings)[given]} has no effect in one cell; add --cells, such as --cells 7."
             )
         return None
+    fleet = _fleet_of(spec)
     for key in ("kind", "layout", "distance_m"):
-        if dict(spec.cell)[key] != CellSpec.model_fields[key].default:
+        if dict(spec.cell)[key] != CellSpec.model_fields[key].default and (key != "kind" or fleet is None):
             flag = "cell" if key == "kind" else key.replace("_", "-")
             raise InputError(f"--{flag} describes a single cell; leave it out, or leave out --cells {sites}.")
-    flat = settings.merge_at == "cloud"
-    depend = spec.radio.mobility not in (None, "none") or settings.interference == "coupled"
-    if depend and (flat or spec.radio.downlink in ("unicast", "multicast")):
-        raise InputError("--mobility and --interference coupled need --merge-at edge and no --downlink.")
-    if flat and spec.radio.downlink in ("unicast", "multicast"):
-        raise InputError(f"--merge-at cloud has no radio downlink; leave out --downlink {spec.radio.downlink}.")
     if isinstance(sites, Named) and settings.sectors is not None:
         raise InputError(f"--sectors {settings.sectors} divides a grid; give {sites} a column azimuth_deg instead.")
+    if fleet is not None and not np.isnan(fleet.column("distance_m")).all():
+        raise InputError(
+            f"--cell {spec.cell.kind} gives distances to one base station; leave out the column distance_m."
+        )
     with input_errors(f"--cells {sites}"):
         return make_cells(
             _single_cell(spec, seed),
@@ -80,6 +79,7 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
             backhaul_bps=settings.backhaul_bps or math.inf,
             backhaul_s=settings.backhaul_s or 0.0,
             keeps=spec.cell.on_leave == "keep",
+            one_server=settings.merge_at == "cloud",
         )
 
 
@@ -327,7 +327,7 @@ def refuse_without_effect(spec: Spec) -> None:
         unused["trace_end"] = "without a --cell FILE.csv whose devices have traces (uplink_trace)"
     if not spec.radio.indoor and (fleet is None or np.isnan(fleet.column("indoor")).all()):
         unused["walls"] = "without --indoor, and without a column indoor in --cell FILE.csv"
-    roams = spec.edges > 1 and spec.radio.mobility not in (None, "none")
+    roams = (spec.cells.sites or 1) != 1 and spec.radio.mobility not in (None, "none")
     if not roams and (fleet is None or not fleet.has_hours):
         unused["on_leave"] = "without a --cell FILE.csv whose devices have hours (available)"
     given, fields = dict(spec.cell) | dict(spec.radio), CellSpec.model_fields | RadioSpec.model_fields

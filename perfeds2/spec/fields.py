@@ -127,6 +127,9 @@ class ProtocolSpec(Section, title="Rounds"):
         "equal_finish",
         shown="equal_finish; first: equal_share",
     )
+    reshare: Literal["round", "events"] | None = setting(
+        "WHEN", "When bandwidth is shared: per round, or whenever uploads start or end.", shown="round"
+    )
 
 
 class LearningSpec(Section, title="Learning"):

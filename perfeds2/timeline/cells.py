@@ -48,7 +48,7 @@ def simulate_cells(
     horizon_s: float | None = None,
     bandwidth: Policy = equal_share,
     schedules: Sequence[Schedule | None] | None = None,
-    shares: Sequence[PerUe] | None = None,
+    shares: Sequence[PerUe | None] | None = None,
     budgets: Sequence[Budget | None] | None = None,
     reshare: Reshare = "round",
     tell: Tell | None = None,
@@ -92,7 +92,7 @@ def simulate_cells(
     end_s, most = math.inf if horizon_s is None else horizon_s, FOREVER if rounds is None else rounds
     schedules = [None] * count if schedules is None else schedules
     budgets = [None] * count if budgets is None else budgets
-    _refuse_schedules_of_movers(cells, schedules)
+    refuse_schedules_of_movers(cells, schedules)
     if cells.joint and not cells.moving:
         schedules = [plan and among(own, plan) for plan, own in zip(schedules, cells.members, strict=True)]
     conditions = []
@@ -163,7 +163,7 @@ def network_of(cells: Cells, payload_bits: float, *, one_server: bool = False) -
     return Network(cells.cells, trips_s, cells.co_channel, cells.hours, cells.keeps or not cells.moving)
 
 
-def _refuse_schedules_of_movers(cells: Cells, schedules: Sequence[Schedule | None]) -> None:
+def refuse_schedules_of_movers(cells: Cells, schedules: Sequence[Schedule | None]) -> None:
     given = [schedule for schedule in schedules if schedule is not None]
     if given and cells.moving and not cells.keeps:
         raise ValueError(

@@ -360,7 +360,8 @@ def test_what_edges_and_cloud_cannot_do_is_refused():
         (Protocol(1), Protocol(2, 0, "wait"), {}, "at least 4, the number of cells"),
         (Protocol(1), Protocol(2, 4), {}, "needs stale='wait'"),
         (Protocol(1), Protocol(5), {}, "quorum must be at most the number of UEs"),
-        (Protocol(1, rests=True), Protocol(2), {}, "first arrivals"),
+        (Protocol(1, rests=True), Protocol(2), {}, "needs a schedule"),
+        (Protocol(1), Protocol(2, rests=True), {}, "first arrivals"),
         (Protocol(1), Protocol(2), {"edge_rounds": 0}, "edge_rounds must be at least 1"),
         (Protocol(3), Protocol(2), {}, "quorum must be at most"),
     ]:

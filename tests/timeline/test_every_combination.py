@@ -129,7 +129,7 @@ NETWORKS: tuple[Where, ...] = ("one cell", "edges", "one server")
 OTHER_WAY = [{"unicast", "multicast"}, {"schedule by number", "schedule by moment"}, {"rests", "schedule by number"}]
 OTHER_WAY += [{"rests", "schedule by moment"}, {"hours, keep", "mobility, lose"}, {"hours, lose", "mobility, keep"}]
 OTHER_WAY += [{"hours, keep", "hours, lose"}, {"mobility, keep", "mobility, lose"}]  # two values of one setting
-REFUSED = {  # by pair: the words of the refusal, and where; the reasons are in docs/explanation/cells.md
+REFUSED = {  # by pair: the words of the refusal, and where; the page has the reasons
     ("unicast", "traced uplinks"): ("downlink of UEs with dedicated uplinks is unknown", NETWORKS),
     ("multicast", "traced uplinks"): ("downlink of UEs with dedicated uplinks is unknown", NETWORKS),
     ("energy budget", "schedule by number"): ("wait for UEs that have spent their energy", NETWORKS),
