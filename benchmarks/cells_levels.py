@@ -29,7 +29,8 @@ from perfeds2.learning.replay import Learner
 from perfeds2.learning.train import evaluation_points
 from perfeds2.learning.train_many import Lane
 from perfeds2.network.cell import Cell
-from perfeds2.network.cells import Cells, Sites, make_cells
+from perfeds2.network.cells import Cells, make_cells
+from perfeds2.network.sites import Sites
 from perfeds2.runs.statistics import mean_and_interval
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.protocol import Protocol

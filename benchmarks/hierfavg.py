@@ -32,7 +32,8 @@ from perfeds2.learning.settings import setting, traced
 from perfeds2.learning.train import EvaluationPoint, train
 from perfeds2.learning.train_many import Lane, train_together
 from perfeds2.network.cell import Cell
-from perfeds2.network.cells import Cells, Sites, make_cells
+from perfeds2.network.cells import Cells, make_cells
+from perfeds2.network.sites import Sites
 from perfeds2.runs.statistics import mean_and_interval
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.protocol import Protocol

@@ -17,8 +17,9 @@ import numpy as np
 from scipy.stats import t
 
 from perfeds2 import Cell, Protocol
-from perfeds2.network.cells import Cells, Sites, make_cells
+from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.radios import RADIOS
+from perfeds2.network.sites import Sites
 from perfeds2.timeline.cells import simulate_cells
 
 LOAD: dict[str, Any] = {"payload_bits": 77_120.0, "samples": 120.0}

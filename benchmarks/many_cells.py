@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from perfeds2 import Cell, Protocol, simulate
-from perfeds2.network.cells import Sites, make_cells
+from perfeds2.network.cells import make_cells
+from perfeds2.network.sites import Sites
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.record import Timeline
 

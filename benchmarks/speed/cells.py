@@ -15,7 +15,8 @@ from perfeds2.learning.objectives import FedAvg, Objective, PerFed
 from perfeds2.learning.replay import Learner, replay
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
-from perfeds2.network.cells import Sites, make_cells
+from perfeds2.network.cells import make_cells
+from perfeds2.network.sites import Sites
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.fast.loading import VARIABLE
 from perfeds2.timeline.protocol import Protocol

@@ -29,7 +29,7 @@ import numpy as np
 
 from perfeds2.allocation.bandwidth import Bandwidth, Policy, Uplink, between, equal_finish, equal_share, in_each_cell
 from perfeds2.allocation.tiers import AllTiers, OneTier, arrive_together, tiers_by_latency
-from perfeds2.errors import InputError, input_errors
+from perfeds2.errors import InputError
 from perfeds2.learning.feedback import REPORTS
 from perfeds2.learning.merges import Telling, Undrafted
 from perfeds2.learning.methods import parts_of
@@ -39,7 +39,7 @@ from perfeds2.learning.methods.feddyn import FedDyn
 from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.objectives import Adapting
-from perfeds2.learning.replay import Learner, why_not_at_edges
+from perfeds2.learning.replay import Learner
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
@@ -56,14 +56,15 @@ from perfeds2.spec.cells import (
     seconds_a_step,
     upload_bits,
 )
+from perfeds2.spec.edge_servers import EdgePlan, has_own_rounds, plan_edges, refuse_at_edges
 from perfeds2.spec.fields import PrivacySpec, Spec
 from perfeds2.spec.jobs import in_epochs, job_samples, ue_samples
 from perfeds2.spec.methods import Method, checked_merge, method_of
 from perfeds2.spec.names import Named, Values, call, expect, user_errors
 from perfeds2.spec.privacy import has_noise, refuse_unless_private, refuse_unless_summable
 from perfeds2.spec.rounds import bound_of, plan_rounds, protocol_of
-from perfeds2.spec.tasks import check_model, make_task, model_of
-from perfeds2.timeline.cells import network_of, refuse_schedules_of_movers, simulate_cells
+from perfeds2.spec.tasks import check_model, make_task
+from perfeds2.timeline.cells import network_of, simulate_cells
 from perfeds2.timeline.chunks import CHUNK, ChunkedPlay
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
@@ -159,7 +160,8 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
     for named, each in zip(spec.algorithms, algorithms, strict=True):
         refuse_unless_summable(spec.privacy, each.name, each.learner, each.protocol.quorum)
         if spec.edges > 1:
-            _refuse_at_edges(spec, stage, each, own_rounds=_has_own_rounds(named))
+            terms = {"name": each.name, "mode": each.mode, "learner": each.learner, "schedule": each.schedule}
+            refuse_at_edges(spec, stage.cells, **terms, own_rounds=has_own_rounds(named))
     names = [algorithm.name for algorithm in algorithms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -171,38 +173,6 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
             f"Use --schedule first, or --algorithms without it."
         )
     return algorithms
-
-
-def _has_own_rounds(named: Named) -> bool:
-    """Return whether the rounds of a method are neither synchronous, semi-synchronous nor asynchronous."""
-    found = method_of(named)
-    return found is not None and found[1].rounds is not None
-
-
-def _refuse_at_edges(spec: Spec, stage: Stage, algorithm: Algorithm, *, own_rounds: bool) -> None:
-    """Refuse what edges below a cloud do not support."""
-    cloud_protocol(spec)
-    if algorithm.mode == "SYN" and spec.radio.mobility not in (None, "none"):
-        raise InputError(
-            f"a round of {algorithm.name} waits for all UEs of a cell, and UEs move to others. Use other --algorithms."
-        )
-    if stage.cells is not None and algorithm.schedule is not None:
-        with input_errors(f"--cells {spec.cells.sites}"):
-            refuse_schedules_of_movers(stage.cells, [algorithm.schedule])
-    privacy, why = spec.privacy, ""
-    if own_rounds:
-        why = f"the rounds of {algorithm.name} are those of one server"
-    elif algorithm.learner.feedback is not None:
-        why = f"the schedule of {algorithm.name} hears of losses from one server"
-    elif has_noise(privacy) or privacy.secure_aggregation:
-        why = "privacy is accounted for one server"
-    elif str(spec.protocol.shares) != "equal" and spec.radio.mobility not in (None, "none"):
-        why = "--shares are targets of the UEs of a cell, and UEs move to others"
-    why = why or why_not_at_edges(model_of(spec), algorithm.learner)
-    if why:
-        raise InputError(
-            f"--cells with edge servers cannot be used here: {why}. Use --merge-at cloud, or leave it out."
-        )
 
 
 def asking(spec: Spec, algorithm: Algorithm) -> Algorithm:
@@ -443,29 +413,20 @@ def _at_edges(spec: Spec, stage: Stage, algorithm: Algorithm, load: Values, unti
     """Return the timeline of edges below a cloud."""
     assert stage.cells is not None
     own = {name: load[name] for name in ("protocol", "payload_bits", "samples", "bandwidth")}
-    plans = _plans_of_edges(spec, stage, algorithm)
+    plans: list[EdgePlan] = [(None, algorithm.schedule)] * spec.edges  # a user's own, for each edge
+    planned = algorithm.shares is not None or algorithm.schedule is not None
+    if planned and algorithm.schedule is stage.plan(algorithm.learner.samples)[1]:
+        plans = plan_edges(spec, stage.cells, stage.seed, algorithm.learner.samples)
     own |= {"shares": [plan[0] for plan in plans], "schedules": [plan[1] for plan in plans]}
-    own["budgets"] = [make_budget(spec, cell, load["samples"]) for cell in stage.cells.cells]
+    samples = np.broadcast_to(load["samples"], stage.cells.population)
+    members = zip(stage.cells.cells, stage.cells.ues, strict=True)
+    own["budgets"] = [make_budget(spec, cell, samples[ues]) for cell, ues in members]
     exchange = {
         "cloud": cloud_protocol(spec),
         "model_bits": model_bits(spec),
         "edge_rounds": spec.cells.edge_rounds or 1,
     }
     return simulate_cells(stage.cells, **own, **exchange, **until, reshare=spec.protocol.reshare or "round")
-
-
-def _plans_of_edges(spec: Spec, stage: Stage, algorithm: Algorithm) -> list[tuple[PerUe | None, Schedule | None]]:
-    """Return the shares and the schedule of each edge, which plans its own rounds."""
-    assert stage.cells is not None
-    samples, edges = algorithm.learner.samples, range(spec.edges)
-    if algorithm.schedule is None and algorithm.shares is None:
-        return [(None, None)] * spec.edges
-    if algorithm.schedule is not stage.plan(samples)[1]:  # a user's own, for each edge
-        return [(None, algorithm.schedule)] * spec.edges
-    plans = [plan_rounds(spec, stage.cells.alone(edge), stage.seed, samples) for edge in edges]
-    if stage.cells.joint:  # a share for every UE that the cell describes
-        return [(None, schedule) for _, schedule in plans]
-    return list(plans)
 
 
 def open_play(spec: Spec, stage: Stage, algorithm: Algorithm) -> ChunkedPlay:

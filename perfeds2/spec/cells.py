@@ -17,7 +17,7 @@ from perfeds2.learning.operations import counted_cycles, peak_bytes
 from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
 from perfeds2.learning.task import CYCLES_PER_PARAMETER, cycles_of_parameters, payload_bits, weight_shapes
 from perfeds2.network.cell import Cell
-from perfeds2.network.cells import Cells, Sites, make_cells
+from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.fleet_file import FleetFile, unit_hint
 from perfeds2.network.indoor import indoors, wall_db
@@ -25,6 +25,7 @@ from perfeds2.network.link import Downlink, PerUe
 from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
 from perfeds2.network.modulation import LINKS, Attenuated, up_to
 from perfeds2.network.radios import Radio, Where
+from perfeds2.network.sites import Sites
 from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cell_fields import CellSpec, RadioSpec
 from perfeds2.spec.fields import Spec

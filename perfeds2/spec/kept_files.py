@@ -5,8 +5,8 @@ from pathlib import Path
 
 from perfeds2.errors import InputError
 from perfeds2.files import read_json, write_json
-from perfeds2.network.cells import Sites
 from perfeds2.network.fleet_file import FleetFile
+from perfeds2.network.sites import Sites
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, Value, Values
 

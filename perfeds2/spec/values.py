@@ -49,7 +49,7 @@ CELL = Kind(
 SITES = Kind(
     "network",
     is_called=False,
-    file="perfeds2.network.cells:Sites",
+    file="perfeds2.network.sites:Sites",
     is_path=lambda text: text.endswith(".csv"),
     files="FILE.csv",
 )

@@ -14,8 +14,9 @@ from jaxtyping import Bool
 
 from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.allocation.schedulers import among
-from perfeds2.network.cells import Cells, PerCell
+from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
+from perfeds2.network.sites import PerCell
 from perfeds2.timeline.clock import Clock, forever
 from perfeds2.timeline.cloud import joined
 from perfeds2.timeline.fast.play import Tell, knows, play_fast

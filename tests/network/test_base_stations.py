@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from perfeds2.network.cell import Cell
-from perfeds2.network.cells import Cells, Sites, make_cells
+from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import Moves, Waypoints
 from perfeds2.network.radios import RADIOS, Radio
+from perfeds2.network.sites import Sites
 
 UMI = cast("Radio", RADIOS["umi"])
 GRID = Sites.grid(7, 200.0)

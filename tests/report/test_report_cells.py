@@ -9,7 +9,8 @@ import pytest
 from command_line import told
 
 from perfeds2.network.cell import Cell
-from perfeds2.network.cells import Sites, make_cells
+from perfeds2.network.cells import make_cells
+from perfeds2.network.sites import Sites
 from perfeds2.report.cells import load_table, map_chart, staleness_chart, traffic
 from perfeds2.report.on_page import plot
 from perfeds2.report.run import write_report

@@ -56,6 +56,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "frequency_reuse": ("3", 3),
     "interference": ("full", "full"),
     "merge_at": ("cloud", "cloud"),
+    "reshare": ("events", "events"),
     "edge_rounds": ("2", 2),
     "cloud_quorum": ("3", 3),
     "cloud_staleness": ("2", 2),

@@ -151,7 +151,6 @@ def test_a_folder_keeps_its_base_stations(tmp_path, monkeypatch):
         ({"cells": 3, "cloud_quorum": 1, "cloud_staleness": 1}, "must be at least the number of cells, 3"),
         ({"cells": 3, "layout": "equal"}, "--layout describes a single cell"),
         ({"cells": 3, "distance_m": [5.0] * 12}, "--distance-m describes a single cell"),
-        ({"cells": 3, "schedule": "deficit", **ROAMS, "on_leave": "keep"}, "which move to others"),
         ({"cells": 3, "schedule": "best_channel", **ROAMS}, "lost its job in another cell"),
         ({"cells": 3, "algorithms": ["SAFA"]}, "are those of one server"),
         ({"cells": 3, "schedule": "oort"}, "hears of losses from one server"),

@@ -13,11 +13,12 @@ from test_edges_and_cloud import LOAD, assert_agrees, twin_of
 from benchmarks import interference
 from perfeds2.allocation.bandwidth import Uplink, equal_share
 from perfeds2.network.cell import Cell
-from perfeds2.network.cells import Cells, Sites, make_cells
+from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.handover import Settled
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
 from perfeds2.network.radios import RADIOS, Radio
+from perfeds2.network.sites import Sites
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.protocol import Protocol
 

@@ -14,11 +14,12 @@ from twin_inputs import Radio, RoundRules
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share
 from perfeds2.network.cell import Cell
-from perfeds2.network.cells import Cells, Sites, make_cells
+from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.handover import Attached, Handover
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import GaussMarkov, Moves, Waypoints
+from perfeds2.network.sites import Sites
 from perfeds2.runs.trainer import stalls_until
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.clock import Clock

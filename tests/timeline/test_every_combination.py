@@ -17,11 +17,12 @@ from perfeds2.allocation.bandwidth import equal_share
 from perfeds2.allocation.schedule import SCHEDULES
 from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
-from perfeds2.network.cells import Sites, make_cells
+from perfeds2.network.cells import make_cells
 from perfeds2.network.energy import ENERGY
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import Moves, Waypoints
+from perfeds2.network.sites import Sites
 from perfeds2.network.traces import Trace, Traces
 from perfeds2.timeline.cells import network_of, simulate_cells
 from perfeds2.timeline.jobs import LOST, MERGED
