@@ -418,7 +418,7 @@ def _at_edges(spec: Spec, stage: Stage, algorithm: Algorithm, load: Values, unti
     if planned and algorithm.schedule is stage.plan(algorithm.learner.samples)[1]:
         plans = plan_edges(spec, stage.cells, stage.seed, algorithm.learner.samples)
     own |= {"shares": [plan[0] for plan in plans], "schedules": [plan[1] for plan in plans]}
-    samples = np.broadcast_to(load["samples"], stage.cells.population)
+    samples = np.broadcast_to(np.asarray(load["samples"], float), stage.cells.population)
     members = zip(stage.cells.cells, stage.cells.ues, strict=True)
     own["budgets"] = [make_budget(spec, cell, samples[ues]) for cell, ues in members]
     exchange = {
