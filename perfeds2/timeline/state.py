@@ -1,4 +1,4 @@
-"""Define the state of the clock: the fixed conditions, the work of every UE, its stations, and what happened in a round."""
+"""Define the state of the clock: the fixed conditions, the work of every UE, the servers and cells, and what happened in a round."""
 
 import inspect
 import math
