@@ -17,8 +17,6 @@ REFUSALS = {  # by OpenSSL's name of the broker's alert
     "CERTIFICATE_REQUIRED": "the broker requires a certificate, but {name} sent none",
     "BAD_CERTIFICATE": "{name}'s certificate is damaged, or not valid yet by the broker's clock; copy it again, or set that clock",
 }
-
-
 CLOCK_ERRORS = (9, 10, 11, 12)  # OpenSSL's codes: a certificate or a list is not valid yet, or has expired
 
 

@@ -25,21 +25,6 @@ KEEPALIVE_S = 20  # the broker misses a silent machine after 1.5 times this; a d
 RETRY_S = 1, 10  # shortest and longest delay before reconnecting
 SHORT_S = 5.0  # a connection that ends sooner was probably rejected
 INFLIGHT = 100  # publications not yet acknowledged
-REFUSALS = {  # by OpenSSL's name of the broker's alert
-    "CERTIFICATE_REVOKED": "{name} was revoked; ask for new credentials (perfeds2 federate rotate)",
-    "UNKNOWN_CA": "{name}'s certificate is from another authority than the broker's; copy it again from where perfeds2 federate credentials was run",
-    "CERTIFICATE_EXPIRED": "{name}'s certificate has expired by the broker's clock; ask for new credentials (perfeds2 federate rotate)",
-    "CERTIFICATE_REQUIRED": "the broker requires a certificate, but {name} sent none",
-    "BAD_CERTIFICATE": "{name}'s certificate is damaged, or not valid yet by the broker's clock; copy it again, or set that clock",
-}
-
-
-CLOCK_ERRORS = (
-    9,
-    10,
-    11,
-    12,
-)  # OpenSSL's codes: a certificate or a revocation list is not valid yet, or has expired
 
 
 @typing.runtime_checkable
