@@ -13,9 +13,11 @@ from perfeds2.deployment import processes, run_queue
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.lease import Lease
 from perfeds2.deployment.mqtt import many
+from perfeds2.deployment.mqtt.broker import Broker
 from perfeds2.deployment.processes import Restarts
 from perfeds2.deployment.run_queue import Queue, serve_queue
 from perfeds2.deployment.site import Site
+from perfeds2.errors import InputError
 from perfeds2.files import write_text
 
 
@@ -72,3 +74,19 @@ def test_a_run_whose_folder_was_deleted_is_given_up_and_the_next_one_served(tmp_
     assert [text.partition(":")[2].split(":")[0] for text in said if "given up" in text] == [" given up"]
     assert not (tmp_path / "gone").exists()
     assert list(map(Path, queue.runs().values())) == []
+
+
+def test_a_broker_that_does_not_start_is_tried_ever_later(tmp_path, monkeypatch):
+    (tmp_path / "broker.log").touch()
+    dead: Any = SimpleNamespace(log=lambda name: tmp_path / f"{name}.log", runs=lambda _: False)
+    site = Site("127.0.0.1", 1, make_credentials(tmp_path / "credentials", 0))
+    dying, tried = Broker("embedded", site, [], dead), []
+
+    def restart():
+        tried.append(1)
+        raise InputError("it did not start")
+
+    monkeypatch.setattr(dying, "restart", restart)
+    for _ in range(20):
+        dying.look()
+    assert len(tried) == 3  # the next is due after two seconds
