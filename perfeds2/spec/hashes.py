@@ -14,6 +14,7 @@ LATER_SECTIONS = ("cells",)
 LATER: dict[str, dict[str, Value]] = {  # by section: later settings with their first default, as in JSON
     "cell": {"cycles": "per-parameter"},
     "learning": {"local_epochs": None},
+    "radio": {"link": "shannon"},
     "task": {"new_ues": None, "adapter": None, "init": None},
 }
 
