@@ -216,6 +216,7 @@ def make_cells(
             fleets = [_measured(gain, fleet) for gain, fleet in zip(gains, fleets, strict=True)]
         if joint:
             drawn = _controlled(links, members, band_hz)
+            links = replace(links, drawn=drawn)
             fleets = [
                 replace(_measured(links.gain(site, everyone), columns), presence=Settled(np.isin(everyone, own)))
                 for site, own in enumerate(members)
