@@ -24,10 +24,10 @@ import numpy as np
 from benchmarks.hierfavg import RADIUS_M, TASKS, Curve, Kept, markdown, seeds_at_once, train_all
 from perfeds2.allocation.bandwidth import equal_share, in_each_cell
 from perfeds2.files import write_text
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.objectives import PerFed
-from perfeds2.learning.replay import Learner
-from perfeds2.learning.train import evaluation_points
-from perfeds2.learning.train_many import Lane
+from perfeds2.learning.points import evaluation_points
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.sites import Sites

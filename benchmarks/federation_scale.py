@@ -22,9 +22,9 @@ from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.server import status_of
 from perfeds2.deployment.transport import Reply
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import Folder
 from perfeds2.timeline.protocol import Protocol, Stale
 

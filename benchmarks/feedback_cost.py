@@ -14,7 +14,8 @@ import numpy as np
 
 from perfeds2 import spec_from
 from perfeds2.learning.compiled import one_core_each
-from perfeds2.learning.train import evaluation_points, train, train_in_chunks
+from perfeds2.learning.points import evaluation_points
+from perfeds2.learning.train import train, train_in_chunks
 from perfeds2.runs.trainer import PreparedTraining, Workbench
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.build import open_play

@@ -14,7 +14,7 @@ command again trains only what is missing. The tables are written to hierfavg.md
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ import numpy as np
 from perfeds2.files import write_text
 from perfeds2.learning import on_gpu
 from perfeds2.learning.datasets import digits, mnist
-from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
+from perfeds2.learning.objectives import Context, FedAvg, Objective
 from perfeds2.learning.partition import Partition, Samples, to_partition
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.points import EvaluationPoint
 from perfeds2.learning.settings import setting, traced
-from perfeds2.learning.train import EvaluationPoint, train
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.train import train, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.sites import Sites
@@ -47,19 +48,15 @@ Curve = list[dict[str, float]]  # a row per evaluation
 
 
 @traced
-class DecayedAvg:
+class DecayedAvg(Objective):
     """The gradient on one batch, with a factor that shrinks from cloud round to cloud round."""
 
     factor: float | jax.Array = 1.0
     edge_rounds: int = setting(default=1, static=True)
-    batches = 1
 
-    def at(self, version: jax.Array) -> "DecayedAvg":
-        """Return the objective at an edge's round."""
-        return replace(self, factor=DECAY ** (version // self.edge_rounds).astype(jnp.float32))
-
-    def __call__(self, loss: Any, params: Any, start: Any, batches: Any) -> Any:
-        return jax.tree.map(lambda g: self.factor * g, FedAvg()(loss, params, start, batches))
+    def gradient(self, params: Any, start: Any, batches: Any, context: Context) -> Any:
+        factor = self.factor * DECAY ** (context.version // self.edge_rounds).astype(jnp.float32)
+        return jax.tree.map(lambda g: factor * g, FedAvg().gradient(params, start, batches, context))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from jaxtyping import Array, Float
 from perfeds2.files import write_text
 from perfeds2.learning.data import Part
 from perfeds2.learning.models.model import Model, Params, measure
-from perfeds2.learning.replay import Prepared, Script, advance, start
+from perfeds2.learning.replay import Prepared, advance, start
+from perfeds2.learning.script import Script
 from perfeds2.learning.task import Task
 from perfeds2.runs.statistics import mean_and_interval
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines

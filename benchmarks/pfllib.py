@@ -33,11 +33,12 @@ from perfeds2.files import write_text
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets.cifar import CIFAR100, read_cifar100
 from perfeds2.learning.files.sources import find
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.lenet import CNN
 from perfeds2.learning.models.model import Model, Params
 from perfeds2.learning.objectives import FedAvg, FedProx, Objective, PerFed, descend
 from perfeds2.learning.partition import to_partition
-from perfeds2.learning.replay import Learner, Prepared, advance, start
+from perfeds2.learning.replay import Prepared, advance, start
 from perfeds2.learning.script import Script
 from perfeds2.learning.settings import setting, traced
 from perfeds2.learning.task import Task
@@ -199,8 +200,8 @@ def play(name: str, task: Task, seed: int, rounds: int, seconds: float, every: i
     done, used_s = 0, 0.0
     while True:
         shares = [float(look(state.params, task.data, None))]
-        if state.memory is not None:
-            shares.append(float(look(state.params, task.data, state.memory)))
+        if state.client_state is not None:
+            shares.append(float(look(state.params, task.data, state.client_state)))
         curve.append((done, max(shares)))
         tell(curve, used_s)
         if done >= rounds or (used_s > seconds and done > 0):

@@ -15,7 +15,8 @@ from perfeds2 import Cell, FedAvg, Learner, PerFed, Protocol, simulate
 from perfeds2.learning import on_gpu
 from perfeds2.learning.compiled import one_core_each
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.replay import Prepared, Script, advance, start
+from perfeds2.learning.replay import Prepared, advance, start
+from perfeds2.learning.script import Script
 
 UES, QUORUM = 20, 5
 

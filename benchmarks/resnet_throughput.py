@@ -20,15 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from perfeds2.files import write_text
-from perfeds2.learning import train_many
+from perfeds2.learning import train
 from perfeds2.learning.data import Shards
-from perfeds2.learning.models.model import MeanLoss, Params
+from perfeds2.learning.gradients import MeanLoss
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
+from perfeds2.learning.models.model import Params
 from perfeds2.learning.models.resnet import ResNet, resnet18_gn
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.points import EvaluationPoint
 from perfeds2.learning.task import Task
-from perfeds2.learning.train import EvaluationPoint
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.train import train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -120,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     model = resnet18_gn(PIXELS, CLASSES, np.dtype(np.uint8), width=given.width)
     # Both only train. An evaluation would be timed as part of a turn.
-    train_many._evaluate_together = lambda params, *_, **__: jnp.zeros((jax.tree.leaves(params)[0].shape[0], 1, 4))
+    train._evaluate_together = lambda params, *_, **__: jnp.zeros((jax.tree.leaves(params)[0].shape[0], 1, 4))
     rows = []
     for seeds in map(int, given.seeds.split(",")):
         rounds = max(1, given.gradients // (QUORUM * seeds))

@@ -78,8 +78,9 @@ def training_cost(case: Case, timeline: Path) -> Cost:
     import jax
 
     from perfeds2.learning.datasets import synthetic
+    from perfeds2.learning.learner import Learner
     from perfeds2.learning.objectives import PerFed
-    from perfeds2.learning.replay import Learner, replay
+    from perfeds2.learning.replay import replay
 
     task, line, learner = synthetic(case.ues, 3, 0), Timeline.load(timeline), Learner(PerFed(0.03))
     return timed(lambda: jax.block_until_ready(replay(task, line, learner)), case.rounds)

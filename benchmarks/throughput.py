@@ -17,15 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from perfeds2.learning import train_many
+from perfeds2.learning import train
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import TASKS
 from perfeds2.learning.datasets.shakespeare import Windows
+from perfeds2.learning.job import Known, Program, local_update
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.objectives import PerFed
-from perfeds2.learning.replay import Known, Learner, Program, local_update
+from perfeds2.learning.points import EvaluationPoint
 from perfeds2.learning.task import Task, parameters
-from perfeds2.learning.train import EvaluationPoint
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.train import train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -60,7 +62,7 @@ def main() -> None:
     parser.add_argument("--without-evaluations", action="store_true", help="rounds alone; compiles sooner, too")
     given = parser.parse_args()
     if given.without_evaluations:
-        train_many._evaluate_together = lambda params, *_, **__: jnp.zeros((jax.tree.leaves(params)[0].shape[0], 1, 4))
+        train._evaluate_together = lambda params, *_, **__: jnp.zeros((jax.tree.leaves(params)[0].shape[0], 1, 4))
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}")
     for name in (*IMAGES, "shakespeare"):
         flops, traffic = cost_of(name)

@@ -20,12 +20,11 @@ import numpy as np
 import torch  # type: ignore[import-not-found]  # an extra
 from torch import nn  # type: ignore[import-not-found]
 
+from perfeds2.learning.gradients import MeanLoss
 from perfeds2.learning.models.from_torch import from_torch
 from perfeds2.learning.models.lenet import LENET, LENET_RELU
 from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import mean_loss
-from perfeds2.learning.objectives import PerFed
 
 BATCH, ALPHA, LETTERS, WINDOW, WIDTH, HEADS = 40, 0.03, 80, 80, 32, 4
 
@@ -150,10 +149,9 @@ def timed(call: Any) -> float:
 
 def ready(model: Any, x: np.ndarray, y: np.ndarray) -> Any:
     """Return a function that computes the compiled meta-gradient of every UE."""
-    loss = partial(mean_loss, model)
 
     def gradient(params: Any, x: Any, y: Any) -> Any:
-        return PerFed(alpha=ALPHA)(lambda w, xy: loss(w, *xy), params, params, (x, y))
+        return MeanLoss(model).meta_gradient(params, (x, y), ALPHA)
 
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), len(x)))
     given, compiled = (params, jnp.asarray(x), jnp.asarray(y)), jax.jit(jax.vmap(gradient))

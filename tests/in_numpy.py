@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from perfeds2.learning import replay, train, train_many
+from perfeds2.learning import lanes, replay, train
 from perfeds2.learning.evaluate import evaluate as evaluate_compiled
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.task import Task
@@ -34,14 +34,14 @@ def train_in_numpy(put: Callable[[Any, str, Any], None], *, traced: bool = False
     With ``traced``, the rounds and evaluations of a training on its own are traced as well, but not compiled: a mistake in an
     objective, a merge, a model or a loss of one's own still raises.
     """
-    for where in (train, train_many, trainer):
+    for where in (train, lanes, trainer):
         put(where, "start", start)
     for where in (train, trainer):
         put(where, "evaluate", also_trace(evaluate_compiled, evaluate) if traced else evaluate)
     rounds = also_trace(replay.advance, advance_at_once) if traced else advance
     put(train, "advance", rounds)
-    put(train_many, "_rounds_together", advance_together)
-    put(train_many, "_evaluate_together", evaluate_together)
+    put(train, "_rounds_together", advance_together)
+    put(train, "_evaluate_together", evaluate_together)
     put(workers, "subprocess", SimpleNamespace(PIPE=subprocess.PIPE, Popen=start_worker))
     if traced:
         put(replay, "start", start)
@@ -52,7 +52,7 @@ def evaluate_in_numpy(put: Callable[[Any, str, Any], None]) -> None:
     """Replace only evaluations, for tests that look at the weights."""
     for where in (train, trainer):
         put(where, "evaluate", evaluate)
-    put(train_many, "_evaluate_together", evaluate_together)
+    put(train, "_evaluate_together", evaluate_together)
 
 
 def also_trace(real: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ def also_trace(real: Callable[..., Any], stand_in: Callable[..., Any]) -> Callab
 def kind_of(given: Any) -> Any:
     """Return what a function is compiled for."""
     if isinstance(given, replay.Prepared):
-        return given.program
+        return given.program, jax.tree.structure(given.known)
     if isinstance(given, Task):
         return given.model
     if hasattr(given, "shape"):

@@ -88,11 +88,9 @@ ADDITIONS = {
     "objective": Addition(
         """
         @traced
-        class Scratch:
-            batches = 1
-
-            def __call__(self, loss, params, start, batches):
-                return jax.grad(loss)(params, pick(batches, 0))
+        class Scratch(Objective):
+            def gradient(self, params, start, batches, context):
+                return context.loss.gradient(params, pick(batches, 0))
         """,
         '"Scratch": Scratch,',
         "assert algorithm(algorithms=['Scratch-ASY']).name == 'Scratch-ASY'",
@@ -100,19 +98,17 @@ ADDITIONS = {
     "method": Addition(
         """
         import jax
+        from perfeds2.learning.merges import Merge
         from perfeds2.learning.settings import StepSize, setting, traced
 
         @traced
-        class scratch:
+        class scratch(Merge):
             '''Do nothing.'''
 
             paper = "none"
             pull: StepSize = setting("A number.", default=1.0)
 
-            def init(self, params, ues):
-                return None
-
-            def step(self, params, mean, beta, state):
+            def step(self, params, arrived, state):
                 return params, state
         """,
         '"Scratch-M": scratch,',

@@ -15,6 +15,7 @@ from needs import needs
 from safetensors.numpy import save_file
 from typer.core import TyperGroup
 
+from perfeds2 import Objective
 from perfeds2.api import compare
 from perfeds2.commands.common import SettingsCommand, nested_values, take_settings
 from perfeds2.learning.datasets import digits
@@ -77,10 +78,8 @@ def test_the_examples_of_a_document_run(path, capsys, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_mistake_in_what_an_example_trains_is_noticed(monkeypatch):
-    class Mistaken:
-        batches = 1
-
-        def __call__(self, *_):
+    class Mistaken(Objective):
+        def gradient(self, *_):
             raise ValueError("a mistake in an objective")
 
     train_here(monkeypatch)

@@ -37,10 +37,11 @@ from benchmarks.speed.start_up import start_up_group
 from benchmarks.speed.timing import BATCH, BETA, Measurement, measured, take_turns
 from benchmarks.speed.waiting import PARTS, waiting_group
 from perfeds2.learning.data import Shards
+from perfeds2.learning.gradients import MeanLoss
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import mean_loss
-from perfeds2.learning.objectives import FedAvg, PerFed
-from perfeds2.learning.replay import Learner, replay
+from perfeds2.learning.objectives import Context, FedAvg, PerFed
+from perfeds2.learning.replay import replay
 
 pytestmark = pytest.mark.slow
 
@@ -143,7 +144,9 @@ def test_the_products_alone_are_as_many_as_the_objective_itself_has(objective, e
     model, x, y = SMALL, jnp.ones((3, BATCH, SMALL.sizes[0])), jnp.zeros((3, BATCH), jnp.int32)
 
     def job(params, x, y):
-        return objective(lambda w, xy: mean_loss(model, w, *xy), params, params, (x, y))
+        key = jax.random.key(0)
+        context = Context(MeanLoss(model), jnp.float32(0.1), jnp.int32(0), jnp.int32(0), key)
+        return objective.gradient(params, params, (x, y), context)
 
     compiled = jax.jit(job).lower(model.init(jax.random.key(0)), x, y).compile().as_text()
     assert compiled is not None

@@ -87,7 +87,7 @@ def write_work(path: Path, seeds: int, horizon_s: float) -> None:
     from whole_curve import spec
 
     from perfeds2.learning.data import Shards
-    from perfeds2.learning.train import evaluation_points
+    from perfeds2.learning.points import evaluation_points
     from perfeds2.spec.build import Stage, make_algorithms, make_timelines
     from perfeds2.spec.tasks import make_task
 

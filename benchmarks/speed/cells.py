@@ -11,8 +11,9 @@ import jax
 
 from benchmarks.speed.timing import BATCH, BETA, STALENESS, Announce, Measurement, measured, take_turns
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.objectives import FedAvg, Objective, PerFed
-from perfeds2.learning.replay import Learner, replay
+from perfeds2.learning.replay import replay
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import make_cells

@@ -11,11 +11,12 @@ from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share
 from perfeds2.allocation.schedule import as_schedule, deficit
 from perfeds2.allocation.shares import distance_shares, equal_shares, nearest_feasible
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.objectives import PerFed
 from perfeds2.learning.operations import counted_cycles
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.points import evaluation_points
 from perfeds2.learning.task import payload_bits
-from perfeds2.learning.train import evaluation_points, train
+from perfeds2.learning.train import train
 from perfeds2.network.cell import Cell
 from perfeds2.runs.statistics import statistic, time_to_target
 from perfeds2.timeline.protocol import Protocol

@@ -2,36 +2,34 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 
 from benchmarks.speed.replay import NETWORK, bench_timeline, random_tasks
 from benchmarks.speed.timing import BATCH, BETA, Announce, Measurement, measured, take_turns
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.methods.ca2fl import CA2FL
 from perfeds2.learning.methods.ditto import Ditto
 from perfeds2.learning.methods.fedbuff import FedBuff
 from perfeds2.learning.methods.scaffold import ControlVariates, Scaffold
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
+from perfeds2.learning.objectives import FedAvg, Objective
+from perfeds2.learning.replay import Prepared, advance, start
+from perfeds2.learning.script import Script
 
 DIGITS = MLP((64, 32, 10))  # so small that overhead dominates a round
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
 @dataclass(frozen=True)
-class Remembering:
+class Remembering(Objective):
     """FedAvg whose UEs keep a whole model between jobs without using it."""
 
-    batches = 1
-
-    def first(self, params: Any) -> Any:
+    def init(self, params: Any) -> Any:
         return params
 
-    def job(self, loss: Any, start: Any, told: Any, kept: Any, batches: Any, beta: Any) -> tuple[Any, Any]:  # noqa: ARG002
-        return jax.grad(loss)(start, jax.tree.map(lambda b: b[0, 0], batches)), kept
+    def job(self, start: Any, broadcast: Any, kept: Any, batches: Any, context: Any) -> tuple[Any, Any]:  # noqa: ARG002
+        return jax.grad(context.loss)(start, jax.tree.map(lambda b: b[0, 0], batches)), kept
 
 
 LEARNERS = {

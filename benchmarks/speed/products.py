@@ -60,9 +60,10 @@ def main(rounds: int, turns: int, seed: int, sizes: str) -> None:
     import jax
 
     from benchmarks.speed.replay import bench_timeline, random_tasks
+    from perfeds2.learning.learner import Learner
     from perfeds2.learning.models.mlp import MLP
     from perfeds2.learning.objectives import FedAvg, PerFed
-    from perfeds2.learning.replay import Learner, replay
+    from perfeds2.learning.replay import replay
 
     if os.environ["NPROC"] == "1":
         jax.config.update("jax_cpu_enable_async_dispatch", False)  # as in commands with several trainings

@@ -12,10 +12,11 @@ from jaxtyping import Int
 
 from benchmarks.speed.timing import BATCH, BETA, QUORUM, STALENESS, Announce, Measurement, measured, take_turns
 from perfeds2.learning.data import Shards
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, Objective, PerFed
 from perfeds2.learning.partition import Partition
-from perfeds2.learning.replay import Learner, replay
+from perfeds2.learning.replay import replay
 from perfeds2.learning.task import Task, payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol

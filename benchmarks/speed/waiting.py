@@ -66,8 +66,9 @@ def main(seed: int, settings: Mapping[str, Any], write_report: Callable[[Path], 
     import jax
 
     from perfeds2.learning.compiled import deterministic, keep_compiled, one_core_each
-    from perfeds2.learning.evaluate import evaluate, own_model
-    from perfeds2.learning.replay import Prepared, Script, advance, start
+    from perfeds2.learning.evaluate import evaluate
+    from perfeds2.learning.replay import Prepared, advance, start
+    from perfeds2.learning.script import Script
     from perfeds2.runs.trainer import Workbench
     from perfeds2.runs.training import trainings_of
     from perfeds2.spec.build import check
@@ -87,17 +88,19 @@ def main(seed: int, settings: Mapping[str, Any], write_report: Callable[[Path], 
     with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as place:
         for one in every:
             trial, learner = one.lane, one.algorithm.learner
-            own, steps = own_model(learner.objective), learner.personal_steps
+            own, steps = learner.objective.personal, learner.personal_steps
             script = Script.of(trial.timeline, learner.merge)
             prepared = Prepared.of(trial.task, script, learner, seed)
             state = advance(prepared, start(trial.task, script, learner, seed), 0, 1)
-            jax.block_until_ready(evaluate(trial.task, state.params, learner.personal_step, state.memory, own, steps))
+            jax.block_until_ready(
+                evaluate(trial.task, state.params, learner.personal_step, state.client_state, own, steps)
+            )
             lap("compile")
             state = jax.block_until_ready(advance(prepared, state, 1, trial.timeline.rounds))
             lap("train")
             for _ in one.points[1:]:
                 jax.block_until_ready(
-                    evaluate(trial.task, state.params, learner.personal_step, state.memory, own, steps)
+                    evaluate(trial.task, state.params, learner.personal_step, state.client_state, own, steps)
                 )
             lap("evaluate")
         spec = spec.model_copy(update={"run": spec.run.model_copy(update={"rounds": 1, "horizon_s": None})})

@@ -259,12 +259,11 @@ def _anchor(what: str) -> str:
 
 def _said_of(value: Any, expression: str, comment: str) -> str:
     """Describe in a sentence what a name stands for, and show how it is made."""
-    from perfeds2.spec.methods import Method
+    from perfeds2.spec.methods import ListedMethod
 
     made = value
-    if isinstance(value, Method):
-        rounds = f"rounds of its own ({value.rounds})" if value.rounds else f"{value.mode} rounds"
-        return f"{inline(first_sentence(inspect.getdoc(value.make)))} In {rounds}."
+    if isinstance(value, ListedMethod):
+        return f"{inline(first_sentence(inspect.getdoc(value.make)))} In {value.rounds} rounds."
     data = getattr(value, "data", None)
     if callable(data):  # a task is described by its module
         made = inspect.getmodule(data)

@@ -10,7 +10,7 @@ from perfeds2.spec.names import Value
 from perfeds2.spec.values import METHOD
 
 if TYPE_CHECKING:
-    from perfeds2.spec.methods import Method
+    from perfeds2.spec.methods import ListedMethod
 
 
 def methods(
@@ -39,11 +39,11 @@ def methods(
             for method in listed_methods():
                 defaults = [f"{key}={each.default}" for key, each in own_settings(method.make).items()]
                 rule = str(method.make.__doc__).splitlines()[0]
-                table.add_row(method.name, rule, method.rounds or method.mode, ", ".join(defaults), method.make.paper)
+                table.add_row(method.name, rule, method.rounds, ", ".join(defaults), method.make.paper)
             Console().print(table)
 
 
-def _described(method: "Method") -> str:
+def _described(method: "ListedMethod") -> str:
     """Return a method's rule, paper, rounds and settings as text."""
     import inspect
     from dataclasses import fields
@@ -52,7 +52,7 @@ def _described(method: "Method") -> str:
 
     make: Value = method.make
     rule = inspect.cleandoc(make.__doc__)
-    lines = [f"{method.name} ({make.paper})", "", rule, "", f"Rounds: {method.rounds or method.mode}"]
+    lines = [f"{method.name} ({make.paper})", "", rule, "", f"Rounds: {method.rounds}"]
     helps = {field.name: field.metadata.get("help", "") for field in fields(make)}
     rows = [(f"{method.name}.{key} = {each.default}", helps[key]) for key, each in own_settings(make).items()]
     width = max((len(setting) for setting, _ in rows), default=0)

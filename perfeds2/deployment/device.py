@@ -21,10 +21,10 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished
-from perfeds2.learning.evaluate import View, evaluate_ue, own_model
+from perfeds2.learning.evaluate import View, evaluate_ue
+from perfeds2.learning.job import Known, Program, local_update
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.objectives import Stateful
-from perfeds2.learning.replay import Known, Learner, Program, local_update
 from perfeds2.learning.task import Task
 from perfeds2.runs.leaves import from_leaves, named_leaves
 from perfeds2.runs.store import load_arrays, save_arrays
@@ -79,18 +79,18 @@ def compute_job(
     """
     learner = setup.algorithm.learner
     program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed, setup.ues)
-    told = None if handed.told is None else dict(handed.told)
-    update, (left, _) = _update(program, known, dict(handed.params), ue, version, told, (kept, None))
+    told, params = None if handed.told is None else dict(handed.told), dict(handed.params)
+    state = jax.eval_shape(learner.objective.init, params) if kept is None else kept  # without arrays
+    update, (left, _) = _update(program, known, params, ue, version, told, (state, None))
     sent = uploaded({name: np.asarray(values) for name, values in update.items()}, learner)
     return sent, jax.tree.map(np.asarray, left)
 
 
 def kept_at_first(learner: Learner, first_params: Arrays) -> PyTree | None:
     """Return a device's state before its first job; None if the objective keeps none."""
-    if not isinstance(learner.objective, Stateful):
-        return None
     uploaded(first_params, learner)  # raises if the model lacks the part to keep
-    return jax.tree.map(np.asarray, learner.objective.first(jax.device_put(dict(first_params))))
+    first = jax.tree.map(np.asarray, learner.objective.init(jax.device_put(dict(first_params))))
+    return first if jax.tree.leaves(first) else None
 
 
 def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: PyTree | None = None) -> dict[str, float]:
@@ -101,7 +101,7 @@ def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: PyTre
     """
     learner = setup.algorithm.learner
     view = View(task.model, task.data.lengths(), steps=learner.personal_steps)
-    make, ours = own_model(learner.objective), dict(params)
+    make, ours = learner.objective.personal, dict(params)
     own = None if make is None or kept is None else make(*jax.device_put((ours, kept)))  # jnp.asarray would compile
     values = _evaluate(view, ours, task.data, np.float32(learner.personal_step), ue, own)
     return {name: float(value) for name, value in zip(METRICS, np.asarray(values), strict=True)}

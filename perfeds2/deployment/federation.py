@@ -15,6 +15,7 @@ became free, joined, left, or are about to exceed the staleness bound (``crew.py
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import PyTree
@@ -30,9 +31,9 @@ from perfeds2.deployment.transport import STEPS, Asked, Kind, Reply, Request, Tr
 from perfeds2.deployment.uploads import MaskedUploads, SingleUploads
 from perfeds2.deployment.validate import Norms, form_of, in_words, norm_of
 from perfeds2.errors import InputError
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.objectives import Stateful
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.objectives import keeps_state
 from perfeds2.timeline.protocol import IDLE, Protocol, end_jobs, rested_since
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import Schedule
@@ -88,6 +89,10 @@ class Federation:
         if self.merging is None:
             self.merging = self.learner.merge.init(self.params, self.ues)
         self.become(self.params, self.merging)
+
+    @cached_property
+    def _keeps_state(self) -> bool:
+        return keeps_state(self.learner.objective, dict(self.params))
 
     @property
     def devices(self) -> list[Device]:
@@ -239,7 +244,7 @@ class Federation:
 
     def dispatch(self, device: Device, kind: Kind, asked: Asked | None = None) -> None:
         """Send a device the newest model with a job, or a question about the update that it has computed."""
-        known = device.merged_ticket if isinstance(self.learner.objective, Stateful) and kind not in STEPS else None
+        known = device.merged_ticket if self._keeps_state and kind not in STEPS else None
         version = device.version if kind in STEPS else self.round
         self.dispatcher.send(device, self.outgoing.packed(), version, kind, known, asked)
 

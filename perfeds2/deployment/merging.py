@@ -1,7 +1,7 @@
 """Merge a round's updates on the server, and pack the model that goes out to devices.
 
-Merges run in float32 and in the simulator's order, so a replay yields the same weights. A ``Backward`` or ``Telling``
-merge needs what each update started from, so ``Shelf`` keeps a version while a device works from it.
+Merges run in float32 and in the simulator's order, so a replay yields the same weights. If a
+merge needs what each update started from, ``Shelf`` keeps a version while a device works from it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from jaxtyping import PyTree
 
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import input_errors
-from perfeds2.learning.merges import Arrived, Backward, OfMean, Telling, Weighted
+from perfeds2.learning.learner import Learner
+from perfeds2.learning.merges import Arrived
 from perfeds2.learning.noise import noise_keys, noise_now
-from perfeds2.learning.objectives import Withholding
-from perfeds2.learning.replay import Learner, merge_now
+from perfeds2.learning.replay import merge_now
 
 TOLD = "told/"  # prefix of the names of arrays that a merge sends along
 
@@ -37,17 +37,14 @@ class Handed(NamedTuple):
 
 def handed_out(params: Arrays, learner: Learner, merging: PyTree) -> Handed:
     """Return a model together with the arrays that its merge sends along."""
-    if not isinstance(learner.merge, Telling):
-        return Handed(params)
-    return Handed(params, {name: np.asarray(values) for name, values in learner.merge.tell(merging).items()})
+    sent = learner.merge.broadcast(merging)
+    return Handed(params, None if sent is None else {name: np.asarray(values) for name, values in sent.items()})
 
 
-def unpacked(came: Arrays, learner: Learner) -> Handed:
+def unpacked(came: Arrays) -> Handed:
     """Split the arrays that a device received into the model and what the merge sent along."""
-    if not isinstance(learner.merge, Telling):
-        return Handed(came)
     told = {name.removeprefix(TOLD): values for name, values in came.items() if name.startswith(TOLD)}
-    return Handed({name: values for name, values in came.items() if not name.startswith(TOLD)}, told)
+    return Handed({name: values for name, values in came.items() if not name.startswith(TOLD)}, told or None)
 
 
 def uploaded(arrays: Arrays, learner: Learner) -> Arrays:
@@ -56,8 +53,6 @@ def uploaded(arrays: Arrays, learner: Learner) -> Arrays:
     Raises:
         InputError: The objective does not fit the model.
     """
-    if not isinstance(learner.objective, Withholding):
-        return arrays
     with input_errors(f"{type(learner.objective).__name__} does not fit this model"):
         stays = jax.eval_shape(learner.objective.withheld, dict(arrays))  # only names matter, so nothing is computed
     return {name: values for name, values in arrays.items() if name not in stays}
@@ -100,7 +95,7 @@ class Shelf:
 
 def needs_past(learner: Learner) -> bool:
     """Return whether the merge needs what each update started from."""
-    return isinstance(learner.merge, Backward | Telling)
+    return not learner.merge.needs.isdisjoint({"start_models", "broadcast"})
 
 
 def noise_on(params: Arrays, learner: Learner, round_: int) -> Arrays | None:
@@ -131,7 +126,7 @@ def merged(
         updates: The updates to merge. Arrays that devices keep to themselves are missing and count as zeros.
         learner: Provides the merge, β and the number of local steps.
         merging: State of the merge.
-        senders: UE and staleness of each update. An ``OfMean`` merge does not need them.
+        senders: UE and staleness of each update. A merge of their mean does not need them.
         handed: What each update started from, if ``needs_past(learner)``.
         noise: Noise to add once to the (weighted) sum of the updates.
 
@@ -141,17 +136,17 @@ def merged(
     updates = [update if len(update) == len(params) else _with_nothing(update, params) for update in updates]
     merge, beta = learner.merge, np.float32(learner.beta)
     if noise is not None:
-        weights = merge.weights(np.array(senders, np.int32)[:, 1]) if isinstance(merge, Weighted) else None
+        weights = merge.weights(np.array(senders, np.int32)[:, 1])
         share = np.float32(len(updates) if weights is None else np.sum(weights))  # as in the simulator
         updates = [{**update, **{name: update[name] + z / share for name, z in noise.items()}} for update in updates]
-    if isinstance(merge, OfMean):
+    if "uploads" not in merge.needs:
         mean = {name: sum(update[name] for update in updates) / np.float32(len(updates)) for name in params}
-        new, merging = merge.step(dict(params), mean, beta, merging)
+        new, merging = merge.step(dict(params), Arrived(beta, mean, steps=learner.local_steps), merging)
     else:
         ues, staleness = np.array(senders, np.int32).T
-        models = _stacked([one.params for one in handed]) if isinstance(merge, Backward) else None
-        told = _stacked([one.told or {} for one in handed]) if isinstance(merge, Telling) else None
-        arrived = Arrived(_stacked(updates), models, told, staleness, ues, beta, learner.local_steps)
+        models = _stacked([one.params for one in handed]) if "start_models" in merge.needs else None
+        told = _stacked([one.told or {} for one in handed]) if "broadcast" in merge.needs else None
+        arrived = Arrived(beta, None, _stacked(updates), models, told, staleness, ues, learner.local_steps)
         new, merging = merge_now(merge, dict(params), arrived, merging)
     return {name: np.asarray(values) for name, values in new.items()}, merging
 

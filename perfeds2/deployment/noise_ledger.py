@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from perfeds2.errors import InputError
 from perfeds2.files import write_atomically, write_text
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.learner import Learner
 
 NAME = "noise-ledger"  # file in a run's folder: the name of its ledger, which is no secret
 

@@ -16,7 +16,8 @@ from perfeds2.deployment.setup import Setup, data_folder, read_timeline
 from perfeds2.deployment.transport import Arrays
 from perfeds2.deployment.validate import shortened
 from perfeds2.errors import InputError
-from perfeds2.learning.replay import Learner, replay
+from perfeds2.learning.learner import Learner
+from perfeds2.learning.replay import replay
 from perfeds2.learning.task import Task
 from perfeds2.runs.store import load_arrays
 from perfeds2.timeline.cloud import Cloud, edge_versions, joined

@@ -23,15 +23,14 @@ from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.data import Data
-from perfeds2.learning.merges import Stateless
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.model import Model
-from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
 from perfeds2.spec.build import Algorithm, asking, make_learner
 from perfeds2.spec.cells import cloud_protocol
 from perfeds2.spec.fields import CellsSpec, LearningSpec, Spec
-from perfeds2.spec.methods import Method
+from perfeds2.spec.methods import ListedMethod
 from perfeds2.spec.names import Kind, load_source
 from perfeds2.spec.privacy import losses_by_merges, refuse_unless_summable, with_noise_before
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
@@ -121,7 +120,7 @@ class Setup:
     @cached_property
     def algorithm(self) -> Algorithm:
         named = self.spec.algorithms[0]
-        method: Method = named.value
+        method: ListedMethod = named.value
         learner = make_learner(self.spec, named.text, method)
         if self.is_cloud:  # it merges differences between models
             return Algorithm(named.text, Learner(learner.objective, beta=1.0), cloud_protocol(self.spec))
@@ -213,7 +212,7 @@ class Setup:
         if given["schedule"] != "first":
             put(values, "protocol", "unplanned", "rest")
         spec = resolve(values)
-        if spec.algorithms[0].value.rounds is not None:
+        if spec.algorithms[0].value.has_own_rounds:
             raise InputError(
                 f"--algorithm {spec.algorithms[0]} has rounds of its own, which a federation does not support; use it with perfeds2 compare."
             )
@@ -237,7 +236,7 @@ class Setup:
             "noise (--dp-noise, --epsilon)": algorithm.learner.noise is not None,
             "--secure-aggregation": self.spec.privacy.secure_aggregation,
             f"--schedule {self.spec.protocol.schedule}": self.spec.protocol.schedule.value is not None,
-            f"the merge of {algorithm.name}": not isinstance(algorithm.learner.merge, Stateless),
+            f"the merge of {algorithm.name}": algorithm.learner.merge_keeps(self.model()),
         }
         for what, is_given in refused.items():
             if is_given:
@@ -287,7 +286,8 @@ class Setup:
 
     def first_params(self) -> Arrays:
         """Return the initial weights, w_0, exactly as a replay draws them."""
-        from perfeds2.learning.replay import as_int32, first_weights
+        from perfeds2.learning.job import as_int32
+        from perfeds2.learning.replay import first_weights
 
         params = first_weights(self.model(), as_int32(self.seed))
         return {name: np.asarray(values) for name, values in params.items()}

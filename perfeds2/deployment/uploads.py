@@ -15,7 +15,7 @@ from perfeds2.deployment.selection import Closed, FirstArrivals, OpenRound
 from perfeds2.deployment.suspects import Suspects
 from perfeds2.deployment.transport import STEPS, Asked, Kind, Reply, Request
 from perfeds2.deployment.validate import Form, Norms, norm_of, refusal, shortened
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.learner import Learner
 from perfeds2.timeline.protocol import IDLE
 
 if TYPE_CHECKING:  # it needs the package cryptography

@@ -97,7 +97,7 @@ class Worker:
             learner, training = ready.setup.algorithm.learner, job.kind == "train"
             secure = ready.setup.spec.privacy.secure_aggregation and training
             request = Request(job.ticket, device.number, job.version, job.kind, job.merged)
-            handed = unpacked(work.model(), learner)
+            handed = unpacked(work.model())
             memory = None if ready.first is None or owner.state is None else Memory(owner.state, ready.run, ready.first)
             before = None if memory is None else memory.after(job.merged)
             setup = ready.setup.with_own(uplink_bps={}) if secure else ready.setup  # the update is sent later

@@ -5,10 +5,13 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
-from perfeds2.learning.objectives import Batches, Params, norm
+from perfeds2.learning.gradients import Batches
+from perfeds2.learning.models.model import Params
 from perfeds2.learning.settings import traced
+from perfeds2.learning.transforms import Sending, Transform
+from perfeds2.learning.trees import norm
 
 FACTOR = 10.0  # of an honest upload's norm: the length of a hostile one, if there is no ``clip``
 NOISE = 11  # folded into a job's key
@@ -47,18 +50,17 @@ def hostile_ues(share: float, ues: int, seed: int) -> Bool[np.ndarray, " n"]:
 
 
 @traced
-class Hostile:
-    """An attack and the UEs that take part in it."""
+class Hostile(Transform):
+    """What hostile UEs upload instead of an honest upload."""
 
     attack: Attack
-    ues: Bool[Array, "*lanes n"]
+    ues: Bool[Array, "*lanes n"]  # that take part
+    most: Float[Array, "*lanes"] | None = None  # largest norm of an upload, if any
 
     @classmethod
-    def of(cls, attack: Attack | None, ues: int, seed: int) -> "Hostile | None":
-        if attack is None:
-            return None
+    def of(cls, attack: Attack, ues: int, seed: int, most: Float[Array, ""] | None) -> "Hostile":
         numbers = jax.tree.map(lambda number: jnp.asarray(number, jnp.float32), attack)
-        return cls(numbers, jnp.asarray(hostile_ues(float(attack.share), ues, seed)))
+        return cls(numbers, jnp.asarray(hostile_ues(float(attack.share), ues, seed)), most)
 
     def batches(self, ue: Int[Array, ""], batches: Batches) -> Batches:
         """Return the batches of a job: of a hostile UE with mirrored labels, the smallest for the largest, if so set."""
@@ -66,14 +68,11 @@ class Hostile:
         flips = self.ues[ue] & (self.attack.flips > 0)
         return x, jnp.where(flips, y.max() + y.min() - y, y)
 
-    def sent(
-        self, ue: Int[Array, ""], upload: Params, params: Params, key: Key[Array, ""], most: Array | None
-    ) -> Params:
-        """Return what a UE uploads instead of an honest upload. ``most`` is the largest norm of an upload, if any."""
+    def __call__(self, upload: Params, job: Sending) -> Params:
         how, leaves, tree = self.attack, *jax.tree.flatten(upload)
-        keys = jax.random.split(jax.random.fold_in(key, NOISE), len(leaves))
+        keys = jax.random.split(jax.random.fold_in(job.key, NOISE), len(leaves))
         noise = tree.unflatten([jax.random.normal(own, g.shape) for own, g in zip(keys, leaves, strict=True)])
-        mix = jax.tree.map(lambda g, z, w: how.upload * g + how.noise * z + how.weights * w, upload, noise, params)
-        longest = FACTOR * norm(upload) if most is None else most
+        mix = jax.tree.map(lambda g, z, w: how.upload * g + how.noise * z + how.weights * w, upload, noise, job.start)
+        longest = FACTOR * norm(upload) if self.most is None else self.most
         scale = jnp.where(how.stretched > 0, longest / jnp.maximum(norm(mix), 1e-30), 1.0)
-        return jax.tree.map(lambda g, bad: jnp.where(self.ues[ue], scale * bad, g), upload, mix)
+        return jax.tree.map(lambda g, bad: jnp.where(self.ues[job.ue], scale * bad, g), upload, mix)

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from perfeds2.learning.merges import Params, weighted
+from perfeds2.learning.merges import weighted
+from perfeds2.learning.models.model import Params
 from perfeds2.learning.settings import traced
 from perfeds2.learning.shelf import power_of_two
 from perfeds2.timeline.cloud import Cloud

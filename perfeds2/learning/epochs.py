@@ -1,25 +1,25 @@
 """Local epochs: each UE takes as many steps as its samples fill batches."""
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.models.model import Params
-from perfeds2.learning.objectives import Annealed, Batches, Loss, Number, Objective, descend, passes, rows_of
+from perfeds2.learning.objectives import Context, Objective, descend
 from perfeds2.learning.settings import traced
+from perfeds2.learning.trees import rows_of
 
 Steps = Float[Array, "..."] | Float[np.ndarray, "..."]
 
 
 @traced
-class LocalEpochs:
+class LocalEpochs(Objective):
     """An objective whose jobs take each UE's own number of local steps. With several, the largest number is compiled."""
 
     inner: Objective
-    steps: Steps  # of every UE, or of one
+    steps: Steps  # of every UE
 
     @property
     def batches(self) -> int:
@@ -27,33 +27,35 @@ class LocalEpochs:
 
     @property
     def passes(self) -> int:
-        return passes(self.inner)
+        return self.inner.passes
 
-    def at(self, version: Int[Array, ""]) -> "LocalEpochs":
-        """Return the objective at a model version."""
-        return replace(self, inner=self.inner.at(version)) if isinstance(self.inner, Annealed) else self
+    def passes_with(self, product: float) -> float:
+        return self.inner.passes_with(product)
 
-    def of_ue(self, ue: Int[Array, ""]) -> "LocalEpochs":
-        """Return the objective of one UE."""
-        return replace(self, steps=jnp.asarray(self.steps)[ue])
+    @property
+    def work(self) -> Float[np.ndarray, " n"]:
+        steps = np.asarray(self.steps, float)
+        return steps / steps.max()
 
-    def first(self, params: Params) -> None:  # noqa: ARG002 (required by Stateful)
-        return None
+    def withheld(self, params: Params) -> Params:
+        return self.inner.withheld(params)
 
     def job(
         self,
-        loss: Loss,
         start: Params,
-        told: None,  # noqa: ARG002 (required by Stateful)
+        broadcast: None,  # noqa: ARG002 (the interface)
         kept: None,
         batches: Batches,
-        beta: Number,
+        context: Context,
     ) -> tuple[Params, None]:
+        taken = jnp.asarray(self.steps)[context.ue]
+
         def until_taken(w: Params, now: tuple[Batches, Array]) -> Params:
             own, number = now
-            return jax.tree.map(lambda g: jnp.where(number < self.steps, g, 0.0), self.inner(loss, w, start, own))
+            gradient = self.inner.gradient(w, start, own, context)
+            return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), gradient)
 
-        _, total = descend(until_taken, start, (batches, jnp.arange(rows_of(batches))), beta)
+        _, total = descend(until_taken, start, (batches, jnp.arange(rows_of(batches))), context.beta)
         return total, kept
 
 

@@ -15,22 +15,17 @@ from perfeds2.learning.metrics import METRICS, NEW_UES_STEPS
 from perfeds2.learning.models.adapter import Adapted
 from perfeds2.learning.models.from_torch import TorchModel
 from perfeds2.learning.models.model import Model, Params, bare, measure, summed_loss
-from perfeds2.learning.objectives import Memory, Personal, stepped
+from perfeds2.learning.objectives import ClientState, OwnModel
 from perfeds2.learning.task import Task
+from perfeds2.learning.trees import stepped
 
 MOST_UES = 1024  # only this many UEs of a larger population are evaluated
 UES_AT_ONCE = 32  # for one model, per 16 GiB of GPU memory
 PIECE = 32  # samples at once on a CPU, so that UEs with few samples cost less than the largest one
-OwnModel = Callable[[Params, Memory], Params]  # (newest model, what a UE keeps) -> the UE's own model
-
-
-def own_model(objective: object) -> OwnModel | None:
-    """Return how an objective's UEs make models of their own; None: by personal steps."""
-    return type(objective).personal if isinstance(objective, Personal) else None
 
 
 def evaluate(
-    task: Task, params: Params, alpha: float, memory: Memory = None, own: OwnModel | None = None, steps: int = 1
+    task: Task, params: Params, alpha: float, kept: ClientState = None, own: OwnModel | None = None, steps: int = 1
 ) -> dict[str, Float[Array, " n"]]:
     """Return the loss and accuracy of the global and the personalised model for each UE.
 
@@ -41,8 +36,8 @@ def evaluate(
         task: The data of the UEs and the model.
         params: The weights w by name.
         alpha: Step size α of the personal step.
-        memory: What each UE keeps, one row per UE; needed with ``own``.
-        own: How a UE's own model is made from the weights and its memory. It then replaces the personal step.
+        kept: What each UE keeps, one row per UE; needed with ``own``.
+        own: How a UE's own model is made from the weights and what it keeps. It then replaces the personal step.
         steps: Number of personal steps, taken one after the other on the same data.
 
     Returns:
@@ -57,7 +52,7 @@ def evaluate(
         (4,)
     """
     view = View.of(task.model, task.data.lengths(), own, steps)
-    columns = _evaluate(view, params, task.data, jnp.asarray(alpha, jnp.float32), memory if own is not None else None)
+    columns = _evaluate(view, params, task.data, jnp.asarray(alpha, jnp.float32), kept if own is not None else None)
     return dict(zip(METRICS, columns, strict=True))
 
 
@@ -92,11 +87,13 @@ def evaluated_ues(ues: int) -> Int[np.ndarray, " m"]:
     return np.linspace(0, ues - 1, min(ues, MOST_UES)).round().astype(np.int32)
 
 
-def evaluate_ues(view: View, params: Params, data: Data, alpha: Number, memory: Memory = None) -> Float[Array, "n 4"]:
+def evaluate_ues(
+    view: View, params: Params, data: Data, alpha: Number, kept: ClientState = None
+) -> Float[Array, "n 4"]:
     """Return the metrics of every evaluated UE, one column per metric."""
 
     def look(ue: Array) -> Array:
-        mine = None if view.own is None else view.own(params, jax.tree.map(lambda rows: rows[ue], memory))
+        mine = None if view.own is None else view.own(params, jax.tree.map(lambda rows: rows[ue], kept))
         return evaluate_ue(view, params, data, alpha, ue, mine)
 
     return jax.lax.map(look, jnp.asarray(evaluated_ues(data.ues)), batch_size=view.ues_at_once)

@@ -3,73 +3,88 @@
 A dense layer's gradient is inputsᵀ·slopes, so 40 rows of inputs and slopes determine a matrix with 784 rows. An MLP
 spends much of its time computing, reading and writing such matrices. Here the weights are read once for all three
 batches, the step w − α∇f enters only through its effect on the next batch (inputs·inputsᵀ·slopes), and only the upload
-is computed as a matrix. The results are those of ``objectives``, up to the order of summation.
+is computed as a matrix. The results are those of ``gradients``, up to the order of summation.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from perfeds2.learning import on_gpu
+from perfeds2.learning.gradients import Batches, Hessian, MeanLoss, hessian_row
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare, loss_of
-from perfeds2.learning.objectives import Batches, FedAvg, Loss, Objective, PerFed, stepped
+from perfeds2.learning.trees import pick, stepped
 
 WEIGHT, BIAS = "dense1.weight", "dense1.bias"
+Slopes = Callable[[int, Array, Params], tuple[Array, Params]]
 
 
-def one_step(model: Model, objective: Objective, loss: Loss, params: Params, batches: Batches) -> Params:
-    """Return the gradient of ``objective`` at ``params``, in factors if this is supported and faster."""
-    if pays(model, objective, batch=jax.tree.leaves(batches)[0].shape[1]):
-        return gradient(model, objective, params, batches)
-    return objective(loss, params, params, batches)
-
-
-def pays(model: Model, objective: Objective, batch: int) -> bool:
-    """Return whether ``gradient`` supports this objective and model, with less work.
+def loss_for(model: Model, batch: int, *, one_step: bool) -> MeanLoss:
+    """Return the loss that a job differentiates, with gradients in factors if the job has one step and they are faster.
 
     It is less work if a batch has fewer samples than the first layer has outputs. A GPU always gains, because it reads
     less.
     """
     network = bare(model)
-    if not isinstance(network, MLP) or not (on_gpu.is_there() or batch < network.sizes[1]):
-        return False
-    if type(objective) is PerFed:
-        return objective.inner_clip is None and objective.hessian in ("exact", "fo") and objective.anneal is None
-    return type(objective) is FedAvg
+    if one_step and isinstance(network, MLP) and (on_gpu.is_there() or batch < network.sizes[1]):
+        return FactoredLoss(model, network)
+    return MeanLoss(model)
 
 
-def gradient(model: Model, objective: Objective, params: Params, batches: Batches) -> Params:
-    """Return the gradient of ``objective`` at ``params``; ``batches`` is stacked along its first axis."""
-    x, y = batches
-    network = bare(model)
-    assert isinstance(network, MLP)
-    weight, bias = params[WEIGHT], params[BIAS]
-    others = {name: w for name, w in params.items() if name not in (WEIGHT, BIAS)}
-    x = jax.lax.optimization_barrier(network.scaled(x, weight.dtype))  # gather once, not again for each product
-    said = (x.reshape(-1, x.shape[-1]) @ weight + bias).reshape(*x.shape[:-1], -1)  # outputs of the first layer
+@dataclass(frozen=True)
+class FactoredLoss(MeanLoss):
+    """The mean loss of an MLP, whose gradients are computed in factors."""
 
-    def after_first(said: Array, others: Params, y: Array) -> Float[Array, ""]:
-        return loss_of(model)(network.after_first(others, said), y).mean()
+    network: MLP
 
-    def slopes(number: int, said: Array, others: Params) -> tuple[Array, Params]:
-        return jax.grad(after_first, argnums=(0, 1))(said, others, y[number])
-
-    first, inner = slopes(0, said[0], others)
-    if isinstance(objective, FedAvg):
+    def gradient(self, params: Params, batch: Batches) -> Params:
+        x, _, slopes, said, others = self._first_layer(params, jax.tree.map(lambda rows: rows[None], batch))
+        first, inner = slopes(0, said[0], others)
         return inner | {WEIGHT: x[0].T @ first, BIAS: first.sum(axis=0)}
-    assert isinstance(objective, PerFed)
-    alpha, on = objective.alpha, 2 if objective.batches == 3 else 0
-    # How a step on one batch changes the first layer's outputs for another; + 1 is for the bias.
-    between = x[1] @ (x[0] if on == 0 else jnp.concatenate([x[0], x[on]])).T + 1
-    to_second, from_second = between[:, : x.shape[1]], between[:, -x.shape[1] :].T
-    adapted = stepped(others, alpha, inner)
-    second, outer = slopes(1, said[1] - alpha * (to_second @ first), adapted)
-    if objective.hessian == "fo":
-        return outer | {WEIGHT: x[1].T @ second, BIAS: second.sum(axis=0)}
-    direction = (from_second @ second, outer)
-    third, curvature = jax.jvp(lambda z, w: slopes(on, z, w), (said[on], others), direction)[1]
-    seen = x[1:].reshape(-1, x.shape[-1]) if on == 2 else jnp.concatenate([x[1], x[0]])
-    step = jnp.concatenate([second, -alpha * third])
-    exact = stepped(outer, alpha, curvature)
-    return exact | {WEIGHT: seen.T @ step, BIAS: step.sum(axis=0)}
+
+    def meta_gradient(
+        self,
+        params: Params,
+        batches: Batches,
+        alpha: float | Array,
+        hessian: Hessian = "exact",
+        inner_clip: float | Array | None = None,
+        is_early: Bool[Array, ""] | None = None,
+    ) -> Params:
+        if hessian == "hf" or inner_clip is not None or is_early is not None:
+            return super().meta_gradient(params, batches, alpha, hessian, inner_clip, is_early)
+        x, on, slopes, said, others = self._first_layer(params, batches)
+        first, inner = slopes(0, said[0], others)
+        # How a step on one batch changes the first layer's outputs for another; + 1 is for the bias.
+        between = x[1] @ (x[0] if on == 0 else jnp.concatenate([x[0], x[on]])).T + 1
+        to_second, from_second = between[:, : x.shape[1]], between[:, -x.shape[1] :].T
+        adapted = stepped(others, alpha, inner)
+        second, outer = slopes(1, said[1] - alpha * (to_second @ first), adapted)
+        if hessian == "fo":
+            return outer | {WEIGHT: x[1].T @ second, BIAS: second.sum(axis=0)}
+        direction = (from_second @ second, outer)
+        third, curvature = jax.jvp(lambda z, w: slopes(on, z, w), (said[on], others), direction)[1]
+        seen = x[1:].reshape(-1, x.shape[-1]) if on == 2 else jnp.concatenate([x[1], x[0]])
+        step = jnp.concatenate([second, -alpha * third])
+        exact = stepped(outer, alpha, curvature)
+        return exact | {WEIGHT: seen.T @ step, BIAS: step.sum(axis=0)}
+
+    def _first_layer(self, params: Params, batches: Batches) -> tuple[Array, int, Slopes, Array, Params]:
+        """Return the inputs, the row of the Hessian's batch, how to differentiate what follows, outputs and weights."""
+        x, y = batches
+        weight, bias = params[WEIGHT], params[BIAS]
+        others = {name: w for name, w in params.items() if name not in (WEIGHT, BIAS)}
+        x = jax.lax.optimization_barrier(self.network.scaled(x, weight.dtype))  # gather once, not for each product
+        said = (x.reshape(-1, x.shape[-1]) @ weight + bias).reshape(*x.shape[:-1], -1)  # outputs of the first layer
+
+        def after_first(said: Array, others: Params, y: Array) -> Float[Array, ""]:
+            return loss_of(self.model)(self.network.after_first(others, said), y).mean()
+
+        def slopes(number: int, said: Array, others: Params) -> tuple[Array, Params]:
+            return jax.grad(after_first, argnums=(0, 1))(said, others, pick(y, number))
+
+        return x, hessian_row(batches), slopes, said, others

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.models.model import Model, Params, loss_of, mean_loss
-from perfeds2.learning.objectives import Batches, Number, norm
+from perfeds2.learning.trees import Number, norm
 
 
 class ReportedJob(NamedTuple):

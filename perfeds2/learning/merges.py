@@ -1,12 +1,12 @@
 """Merge the uploads of a round into one model.
 
-A merge is a small immutable object. Called with the newest model, the uploads and its own state, it returns the next
-model and its next state. The same object merges in a simulation and in a federation. Merges that belong to a method
-are in ``methods/``.
+A merge is a small immutable object. From the newest model, the uploads and its own state it makes the next model and its
+next state. The same object merges in a simulation and in a federation. Merges that belong to a method are in ``methods/``.
 """
 
-import typing
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Set
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,87 +14,88 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from pydantic import Field
 
-from perfeds2.learning.objectives import Scalar, Told, rows_of, stepped
+from perfeds2.errors import InputError
+from perfeds2.learning.method import Method
+from perfeds2.learning.objectives import Broadcast
 from perfeds2.learning.settings import setting, traced
+from perfeds2.learning.trees import Scalar, rows_of, stepped
 
-Rows: TypeAlias = Array | np.ndarray  # a replay has JAX arrays, a federation NumPy arrays
+Rows: TypeAlias = Array | np.ndarray
+Params = dict[str, PyTree]  # a replay has JAX arrays, a federation NumPy arrays
 MergeState: TypeAlias = PyTree  # what a merge keeps between rounds: any nest of arrays
-Params = dict[str, PyTree]
 Discount = Literal["poly", "hinge", "constant"]
 DiscountNumber = Annotated[float, Field(ge=0)] | Array
+Need = Literal["uploads", "start_models", "broadcast", "undrafted"]
 
 
 @traced
 class Arrived:
-    """The uploads of a round, stacked: every array has one row per upload."""
+    """What arrived in a round. Arrays that the merge does not need are None."""
 
-    uploads: PyTree  # sum of a UE's gradients over its local steps
-    handed: PyTree  # the model it started from
-    told: Told  # what the merge sent along with that model, if anything
-    staleness: Rows  # τ, an integer each
-    ues: Rows  # the sender
     beta: Scalar  # step size of a UE's local steps
+    mean: PyTree = None  # of the uploads, weighted if the merge has weights; for a merge without single uploads
+    uploads: PyTree = None  # sum of a UE's gradients over its local steps; one row per upload, as in all that follow
+    start_models: PyTree = None  # the model it started from
+    broadcast: Broadcast = None  # what the merge sent along with that model
+    staleness: Any = None  # τ, an integer each
+    ues: Any = None  # the sender
     steps: int = setting(default=1, static=True)  # number of local steps
 
     @property
-    def moves(self) -> PyTree:
-        """Return Δ = w_handed − w_end, the move of each UE, with the sign of the literature."""
+    def deltas(self) -> PyTree:
+        """Return Δ = w_start − w_end, the move of each UE, with the sign of the literature."""
         return jax.tree.map(lambda g: self.beta * g, self.uploads)
 
     @property
     def models(self) -> PyTree:
         """Return w_end, the model each UE ended with."""
-        return jax.tree.map(jnp.subtract, self.handed, self.moves)
+        if self.start_models is None:
+            raise InputError('the merge uses models of UEs; add "start_models" to its needs.')
+        return jax.tree.map(jnp.subtract, self.start_models, self.deltas)
+
+    def needed_by(self, merge: "Merge") -> "Arrived":
+        """Return what a merge needs of single uploads."""
+        if "uploads" not in merge.needs:
+            return Arrived(self.beta, mean_of(self.uploads), steps=self.steps)
+        start_models = self.start_models if "start_models" in merge.needs else None
+        return replace(
+            self, start_models=start_models, broadcast=self.broadcast if "broadcast" in merge.needs else None
+        )
 
 
-@typing.runtime_checkable
-class Merge(typing.Protocol):
-    """How uploads become a model. Implement these two methods and pass your own."""
+class Merge(Method):
+    """How uploads become a model. Subclass it, as a frozen dataclass, and write ``step``.
+
+    Attributes:
+        needs: What it uses beyond the mean of a round's uploads: the single "uploads", the "start_models" that they started
+            from, the "broadcast" that was sent along with those, and the "undrafted" uploads of a draft. Only a merge
+            without single uploads fits secure aggregation.
+    """
+
+    needs: ClassVar[Set[Need]] = frozenset()
+
+    @property
+    def merge(self) -> "Merge":
+        return self
 
     def init(self, params: Params, ues: int) -> MergeState:
         """Return the state before the first round: arrays, or None."""
-        ...
+        return None
 
-    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         """Return the next model and the next state."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no step.")
 
+    def weights(self, staleness: Rows) -> Float[Array, "..."] | None:
+        """Return the weight of every upload, if uploads are used only through their weighted sum; None otherwise.
 
-@typing.runtime_checkable
-class OfMean(typing.Protocol):
-    """A merge that needs only the mean of the uploads, so they are added up as they arrive and not kept."""
+        With noise, no weight may exceed 1.
+        """
+        return None
 
-    def init(self, params: Params, ues: int) -> MergeState: ...
-
-    def step(self, params: Params, mean: Params, beta: Scalar, state: MergeState) -> tuple[Params, MergeState]: ...
-
-
-@typing.runtime_checkable
-class Weighted(Merge, typing.Protocol):
-    """A merge that uses uploads only through their weighted sum. With noise, no weight may exceed 1."""
-
-    def weights(self, staleness: Rows) -> Float[Array, "..."]: ...
-
-
-@typing.runtime_checkable
-class Telling(Merge, typing.Protocol):
-    """A merge that sends extra arrays with every model."""
-
-    def tell(self, state: MergeState) -> Told: ...
-
-
-@typing.runtime_checkable
-class Backward(typing.Protocol):
-    """A merge that uses the models its uploads started from, so the server keeps those."""
-
-    looks_back: typing.Literal[True]
-
-
-@typing.runtime_checkable
-class Undrafted(typing.Protocol):
-    """A merge for a draft that also sees the UEs that arrived without being drafted."""
-
-    takes_undrafted: typing.Literal[True]
+    def broadcast(self, state: MergeState) -> Broadcast:
+        """Return the arrays by name that are sent along with every model; None sends only the model."""
+        return None
 
 
 def weighted(weights: Array, rows: Params) -> Params:
@@ -111,26 +112,19 @@ def mean_of(rows: Params) -> Params:
     return weighted(jnp.full(count, 1 / count, jnp.float32), rows)
 
 
-class Stateless:
-    """A merge that keeps no state."""
-
-    def init(self, params: Params, ues: int) -> None:
-        return None
-
-
 @traced
-class Mean(Stateless):
+class Mean(Merge):
     """w −= β·mean, eq. (8)."""
 
-    def step(self, params: Params, mean: Params, beta: Scalar, state: None) -> tuple[Params, None]:
-        return stepped(params, beta, mean), state
+    def step(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
+        return stepped(params, arrived.beta, arrived.mean), state
 
 
 MEAN = Mean()
 
 
 @traced
-class Optax:
+class Optax(Merge):
     """Step along the mean of the uploads with any optax transformation. β is then only the step size of local steps.
 
     Args:
@@ -148,8 +142,8 @@ class Optax:
     def init(self, params: Params, ues: int) -> MergeState:
         return self.transformation.init(params)
 
-    def step(self, params: Params, mean: Params, beta: Scalar, state: MergeState) -> tuple[Params, MergeState]:
-        updates, state = self.transformation.update(mean, state, params)
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+        updates, state = self.transformation.update(arrived.mean, state, params)
         return jax.tree.map(jnp.add, params, updates), state
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Complex, Float, Int, Key, UInt32
 
 from perfeds2.learning import on_gpu
 from perfeds2.learning.models.model import Params, RandomKey
-from perfeds2.learning.objectives import Withholding
+from perfeds2.learning.objectives import Objective
 from perfeds2.privacy.accounting import noise_filter
 
 NOISE = 2**31  # added to the round: batches have counters below
@@ -56,11 +56,11 @@ def noise_of(key: NoiseKey, round_: Int[Array, ""], like: Params, deviation: Flo
 
 
 def noise_on(
-    objective: object, key: NoiseKey, round_: Int[Array, ""], like: Params, deviation: Float[Array, ""], bands: int
+    objective: Objective, key: NoiseKey, round_: Int[Array, ""], like: Params, deviation: Float[Array, ""], bands: int
 ) -> Params:
     """Return the noise on the sum of a round's uploads: zeros for arrays that the objective withholds."""
-    stays = objective.withheld(like) if isinstance(objective, Withholding) else {}
-    return noise_of(key, round_, like, deviation, bands) | {name: jnp.zeros_like(w) for name, w in stays.items()}
+    stays = {name: jnp.zeros_like(w) for name, w in objective.withheld(like).items()}
+    return noise_of(key, round_, like, deviation, bands) | stays
 
 
 noise_now = jax.jit(noise_of, static_argnums=4)  # outside a replay; federations use this

@@ -1,129 +1,134 @@
 """Compute what a UE uploads from the model it received.
 
-An objective is a small immutable object. Called with a loss, the parameters, the model the job started from and its
-batches, it returns a gradient. An objective that keeps state on the UE does a whole job at once: from the received model, its
-memory and the batches it makes the upload and the new memory. The memory is stored when the upload is merged, so a
-lost job leaves no trace. Objectives for all three modes are here; ``methods/`` has the others.
+An objective is a small immutable object. One job of a UE makes an upload and what the UE keeps from the received model,
+what was sent along, what it keeps and its batches; by default it takes steps along ``gradient``. What a UE keeps is stored
+when the upload is merged, so a lost job leaves no trace. Objectives for all three modes are here; ``methods/`` has the others.
 """
 
-import typing
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from perfeds2.learning.models.model import Params
+from perfeds2.learning.gradients import Batches, BatchLoss, Gradient, Hessian
+from perfeds2.learning.method import Method
+from perfeds2.learning.models.model import Model, Params
 from perfeds2.learning.settings import Length, Steps, StepSize, Versions, setting, traced
+from perfeds2.learning.trees import Number, Scalar, pick, rows_of, stepped, zeros
 from perfeds2.theory.constants import ALPHA
 
 # Nests of arrays: an array, a dict or tuple of nests, or None. To a type checker they are ``Any``.
-Batches: TypeAlias = PyTree  # inputs and targets of one batch, or of several stacked along the first axes
-Memory: TypeAlias = PyTree  # what a UE keeps between its jobs
-Told: TypeAlias = PyTree  # what a merge sends along with a model
-Scalar: TypeAlias = Array | np.floating | float
-Number: TypeAlias = Float[Array, ""]
-Loss = Callable[[Params, Batches], Number]
-Hessian = Literal["exact", "fo", "hf"]
-Gradient = Callable[[Params, Batches], Params]  # (model, one step's batches) -> gradient
+ClientState: TypeAlias = PyTree  # what a UE keeps between its jobs
+Broadcast: TypeAlias = PyTree  # what a merge sends along with a model
+OwnModel = Callable[[Params, ClientState], Params]  # (newest model, what a UE keeps) -> the UE's own model
 
 
-@typing.runtime_checkable
-class Objective(typing.Protocol):
-    """What a UE computes. Implement these two members and pass your own."""
+@dataclass(frozen=True)
+class Context:
+    """What a job knows besides its model and batches."""
+
+    loss: BatchLoss  # loss(params, batch) on one batch; also loss.gradient and loss.meta_gradient
+    beta: Number  # step size of local steps
+    ue: Int[Array, ""]
+    version: Int[Array, ""]  # of the model that the job started from
+    key: Key[Array, ""]  # for what the objective draws
+
+
+class Objective(Method):
+    """What a UE computes. Subclass it, as a frozen dataclass, and write ``gradient`` or ``job``.
+
+    Attributes:
+        batches: Number of independent batches per local step.
+        alpha: A personal step size of its own, which evaluations use too; None is the run's.
+        keeps_uploads: Whether what a UE keeps is computed from whole uploads, so that these must not be compressed.
+        chooses_steps: Whether ``job`` chooses how many local steps it takes, so that it has no local epochs.
+        is_alone: Whether UEs exchange nothing with the server.
+        trains: Whether there are any rounds.
+        personal: Makes a UE's own model from the newest model and what the UE keeps, without the objective's numbers.
+            Evaluations use it instead of personal steps. None: UEs have no models of their own.
+    """
+
+    batches: int = 1
+    alpha: Any = None
+    keeps_uploads: ClassVar[bool] = False
+    chooses_steps: ClassVar[bool] = False
+    is_alone: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+    personal: ClassVar[Any] = None  # an ``OwnModel``
 
     @property
-    def batches(self) -> int:
-        """Return the number of independent batches per step.
+    def objective(self) -> "Objective":
+        return self
 
-        A step costs as much computing time as that many batches. An objective that uses a batch more than once says
-        the cost in a property ``passes``.
+    @property
+    def passes(self) -> int:
+        """Return how many batches of computing time one step costs."""
+        return self.batches
+
+    def passes_with(self, product: float) -> float:
+        """Return the passes if a Hessian-vector product costs as much as ``product`` gradients."""
+        return self.passes
+
+    @property
+    def work(self) -> float | Float[np.ndarray, " n"]:
+        """Return the share of a whole job that each UE computes."""
+        return 1.0
+
+    def init(self, params: Params) -> ClientState:
+        """Return what a UE keeps before its first job, as arrays; ``params`` is w_0."""
+        return None
+
+    def gradient(self, params: Params, start: Params, batches: Batches, context: Context) -> Params:
+        """Return the gradient of one local step.
+
+        Args:
+            params: The weights w by name.
+            start: The model that the job started from.
+            batches: The step's batches, stacked along the first axis.
+            context: The loss, and what the job knows.
+
+        Returns:
+            The gradient, by name, in the shapes of ``params``.
         """
-        ...
-
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
-        """Return the gradient at ``params`` of a job that began at ``start``; ``batches`` is stacked along axis 0."""
-        ...
-
-
-@typing.runtime_checkable
-class Adapting(Objective, typing.Protocol):
-    """An objective with a personal step size of its own, which evaluations use too."""
-
-    alpha: float | Array
-
-
-@typing.runtime_checkable
-class Annealed(Objective, typing.Protocol):
-    """An objective that changes during training: each job asks for its form at the job's model version."""
-
-    def at(self, version: Int[Array, ""]) -> Objective: ...
-
-
-@typing.runtime_checkable
-class Drawing(typing.Protocol):
-    """An objective that draws random numbers: each job asks for its form with a key of its own."""
-
-    def drawn(self, key: Key[Array, ""]) -> "Objective | Stateful": ...
-
-
-@typing.runtime_checkable
-class Individual(typing.Protocol):
-    """An objective with settings of every UE: each job asks for the form of its UE."""
-
-    def of_ue(self, ue: Int[Array, ""]) -> "Objective | Stateful": ...
-
-
-@typing.runtime_checkable
-class Stateful(typing.Protocol):
-    """What a UE computes if it keeps state between jobs. Implement these members and pass your own."""
-
-    @property
-    def batches(self) -> int:
-        """Return the number of independent batches per step."""
-        ...
-
-    def first(self, params: Params) -> Memory:
-        """Return the memory before the first job, as arrays; ``params`` is w_0."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has neither gradient nor job.")
 
     def job(
-        self, loss: Loss, start: Params, told: Told, kept: Memory, batches: Batches, beta: Number
-    ) -> tuple[Params, Memory]:
-        """Return the upload (the sum of the steps' gradients) and the new memory.
+        self, start: Params, broadcast: Broadcast, kept: ClientState, batches: Batches, context: Context
+    ) -> tuple[Params, ClientState]:
+        """Return the upload, which is the sum of the gradients of all steps, and what the UE keeps then.
 
-        ``batches`` has one row per local step, with ``self.batches`` batches each; ``told`` is what the merge sent
-        along.
+        Args:
+            start: The model that the UE received.
+            broadcast: What the merge sent along; None without.
+            kept: What the UE kept at the end of its last merged job.
+            batches: One row per local step, with ``self.batches`` batches each.
+            context: The loss, and what the job knows.
         """
-        ...
+        if rows_of(batches) == 1:
+            return self.gradient(start, start, pick(batches, 0), context), kept
 
+        def gradient(w: Params, own: Batches) -> Params:
+            return self.gradient(w, start, own, context)
 
-@typing.runtime_checkable
-class Personal(Stateful, typing.Protocol):
-    """An objective whose UEs keep models of their own; evaluations use those instead of a personal step."""
+        return descend(gradient, start, batches, context.beta)[1], kept
 
-    @staticmethod
-    def personal(params: Params, kept: Memory) -> Params:
-        """Return a UE's own model from the newest one and its memory. It must not use the objective's numbers."""
-        ...
-
-
-@typing.runtime_checkable
-class Withholding(typing.Protocol):
-    """An objective whose UEs keep part of the model, which is not uploaded."""
+    def replacing(self, model: Model, outputs_and_rank: Callable[[], tuple[int, int]]) -> Model:
+        """Return the model that UEs have in place of the task's; the function counts its outputs and a sample's axes."""
+        return model
 
     def withheld(self, params: Params) -> Params:
-        """Return the arrays of that part."""
-        ...
+        """Return the arrays of the model that stay on the UE and are not uploaded."""
+        return {}
 
 
-class KeepsModel:
-    """A memory that holds the UE's own model, w_0 at first."""
+class KeepsModel(Objective):
+    """An objective whose UEs keep models of their own, w_0 at first."""
 
-    def first(self, params: Params) -> Params:
+    def init(self, params: Params) -> Params:
         return params
 
     @staticmethod
@@ -131,62 +136,65 @@ class KeepsModel:
         return kept
 
 
-def passes(objective: "Objective | Stateful") -> int:
-    """Return how many batches of computing time one step costs."""
-    return getattr(objective, "passes", objective.batches)
+@traced
+class FromGradient(Objective):
+    """Steps along a function of the loss, the weights and the batches of a step."""
+
+    function: Callable[[BatchLoss, Params, Batches], Params] = setting(default=None, static=True)
+    batches: int = setting("Number of independent batches per step.", default=1, static=True)
+
+    def gradient(self, params: Params, start: Params, batches: Batches, context: Context) -> Params:
+        return self.function(context.loss, params, batches)
+
+
+def from_gradient(function: Callable[[BatchLoss, Params, Batches], Params], batches: int = 1) -> FromGradient:
+    """Return an objective that steps along ``function(loss, params, batches)``.
+
+    Args:
+        function: Returns a gradient in the shapes of ``params``. ``batches`` is stacked along the first axis.
+        batches: Number of independent batches per step.
+
+    Returns:
+        The objective.
+
+    Example:
+        >>> import jax
+        >>> from perfeds2 import Learner, from_gradient
+        >>> def gradient(loss, params, batches):
+        ...     return loss.gradient(params, jax.tree.map(lambda b: b[0], batches))
+        >>> Learner(from_gradient(gradient), batch=40).samples
+        40
+    """
+    return FromGradient(function, batches)
 
 
 @traced
-class FedAvg:
+class FedAvg(Objective):
     """∇f on one batch."""
 
     paper = "McMahan et al., AISTATS 2017"
 
-    batches = 1
-
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
-        """Return ∇f(w) on the first batch.
-
-        Args:
-            loss: The loss of parameters on a batch.
-            params: The weights w by name.
-            start: The model the job started from; not used.
-            batches: The step's batches, stacked along the first axis.
-
-        Returns:
-            The gradient, by name, in the shapes of ``params``.
-        """
-        return plain(loss)(params, batches)
+    def gradient(self, params: Params, start: Params, batches: Batches, context: Context) -> Params:
+        """Return ∇f(w) on the first batch."""
+        return context.loss.gradient(params, pick(batches, 0))
 
 
 @traced
-class FedProx:
+class FedProx(Objective):
     """∇f + μ(w − w_start): held near the model version it started from. With one local step the term is zero."""
 
     paper = "Li et al., MLSys 2020"
 
     proximal: StepSize = setting("μ: how strongly local steps are held near the model they started from.", default=0.1)
 
-    batches = 1
-
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
-        """Return ∇f(w) + μ(w − w_start) on the first batch.
-
-        Args:
-            loss: The loss of parameters on a batch.
-            params: The weights w by name.
-            start: The model w_start that the job started from.
-            batches: The step's batches, stacked along the first axis.
-
-        Returns:
-            The gradient, by name, in the shapes of ``params``.
-        """
-        gradient = plain(loss)(params, batches)
+    def gradient(self, params: Params, start: Params, batches: Batches, context: Context) -> Params:
+        """Return ∇f(w) + μ(w − w_start) on the first batch."""
+        gradient = plain(context.loss)(params, batches)
         return jax.tree.map(lambda g, w, w0: g + self.proximal * (w - w0), gradient, params, start)
 
 
 @traced
-class PerFed:
+class PerFed(Objective):
     """The meta-gradient (I − α∇²f(w; D_h)) ∇f(w − α∇f(w; D_in); D_o) of eq. (7), on three independent batches.
 
     ``hessian``: "exact" computes the Hessian-vector product by jvp of grad; "hf" by a central difference of gradients;
@@ -220,48 +228,16 @@ class PerFed:
         """
         return 2 + {"exact": product, "hf": 2.0, "fo": 0.0}[self.hessian]
 
-    def at(self, version: Int[Array, ""]) -> "PerFed":
-        """Return the objective at a model version, with the annealing that is left.
-
-        Args:
-            version: The version of the model that the job started from.
-
-        Returns:
-            The objective that the job uses.
-        """
-        return self if self.anneal is None else replace(self, anneal=self.anneal - jnp.asarray(version, jnp.float32))
-
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
-        """Return the meta-gradient of eq. (7).
-
-        Args:
-            loss: The loss of parameters on a batch.
-            params: The weights w by name.
-            start: The model the job started from; not used.
-            batches: The step's batches, stacked along the first axis: D_in, D_o and, if there are three, D_h.
-
-        Returns:
-            The gradient, by name, in the shapes of ``params``.
-        """
-        inner = plain(loss)(params, batches)
-        most = self.inner_clip
-        step = inner if most is None else clip(inner, most)
-        adapted = stepped(params, self.alpha, step)
-        outer = plain(loss, 1)(adapted, batches)
-        if self.hessian == "fo":
-            return outer
-        product, on = _jvp if self.hessian == "exact" else _difference, 0 if self.hessian_batch == "inner" else 2
-        direction = outer if most is None else _jvp(lambda g: clip(g, most), inner, outer)
-        curvature = product(lambda w: plain(loss, on)(w, batches), params, direction)
-        exact = stepped(outer, self.alpha, curvature)
-        if self.anneal is None:
-            return exact
-        is_early = self.anneal > 0
-        return jax.tree.map(lambda first_order, g: jnp.where(is_early, first_order, g), outer, exact)
+    def gradient(self, params: Params, start: Params, batches: Batches, context: Context) -> Params:
+        """Return the meta-gradient of eq. (7) on D_in, D_o and, if there are three batches, D_h."""
+        is_early = None if self.anneal is None else jnp.asarray(context.version, jnp.float32) < self.anneal
+        return context.loss.meta_gradient(
+            params, batches, self.alpha, self.hessian, inner_clip=self.inner_clip, is_early=is_early
+        )
 
 
 @traced
-class Moreau:
+class Moreau(Objective):
     """The gradient λ(w − θ̂) of the Moreau envelope min_θ f(θ) + (λ/2)‖θ − w‖², as pFedMe and PersA-FL have it.
 
     θ̂ comes from w by a few gradient steps on one batch. They have length α/(1 + αλ): if f is smooth enough for steps of
@@ -274,17 +250,15 @@ class Moreau:
     moreau: Length = setting("λ: how strongly the personal model is held near the global one.", default=15.0)
     moreau_steps: Steps = setting("K: gradient steps to the personal model.", default=5, static=True)
 
-    batches = 1
-
     @property
     def passes(self) -> int:
         return self.moreau_steps
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
-        theta = self.personal_model(loss, params, pick(batches, 0))
+    def gradient(self, params: Params, start: Params, batches: Batches, context: Context) -> Params:
+        theta = self.personal_model(context.loss, params, pick(batches, 0))
         return jax.tree.map(lambda w, t: self.moreau * (w - t), params, theta)
 
-    def personal_model(self, loss: Loss, params: Params, batch: Batches) -> Params:
+    def personal_model(self, loss: BatchLoss, params: Params, batch: Batches) -> Params:
         """Return θ̂, which gradient steps on the penalised f reach from w on one batch."""
         size = self.alpha / (1 + self.alpha * self.moreau)
 
@@ -295,7 +269,7 @@ class Moreau:
         return jax.lax.fori_loop(0, self.moreau_steps, towards, params)
 
 
-OBJECTIVES: dict[str, Callable[..., Objective]] = {
+OBJECTIVES: dict[str, type[Objective]] = {
     "FedAvg": FedAvg,
     "FedProx": FedProx,
     "PerFed": PerFed,
@@ -303,23 +277,30 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 }  # each in all three modes
 
 
-def zeros(tree: PyTree) -> PyTree:
-    """Return zeros in the shapes of a tree's arrays."""
-    return jax.tree.map(jnp.zeros_like, tree)
+def keeps_state(objective: Objective, params: PyTree) -> bool:
+    """Return whether UEs keep anything between their jobs; ``params`` has the shapes of a model."""
+    return bool(jax.tree.leaves(jax.eval_shape(objective.init, params)))
 
 
-def rows_of(tree: PyTree) -> int:
-    """Return the length of the first axis of a tree's arrays."""
-    return jax.tree.leaves(tree)[0].shape[0]
+def descend(gradient: Gradient, start: Params, batches: Batches, beta: Scalar) -> tuple[Params, Params]:
+    """Take local steps, and return where they end and the sum of their gradients.
 
+    Args:
+        gradient: Returns the gradient of a step, from the weights and the batches of the step.
+        start: The model to start from, by name.
+        batches: One row per step.
+        beta: Step size of the steps.
 
-def stepped(params: PyTree, size: Scalar, direction: PyTree) -> PyTree:
-    """Return params − size·direction."""
-    return jax.tree.map(lambda w, g: w - size * g, params, direction)
+    Returns:
+        The last model and the sum of the gradients, by name.
 
-
-def descend(gradient: Gradient, start: Params, batches: Batches, beta: Number) -> tuple[Params, Params]:
-    """Take local steps, and return where they end and the sum of their gradients."""
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from perfeds2 import descend
+        >>> end, total = descend(lambda w, batch: {"w": batch}, {"w": jnp.zeros(())}, jnp.ones(3), 0.5)
+        >>> float(end["w"]), float(total["w"])
+        (-1.5, 3.0)
+    """
 
     def step(carry: tuple[Params, Params], own: Batches) -> tuple[tuple[Params, Params], None]:
         w, total = carry
@@ -329,45 +310,6 @@ def descend(gradient: Gradient, start: Params, batches: Batches, beta: Number) -
     return jax.lax.scan(step, (start, zeros(start)), batches)[0]
 
 
-def plain(loss: Loss, number: int = 0) -> Gradient:
+def plain(loss: BatchLoss, number: int = 0) -> Gradient:
     """Return ∇f on one of the batches of a step."""
     return lambda w, batches: jax.grad(loss)(w, pick(batches, number))
-
-
-def pick(batches: Batches, number: int) -> Batches:
-    """Return one of the batches of a step."""
-    return jax.tree.map(lambda b: b[number], batches)
-
-
-def dot(one: Params, other: Params) -> Number:
-    """Return the scalar product of all arrays together."""
-    return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, one, other)), jnp.zeros(()))
-
-
-def norm(tree: Params) -> Number:
-    """Return the Euclidean norm of all arrays together."""
-    return jnp.sqrt(dot(tree, tree))
-
-
-def clip(gradient: Params, most: float | Array, *, must_be_finite: bool = False) -> Params:
-    """Return g·min(1, C/‖g‖), the gradient shortened to norm ``most``. A shorter one is unchanged.
-
-    With ``must_be_finite``, a gradient whose norm is not finite becomes 0.
-    """
-    length = norm(gradient)
-    scale = jnp.where(length > most, most / length, 1.0)
-    if must_be_finite:
-        return jax.tree.map(lambda g: jnp.where(jnp.isfinite(length), scale * g, 0.0), gradient)
-    return jax.tree.map(lambda g: scale * g, gradient)
-
-
-def _jvp(function: Callable[[Params], Params], params: Params, direction: Params) -> Params:
-    """Return the derivative of a function along a direction; for a gradient this is ∇²f · v."""
-    return jax.jvp(function, (params,), (direction,))[1]
-
-
-def _difference(gradient: Callable[[Params], Params], params: Params, direction: Params) -> Params:
-    """Return ∇²f · v ≈ (∇f(w + δv) − ∇f(w − δv)) / 2δ, with δ such that the step has length 10⁻²."""
-    delta = 1e-2 / jnp.maximum(norm(direction), 1e-12)
-    ahead, behind = gradient(stepped(params, -delta, direction)), gradient(stepped(params, delta, direction))
-    return jax.tree.map(lambda a, b: (a - b) / (2 * delta), ahead, behind)

@@ -8,21 +8,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from perfeds2.learning.merges import Arrived, Params, Stateless, weighted
-from perfeds2.learning.objectives import rows_of, stepped
+from perfeds2.learning.merges import Arrived, Merge, Params, weighted
 from perfeds2.learning.settings import Length, Share, Steps, setting, traced
+from perfeds2.learning.trees import rows_of, stepped
 
 TINY = 1e-12  # added to distances, so that none is divided by 0
 LEAST = 3  # uploads per round needed to recognise an outlier
 
 
-class Robust(Stateless):
+class Robust(Merge):
     """A merge of ``statistic(uploads)`` instead of their mean."""
+
+    needs = frozenset({"uploads"})
 
     def statistic(self, uploads: Params) -> Params:
         raise NotImplementedError
 
-    def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
+    def step(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
         return stepped(params, arrived.beta, self.statistic(without_infinite(arrived.uploads))), state
 
 

@@ -1,12 +1,13 @@
 """Arrange a timeline for the compiled loop of a replay."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 from jaxtyping import Array, Int
 
 from perfeds2.learning.cells import CloudScript
-from perfeds2.learning.merges import MEAN, Merge, OfMean, Undrafted
-from perfeds2.learning.methods.safa import with_undrafted
+from perfeds2.learning.merges import MEAN, Merge
 from perfeds2.learning.settings import setting, traced
 from perfeds2.learning.shelf import power_of_two, shelve
 from perfeds2.timeline.cloud import edge_versions
@@ -31,8 +32,8 @@ class Script:
     slots: int = setting(default=32, static=True)  # length of the shelf
 
     @classmethod
-    def of(cls, timeline: Timeline, merge: Merge | OfMean = MEAN) -> "Script":
-        if isinstance(merge, Undrafted):
+    def of(cls, timeline: Timeline, merge: Merge = MEAN) -> "Script":
+        if "undrafted" in merge.needs:
             timeline = with_undrafted(timeline)
         return cls._of(timeline, *shelve(timeline))
 
@@ -50,3 +51,29 @@ class Script:
             row[: column.size] = column.ravel()
         cloud = None if timeline.cloud is None else CloudScript.of(timeline.cloud, write)
         return cls(*jax.device_put((np.int32(timeline.quorum), *columns)), cloud=cloud, slots=slots)
+
+
+def with_undrafted(timeline: Timeline) -> Timeline:
+    """Return the timeline of a draft with two halves per row: UEs merged now, and UEs merged the round before.
+
+    Some of the latter have arrived again, with the model they received then. The others are listed with the job that
+    was merged last. Computed again, it gives the same model, so all rows have the same length and no entry changes.
+    """
+    ues, versions = timeline.ues, timeline.versions
+    came = set(zip(*(column.tolist() for column in timeline.in_vain), strict=True))
+    second_ues, second_versions = ues.copy(), versions.copy()
+    for k in range(1, timeline.rounds):
+        second_ues[k] = ues[k - 1]
+        for slot, ue in enumerate(ues[k - 1]):
+            again = np.flatnonzero(ues[k] == ue)
+            if (ue, k) in came:
+                second_versions[k, slot] = k
+            else:
+                second_versions[k, slot] = versions[k, again[0]] if again.size else versions[k - 1, slot]
+    staleness = np.arange(timeline.rounds)[:, None] - second_versions
+    return replace(
+        timeline,
+        ues=np.concatenate([ues, second_ues], axis=1),
+        staleness=np.concatenate([timeline.staleness, staleness], axis=1),
+        arrival_s=np.concatenate([timeline.arrival_s, timeline.arrival_s], axis=1),
+    )

@@ -6,13 +6,11 @@ values need no new compilation. A ``static`` setting is compiled in.
 
 import dataclasses
 import typing
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import jax
-import jax.numpy as jnp
-import numpy as np
+from jax.tree_util import GetAttrKey
 from pydantic import Field
 
 # Settings are given as numbers and traced as arrays.
@@ -36,29 +34,41 @@ def setting(help_: str = "", *, default: Any, static: bool = False) -> Any:
 def traced(cls: type[Kind]) -> type[Kind]:
     """Make a class a frozen dataclass whose fields JAX traces, except static ones.
 
+    The class is part of the structure that JAX compares. ``jax.tree_util.register_dataclass`` considers the structures
+    of two classes with the same fields equal.
+
     Example:
         @traced
-        class Ditto:
+        class Ditto(Objective):
             pull: StepSize = setting("λ: how strongly a UE's model is held near the global one.", default=1.0)
     """
-    return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
+    made: Any = dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(made)
+    dynamic = [field.name for field in fields if not field.metadata.get("static")]
+    static = [field.name for field in fields if field.metadata.get("static")]
+
+    def flatten(one: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(one, name) for name in dynamic], (cls, *(getattr(one, name) for name in static))
+
+    def with_keys(one: Any) -> tuple[list[tuple[GetAttrKey, Any]], tuple[Any, ...]]:
+        numbers, structure = flatten(one)
+        return [(GetAttrKey(name), number) for name, number in zip(dynamic, numbers, strict=True)], structure
+
+    def unflatten(structure: tuple[Any, ...], numbers: Any) -> Any:
+        one = object.__new__(made)  # JAX also puts other things than numbers there, which ``__init__`` need not accept
+        for name, value in (*zip(dynamic, numbers, strict=True), *zip(static, structure[1:], strict=True)):
+            object.__setattr__(one, name, value)
+        return one
+
+    jax.tree_util.register_pytree_with_keys(made, with_keys, unflatten, flatten)
+    return made
 
 
-@dataclass(frozen=True)
-class Structure:
-    """What is left of an objective or merge when its numbers are taken out."""
+def as_tree(part: Any) -> Any:
+    """Return an objective or merge as a tree, whose numbers JAX traces.
 
-    kind: type  # JAX considers the structures of two classes with the same fields equal
-    fields: Any  # a PyTreeDef. None: JAX cannot flatten it, so all of it is part of the compiled program
-    itself: Hashable = None
-
-    def unflatten(self, numbers: list[jax.Array]) -> Any:
-        return self.itself if self.fields is None else self.fields.unflatten(numbers)
-
-
-def split(part: Any) -> tuple[list[jax.Array], Structure]:
-    """Return the numbers of an objective or merge and its structure, so that one program serves all numbers."""
-    numbers, fields = jax.tree.flatten(part)
-    if all(isinstance(number, int | float | np.ndarray | jax.Array) for number in numbers):
-        return [jnp.asarray(number, jnp.float32) for number in numbers], Structure(type(part), fields)
-    return [], Structure(type(part), None, part)
+    A class that was not made by ``traced`` is compiled in as a whole.
+    """
+    if jax.tree_util.all_leaves([part]):
+        jax.tree_util.register_static(type(part))
+    return part

@@ -68,7 +68,7 @@ def has_ties(spec: Spec) -> bool:
     from perfeds2.spec.methods import method_of
 
     found = [method_of(named) for named in spec.algorithms]
-    follow = any(each is None or (each[1].mode == "S2" and each[1].rounds is None) for each in found)
+    follow = any(each is None or (each[1].mode == "S2" and not each[1].has_own_rounds) for each in found)
     is_race = spec.protocol.schedule.value is None and (spec.protocol.quorum or 0) < spec.cell.ues // spec.edges
     return follow and is_race and spec.protocol.bandwidth.text == "equal_finish"
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 import jax
@@ -11,15 +11,14 @@ import numpy as np
 from jaxtyping import PyTree
 
 from perfeds2.learning.devices import on_one
-from perfeds2.learning.evaluate import evaluate, evaluated_ues, own_model
-from perfeds2.learning.methods.baselines import MostFrequentLabel
+from perfeds2.learning.evaluate import evaluate, evaluated_ues
+from perfeds2.learning.lanes import Lane, group_lanes
 from perfeds2.learning.metrics import METRICS
-from perfeds2.learning.objectives import Personal
+from perfeds2.learning.points import EvaluationPoint, evaluation_points
 from perfeds2.learning.replay import start
 from perfeds2.learning.script import Script
 from perfeds2.learning.task import Task, logits
-from perfeds2.learning.train import EvaluationPoint, MetricMeans, TrainState, evaluation_points, train, train_in_chunks
-from perfeds2.learning.train_many import Lane, group_lanes, train_together
+from perfeds2.learning.train import MetricMeans, TrainState, train, train_in_chunks, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.leaves import from_leaves, named_leaves
 from perfeds2.runs.store import Facts, Result, Row, Store
@@ -92,10 +91,8 @@ class Workbench:
         spec, seed, stage = training.spec, training.seed, self.stage(training)
         task = self._kept(self._tasks, (spec.task, spec.cell.ues, seed), lambda: make_task(spec, seed))
         algorithm = training.made or make_algorithms(spec, stage)[0]
-        objective = algorithm.learner.objective
-        if isinstance(objective, MostFrequentLabel):
-            (outputs,), rank = logits(task.model, task.sample), len(task.sample.shape)
-            task = replace(task, model=objective.replacing(task.model, outputs, rank))
+        model = algorithm.learner.objective.replacing(task.model, partial(_outputs_and_rank, task))
+        task = task if model is task.model else replace(task, model=model)
         if algorithm.learner.feedback is not None:
             nothing = open_play(spec, stage, algorithm).timeline
             return PreparedTraining(training, task, stage, algorithm, nothing, [])
@@ -115,6 +112,12 @@ class Workbench:
                 del known[next(iter(known))]
             known[what] = make()
         return known[what]
+
+
+def _outputs_and_rank(task: Task) -> tuple[int, int]:
+    """Return how many outputs a task's model has, and the axes of a sample."""
+    (outputs,) = logits(task.model, task.sample)
+    return outputs, len(task.sample.shape)
 
 
 def train_group(
@@ -240,7 +243,7 @@ def _result(one: PreparedTraining, end: TrainState, group_key: str) -> Result:
     weights, which = on_one(end.state.params), {"algorithm": one.algorithm.name, "seed": one.training.seed}
     return Result(
         [{**which, **row} for row in one.rows(end.values)],
-        _per_ue(one, weights, on_one(end.state.memory)),
+        _per_ue(one, weights, on_one(end.state.client_state)),
         facts_of(one.training.spec, one.algorithm, one.timeline, one.training.seed, one.stage.cell),
         group_key,
         {key: np.asarray(value) for key, value in weights.items()},
@@ -251,7 +254,7 @@ def _result(one: PreparedTraining, end: TrainState, group_key: str) -> Result:
 def _per_ue(one: PreparedTraining, weights: PyTree, memory: PyTree) -> list[Row]:
     """Return the metrics of the final model on each UE."""
     task, learner = one.task, one.algorithm.learner
-    own, steps = own_model(learner.objective), learner.personal_steps
+    own, steps = learner.objective.personal, learner.personal_steps
     table = evaluate(task, weights, learner.personal_step, memory, own, steps)
     metrics = {key: np.asarray(values) for key, values in table.items()}
     samples = np.asarray(getattr(task.data, "train_count", np.zeros(task.ues, int)))  # generated data are unlimited
@@ -282,7 +285,7 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         "algorithm": algorithm.name,
         "seed": seed,
         "objective": algorithm.objective,
-        "is_personal": isinstance(learner.objective, Personal),
+        "is_personal": learner.objective.personal is not None,
         "beta": float(learner.beta),
         "local_steps": learner.local_steps,
         "upload_bits": bits,

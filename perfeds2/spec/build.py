@@ -14,9 +14,9 @@ The user's own functions are called with those of the known values that their pa
 - shares: a function of any of (cell, ues, quorum, payload_bits, samples, seed);
 - a bandwidth policy: a function of an ``Uplink``;
 - a merge: a ``Merge``, or a function or class of its own settings and any of the learning settings that returns one;
-- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or a method. A method is an
-  objective, a merge, or a class with one of each as ``objective`` and ``merge``. It runs in the spec's semi-synchronous
-  rounds unless its ``mode`` says otherwise.
+- an algorithm: an ``Algorithm``, a function of any of (cell, seed, spec) that returns one, or a method: an
+  ``Objective``, a ``Merge``, or a ``Method`` that names one of each. It runs in the spec's semi-synchronous rounds
+  unless its ``mode`` says otherwise or it plans its ``rounds``.
 """
 
 import inspect
@@ -24,22 +24,17 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
 from perfeds2.allocation.bandwidth import Bandwidth, Policy, Uplink, between, equal_finish, equal_share, in_each_cell
-from perfeds2.allocation.tiers import AllTiers, OneTier, arrive_together, tiers_by_latency
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, input_errors
 from perfeds2.learning.feedback import REPORTS
-from perfeds2.learning.merges import Telling, Undrafted
+from perfeds2.learning.learner import Learner, expect_part
+from perfeds2.learning.merges import Merge
+from perfeds2.learning.method import Method, World
 from perfeds2.learning.methods import parts_of
-from perfeds2.learning.methods.fedat import TierAverage
-from perfeds2.learning.methods.fedcompass import OwnSteps
-from perfeds2.learning.methods.feddyn import FedDyn
-from perfeds2.learning.methods.safa import ModelCache
-from perfeds2.learning.methods.scaffold import Scaffold
-from perfeds2.learning.objectives import Adapting
-from perfeds2.learning.replay import Learner
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
@@ -47,6 +42,7 @@ from perfeds2.privacy import MESSAGES
 from perfeds2.spec.baselines import alone_in, rounds_of, without_others
 from perfeds2.spec.cells import (
     cloud_protocol,
+    compression_settings,
     cycles_per_sample,
     limits_energy,
     make_budget,
@@ -58,21 +54,18 @@ from perfeds2.spec.cells import (
 )
 from perfeds2.spec.edge_servers import EdgePlan, has_own_rounds, plan_edges, refuse_at_edges
 from perfeds2.spec.fields import PrivacySpec, Spec
-from perfeds2.spec.jobs import in_epochs, job_samples, ue_samples
-from perfeds2.spec.methods import Method, checked_merge, method_of
+from perfeds2.spec.jobs import in_epochs, job_samples
+from perfeds2.spec.methods import ListedMethod, method_of
 from perfeds2.spec.names import Named, Values, call, expect, user_errors
 from perfeds2.spec.privacy import has_noise, refuse_unless_private, refuse_unless_summable
 from perfeds2.spec.rounds import bound_of, plan_rounds, protocol_of
-from perfeds2.spec.tasks import check_model, make_task
+from perfeds2.spec.tasks import check_model, make_task, model_of
 from perfeds2.timeline.cells import network_of, simulate_cells
 from perfeds2.timeline.chunks import CHUNK, ChunkedPlay
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import conditions_of, simulate
 from perfeds2.timeline.state import Schedule
-
-TIERS = 5  # default number of tiers M of FedAT and TiFL
-
 
 # ---- algorithms
 
@@ -188,7 +181,7 @@ def asking(spec: Spec, algorithm: Algorithm) -> Algorithm:
             f"the schedule of {algorithm.name} asks UEs for their {asked}, which noise on uploads does not hide. "
             f"Use another --schedule, or no --dp-noise, --epsilon and --secure-aggregation."
         )
-    if isinstance(algorithm.learner.merge, Undrafted):
+    if "undrafted" in algorithm.learner.merge.needs:
         raise InputError(f"{algorithm.name} merges late uploads as well, so its schedule cannot ask for feedback.")
     return replace(algorithm, learner=replace(algorithm.learner, feedback=asked))
 
@@ -204,24 +197,47 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
     if found is None:
         made = named.value
         if not isinstance(made, Algorithm):
+            _refuse_underived(named)
             made = call(made, f"--algorithms {named}", {"cell": stage.cell, "seed": stage.seed, "spec": spec})
         return _follow_settings(spec, stage, expect(made, Algorithm, "--algorithms", named))
     name, own = found
-    if own.rounds in ("alone", "none"):
-        learner = without_others(spec, name, make_learner(spec, name, own))
-        learner = in_epochs(spec, stage.seed, name, learner) if own.rounds == "alone" else learner
-        return Algorithm(name, learner, Protocol(1), equal_share, mode=own.mode)
-    races = own.mode == "ASY" or own.rounds == "draft"
-    learner, bandwidth = in_epochs(spec, stage.seed, name, make_learner(spec, name, own)), _bandwidth(spec, races=races)
+    method = make_method(spec, name, own)
+    learner = in_epochs(spec, stage.seed, name, without_others(spec, name, _learner_of(spec, name, method)))
+    if method.has_own_rounds:
+        return _in_own_rounds(spec, stage, Algorithm(name, learner, mode=own.mode), method)
+    bandwidth = _bandwidth(spec, races=own.mode == "ASY")
     algorithm = Algorithm(name, learner, protocol_of(spec, own.mode), bandwidth, mode=own.mode)
-    if own.rounds == "draft":
-        return in_drafts(spec, algorithm)
     if own.mode == "S2":
         shares, schedule = stage.plan(job_samples(spec, learner))
         return replace(algorithm, shares=shares, schedule=schedule)
-    if own.rounds is None:
-        return algorithm
-    return in_tiers(spec, algorithm, stage, at_once=own.rounds != "one tier", of_quorum=own.rounds == "groups")
+    return algorithm
+
+
+def _refuse_underived(named: Named) -> None:
+    """Refuse a class that is no method, with the line that mends it."""
+    own: Any = named.value
+    kind = own if inspect.isclass(own) else type(own)
+    if issubclass(kind, Algorithm) or inspect.isroutine(own):
+        return
+    raise InputError(
+        f"--algorithms {named}: {kind.__name__} is not a method. Write class {kind.__name__}(Objective): after from perfeds2 "
+        f"import Objective, or derive it from Merge or Method (docs/how-to/own-methods.md)."
+    )
+
+
+def _in_own_rounds(spec: Spec, stage: Stage, algorithm: Algorithm, method: Method) -> Algorithm:
+    """Return an algorithm in the rounds that its method plans, with the parts that know them."""
+    learner, protocol = algorithm.learner, spec.protocol
+    assert protocol.quorum is not None
+    load = (upload_bits(spec, learner.objective), job_samples(spec, learner), learner.local_steps)
+    rounds = method.rounds(World(stage.cell, *load, protocol.quorum, bound_of(spec), protocol.tiers, stage.seed))
+    if rounds.objective is not None:
+        learner = replace(learner, objective=rounds.objective)
+    if rounds.merge is not None and spec.learning_of(algorithm.name).merge is None:
+        learner = replace(learner, merge=rounds.merge)
+    bandwidth = _bandwidth(spec, races=algorithm.mode == "ASY" or rounds.protocol.drafts)
+    own = {"protocol": rounds.protocol, "schedule": rounds.schedule, "bandwidth": bandwidth}
+    return replace(algorithm, learner=learner, **own)
 
 
 def _bandwidth(spec: Spec, *, races: bool) -> Policy:
@@ -234,7 +250,7 @@ def _bandwidth(spec: Spec, *, races: bool) -> Policy:
 def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:
     """Return a user's algorithm with the settings of the spec wherever it has a default."""
     defaults, given = {each.name: each.default for each in fields(Learner)}, learner_settings(spec, own.name)
-    if isinstance(own.learner.objective, Adapting):
+    if own.learner.objective.alpha is not None:
         del given["alpha"]  # its own step is the objective's
     follows = {key: value for key, value in given.items() if vars(own.learner)[key] == defaults[key]}
     algorithm = replace(own, learner=replace(own.learner, **follows))
@@ -285,17 +301,18 @@ def learner_settings(spec: Spec, algorithm: str) -> Values:
     """Return the settings of the spec that are fields of ``Learner``."""
     learning, known = spec.learning_of(algorithm), _known(spec, algorithm)
     found = {key: value for key, value in known.items() if key in Learner.__dataclass_fields__}
-    found["bits"] = None if spec.radio.bits == 32 else spec.radio.bits
-    found["top_k"] = None if spec.radio.top_k == 1 else spec.radio.top_k
+    found |= compression_settings(spec)
     if learning.attack is not None:
         found["attack"] = learning.attack.value
     found["noise"], found["bands"] = spec.privacy.noise, spec.privacy.bands or 1
     chosen = learning.merge
     if chosen is not None:
         merge = chosen.value
-        if inspect.isclass(merge) or not hasattr(merge, "init"):  # a factory; a merge itself has init
+        if not isinstance(merge, Merge):  # a class, or a function that makes a merge
             merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
-        found["merge"] = checked_merge(merge, f"--merge {chosen}")
+        with input_errors(f"--merge {chosen}"):
+            expect_part(merge, Merge, "a merge")
+        found["merge"] = merge
     return found
 
 
@@ -303,11 +320,21 @@ def _known(spec: Spec, algorithm: str) -> Values:
     return {key: value for key, value in spec.learning_of(algorithm) if value is not None}
 
 
-def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
+def make_method(spec: Spec, algorithm: str, listed: ListedMethod) -> Method:
+    """Make a method with its settings."""
+    made = call(listed.make, f"the method {algorithm}", _known(spec, algorithm) | spec.method_settings(algorithm))
+    expect_part(made, Method, "a method")
+    return made
+
+
+def make_learner(spec: Spec, algorithm: str, listed: ListedMethod) -> Learner:
     """Make the learner of a method, with the settings that the method and its merge take."""
-    made = call(method.make, f"the method {algorithm}", _known(spec, algorithm) | spec.method_settings(algorithm))
-    objective, merge = parts_of(made)
-    given: Values = {"merge": checked_merge(merge, f"the method {algorithm}")}
+    return _learner_of(spec, algorithm, make_method(spec, algorithm, listed))
+
+
+def _learner_of(spec: Spec, algorithm: str, method: Method) -> Learner:
+    objective, merge = parts_of(method)
+    given: Values = {"merge": merge}
     learner = Learner(objective, **given | learner_settings(spec, algorithm))
     _refuse_what_does_not_fit(spec.privacy, algorithm, learner, spec.learning_of(algorithm).merge)
     return learner
@@ -316,52 +343,19 @@ def make_learner(spec: Spec, algorithm: str, method: Method) -> Learner:
 def _refuse_what_does_not_fit(privacy: PrivacySpec, algorithm: str, learner: Learner, merge: Named | None) -> None:
     """Refuse settings that a method does not support."""
     refuse_unless_private(privacy, algorithm, learner)
-    given = {"--top-k": learner.top_k}
+    given = {"--top-k": learner.top_k, "--compress": learner.compress}
     why = "it merges late uploads as well, and a UE cannot know which of them were used"
-    if isinstance(learner.objective, Scaffold | FedDyn):
+    if learner.objective.keeps_uploads:
         given |= {"--clip": learner.clip, "--bits": learner.bits, "--merge": merge}
         why = "what its UEs keep is computed from whole uploads, and it has a merge of its own"
-    elif not isinstance(learner.merge, Undrafted):
+    elif "undrafted" not in learner.merge.needs:
         return
     for flag, value in given.items():
         if value is not None:
+            what = flag if flag == "--compress" else f"{flag} {value}"
             raise InputError(
-                f"{flag} {value} cannot be combined with {algorithm}: {why}. Leave it out, or remove {algorithm} from --algorithms."
+                f"{what} cannot be combined with {algorithm}: {why}. Leave it out, or remove {algorithm} from --algorithms."
             )
-
-
-def in_drafts(spec: Spec, algorithm: Algorithm) -> Algorithm:
-    """Return an algorithm in SAFA's rounds; the staleness bound is its lag tolerance."""
-    assert spec.protocol.quorum is not None
-    bound, learner = bound_of(spec), algorithm.learner
-    if isinstance(learner.merge, ModelCache):
-        learner = replace(learner, merge=ModelCache(np.inf if bound is None else float(bound)))
-    return replace(algorithm, learner=learner, protocol=Protocol(spec.protocol.quorum, bound, drafts=True))
-
-
-def in_tiers(spec: Spec, algorithm: Algorithm, stage: Stage, *, at_once: bool, of_quorum: bool = False) -> Algorithm:
-    """Return an algorithm in the rounds of TiFL, FedAT or FedCompass, whose tiers are ``of_quorum``.
-
-    A round closes on A updates of one tier, or fewer if the smallest tier has fewer UEs.
-    """
-    assert spec.protocol.quorum is not None
-    count, quorum, learner = spec.protocol.tiers or TIERS, spec.protocol.quorum, algorithm.learner
-    if of_quorum:
-        count = max(1, stage.cell.ues // quorum)
-    elif (spec.protocol.tiers or 0) > stage.cell.ues:
-        raise InputError(f"--tiers {count} is more than there are UEs ({stage.cell.ues}); choose fewer.")
-    load = (stage.cell, upload_bits(spec, learner.objective), job_samples(spec, learner))
-    tiers = tiers_by_latency(*load, count, quorum)
-    quorum = min(quorum, tiers.smallest)
-    if isinstance(learner.objective, OwnSteps):
-        steps = learner.local_steps
-        shares = arrive_together(*load, quorum, tiers, float(learner.objective.fewest))
-        whole = np.maximum(np.floor(shares * steps + 1e-9), 1) / steps
-        learner = replace(learner, objective=replace(learner.objective, shares=whole.astype(np.float32)))
-    if isinstance(learner.merge, TierAverage):
-        learner = replace(learner, merge=TierAverage.of(tiers.of))
-    schedule = (AllTiers if at_once else OneTier)(tiers, quorum, stage.seed)
-    return replace(algorithm, learner=learner, protocol=Protocol(quorum, rests=True), schedule=schedule)
 
 
 # ---- timelines
@@ -443,10 +437,9 @@ def _own_errors(stage: Stage, algorithm: Algorithm) -> AbstractContextManager[No
 def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
     """Return what the rounds of an algorithm depend on, by the parameters of ``simulate``."""
     cell, learner = stage.cell, algorithm.learner
-    if cell.downlink is not None and isinstance(
-        learner.merge, Telling
-    ):  # it sends a second model, such as SCAFFOLD's c
-        cell = replace(cell, downlink=replace(cell.downlink, model_bits=2 * cell.downlink.model_bits))
+    if cell.downlink is not None:
+        times = learner.broadcast_size(model_of(spec))
+        cell = replace(cell, downlink=replace(cell.downlink, model_bits=times * cell.downlink.model_bits))
     cell = alone_in(cell, learner)
     bandwidth, bits = algorithm.bandwidth, upload_bits(spec, learner.objective, algorithm.protocol.quorum)
     network = None
@@ -461,7 +454,7 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
                 "--merge-at cloud needs the same backhaul in every cell; use --backhaul-bps and --backhaul-s."
             )
         cell = replace(cell, downlink_s=cell.downlink_s + float(trip_s[0]))
-    samples = ue_samples(spec, learner)
+    samples = job_samples(spec, learner) * learner.objective.work
     if (
         spec.privacy.secure_aggregation and not algorithm.protocol.rests
     ):  # otherwise the list of members comes with the model

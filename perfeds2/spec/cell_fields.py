@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 from perfeds2.spec.names import Named
 from perfeds2.spec.values import (
     CELL,
+    COMPRESSION,
     RADIO,
     SITES,
     WRITTEN,
@@ -154,6 +155,9 @@ class RadioSpec(Section, title="Radio"):
     bits: Bits | None = setting("N", "Bits per number of an upload: 16, 8 or 4 (QSGD).", shown="32: full precision")
     top_k: Annotated[float, Field(gt=0, le=1)] | None = setting(
         "SHARE", "Share of largest numbers to upload, with error feedback.", shown="1: all numbers"
+    )
+    compress: Annotated[Named, COMPRESSION] | None = setting(
+        "NAME", "Compression of uploads, with error feedback.", shown="none"
     )
     downlink: Literal["free", "multicast", "unicast"] | None = setting(
         "WAY",

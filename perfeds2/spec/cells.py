@@ -10,12 +10,11 @@ import numpy as np
 from jaxtyping import Float
 
 from perfeds2.errors import InputError, input_errors
-from perfeds2.learning.methods.baselines import Local, NoTraining
-from perfeds2.learning.models.model import Model
-from perfeds2.learning.objectives import Withholding
+from perfeds2.learning.objectives import Objective
 from perfeds2.learning.operations import counted_cycles, peak_bytes
-from perfeds2.learning.payload import SCALE_BITS, numbers_sent, place_bits
 from perfeds2.learning.task import CYCLES_PER_PARAMETER, cycles_of_parameters, payload_bits, weight_shapes
+from perfeds2.learning.transforms import OwnCompression, Transform, compressed
+from perfeds2.learning.trees import without
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.energy import ENERGY, EnergyModel
@@ -161,31 +160,37 @@ def parameters_of(spec: Spec) -> int:
     return round(spec.cell.parameters or payload_bits(model_of(spec)) / 32)
 
 
-def upload_bits(spec: Spec, objective: object = None, quorum: int = 0) -> float:
+def upload_bits(spec: Spec, objective: Objective | None = None, quorum: int = 0) -> float:
     """Return Z, the size of one upload in bits, in a round of ``quorum`` uploads.
 
     With ``parameters``, all of these numbers are sent. Unless payload_bits is set, an objective that withholds part of the model uploads less. Below 32 bits per number,
     each array also sends its scale; with top-k, the upload includes the positions of the numbers. With secure
     aggregation, it includes what every member of a round sends to the others.
     """
-    if isinstance(objective, Local | NoTraining):
+    if objective is not None and objective.is_alone:
         return NOTHING_BITS
     masks = extra_bits(quorum) if spec.privacy.secure_aggregation else 0
     if spec.cell.payload_bits is not None:
         return spec.cell.payload_bits + masks
-    model, bits = model_of(spec), spec.radio.bits or 32
-    arrays = weight_shapes(model)
-    stays = _withheld(objective, model) if isinstance(objective, Withholding) and not spec.cell.parameters else []
-    numbers = parameters_of(spec) - sum(math.prod(each.shape) for each in stays)
-    sent = numbers_sent(spec.radio.top_k or 1.0, numbers)
-    scales = SCALE_BITS * (len(arrays) - len(stays)) if bits < 32 else 0.0
-    return bits * sent + place_bits(sent, numbers) + scales + masks
+    arrays, numbers = weight_shapes(model_of(spec)), None if spec.cell.parameters is None else parameters_of(spec)
+    if objective is not None and numbers is None:
+        with input_errors(f"{type(objective).__name__} does not fit this model"):
+            arrays = without(arrays, jax.eval_shape(objective.withheld, arrays))
+    return compressed(**compression_settings(spec)).size(arrays, numbers) + masks
 
 
-def _withheld(objective: Withholding, model: Model) -> list[jax.ShapeDtypeStruct]:
-    """Return the shapes of the arrays that are not uploaded."""
-    with input_errors(f"{type(objective).__name__} does not fit this model"):
-        return jax.tree.leaves(jax.eval_shape(lambda: objective.withheld(model.init(jax.random.key(0)))))
+def compression_settings(spec: Spec) -> Values:
+    """Return the settings of the spec that say how uploads are compressed, as fields of ``Learner``."""
+    radio, own = spec.radio, None if spec.radio.compress is None else spec.radio.compress.value
+    if own is not None and not isinstance(own, Transform):
+        if radio.bits not in (None, 32) or radio.top_k not in (None, 1):
+            raise InputError(f"--compress {radio.compress} says its own size; leave --bits and --top-k out.")
+        own = OwnCompression(own)
+    return {
+        "bits": None if radio.bits == 32 else radio.bits,
+        "top_k": None if radio.top_k == 1 else radio.top_k,
+        "compress": own,
+    }
 
 
 # ---- radio and energy

@@ -1,7 +1,8 @@
 """Check and plan the rounds of edge servers below a cloud."""
 
 from perfeds2.errors import InputError, input_errors
-from perfeds2.learning.replay import Learner, why_not_at_edges
+from perfeds2.learning.learner import Learner
+from perfeds2.learning.replay import why_not_at_edges
 from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
 from perfeds2.spec.cells import cloud_protocol
@@ -20,7 +21,7 @@ EdgePlan = tuple[PerUe | None, Schedule | None]  # shares and schedule
 def has_own_rounds(named: Named) -> bool:
     """Return whether the rounds of a method are neither synchronous, semi-synchronous nor asynchronous."""
     found = method_of(named)
-    return found is not None and found[1].rounds is not None
+    return found is not None and found[1].has_own_rounds
 
 
 def refuse_at_edges(

@@ -8,44 +8,47 @@ docs/explanation/methods.md describes each method.
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from perfeds2.errors import InputError, did_you_mean
-from perfeds2.learning.merges import Merge, OfMean
+from perfeds2.learning.method import Method
 from perfeds2.learning.methods import LISTED, MERGES
 from perfeds2.learning.objectives import OBJECTIVES
 from perfeds2.spec.names import MODES, Named, Value, algorithm_name, method_name
 
 
 @dataclass(frozen=True)
-class Method:
-    """A method and the rounds it runs in."""
+class ListedMethod:
+    """A method by its name, and the mode of its rounds."""
 
     name: str  # without the mode: [methods.PerFed] applies to PerFed in all modes
     make: Callable[..., Value]  # a dataclass whose fields are the settings, or a function of them
     mode: str = "S2"
-    rounds: Literal["one tier", "all tiers", "groups", "draft", "alone", "none"] | None = (
-        None  # special rounds; None: those of the mode
-    )
+    has_own_rounds: bool = False
+    has_tiers: bool = False
+
+    @property
+    def rounds(self) -> str:
+        """Return the rounds as they are shown."""
+        return "its own" if self.has_own_rounds else self.mode
 
     @classmethod
-    def of(cls, name: str, make: Callable[..., object]) -> "Method":
-        """Return a method with the mode and rounds that ``make`` declares."""
-        return cls(name, make, getattr(make, "mode", "S2"), getattr(make, "rounds", None))
+    def of(cls, name: str, kind: type[Method], make: Callable[..., Value] | None = None) -> "ListedMethod":
+        """Return a method with the mode and rounds of its class."""
+        return cls(name, make or kind, kind.mode, kind.has_own_rounds, kind.has_tiers)
 
 
 ALGORITHMS = {
-    algorithm_name(name, mode): Method(name, make, mode) for mode in MODES for name, make in OBJECTIVES.items()
-} | {name: Method.of(name, make) for name, make in LISTED.items()}
+    algorithm_name(name, mode): ListedMethod(name, make, mode) for mode in MODES for name, make in OBJECTIVES.items()
+} | {name: ListedMethod.of(name, make) for name, make in LISTED.items()}
 
 
-def listed_methods() -> list[Method]:
+def listed_methods() -> list[ListedMethod]:
     """Return the built-in methods; those that exist in all three modes are listed once."""
-    everywhere = [Method(name, make, ", ".join(MODES)) for name, make in OBJECTIVES.items()]
+    everywhere = [ListedMethod(name, make, ", ".join(MODES)) for name, make in OBJECTIVES.items()]
     return everywhere + [ALGORITHMS[name] for name in LISTED]
 
 
-def find_method(name: str) -> Method:
+def find_method(name: str) -> ListedMethod:
     """Return a method by its name, or by the name of one of its algorithms.
 
     Raises:
@@ -58,24 +61,20 @@ def find_method(name: str) -> Method:
     return found
 
 
-def method_of(named: Named) -> tuple[str, Method] | None:
+def method_of(named: Named) -> tuple[str, ListedMethod] | None:
     """Return the name and the method of an algorithm; None if it is an ``Algorithm`` or a function that makes one.
 
     A user's own objective runs in S2 rounds and is merged by the mean; with a user's own merge, UEs compute what
     FedAvg does.
     """
     own: Value = named.value
-    if isinstance(own, Method):
+    if isinstance(own, ListedMethod):
         return named.label, own
-    parts = hasattr(own, "batches") or (hasattr(own, "init") and (hasattr(own, "step") or callable(own)))
-    if hasattr(own, "learner") or not (parts or hasattr(own, "objective") or hasattr(own, "merge")):
+    kind = own if inspect.isclass(own) else type(own)
+    if not issubclass(kind, Method):
         return None
-    is_class = inspect.isclass(own)
-    name = (own if is_class else type(own)).__name__
-    method = Method.of(name, own)
-    if not is_class:
-        method = Method(name, lambda: own, method.mode, method.rounds)
-    return algorithm_name(name, method.mode), method
+    method = ListedMethod.of(kind.__name__, kind, None if own is kind else lambda: own)
+    return algorithm_name(method.name, method.mode), method
 
 
 def settings_name(named: Named) -> str | None:
@@ -121,16 +120,8 @@ def refuse_unused(
             raise InputError(
                 f"--set {assignment} is for {name}, which does not take part; leave it out, or add {name} to {where}."
             )
-    if tiers is not None and not any(one is None or "tier" in (one[1].rounds or "") for one in found):
+    if tiers is not None and not any(one is None or one[1].has_tiers for one in found):
         raise InputError(
             f"--tiers {tiers} is for methods that have tiers (TiFL, FedAT), and none takes part; leave it out, or add one to "
             f"{where}."
         )
-
-
-def checked_merge(merge: object, what: str) -> Merge | OfMean:
-    if not isinstance(merge, Merge | OfMean):
-        raise InputError(
-            f"{what} gave a {type(merge).__name__}; expected something with init and __call__ (docs/how-to/extending.md)."
-        )
-    return merge

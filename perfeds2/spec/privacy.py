@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from perfeds2.errors import InputError
-from perfeds2.learning.merges import OfMean, Weighted
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.task import parameters
 from perfeds2.privacy import DELTA, FEWEST_MEMBERS, MOST_MEMBERS
 from perfeds2.privacy.accounting import densest, epsilon_of, level_of, privacy_loss, sensitivity, worst_losses
@@ -30,14 +29,14 @@ def refuse_unless_private(privacy: PrivacySpec, algorithm: str, learner: Learner
         if flag is not None:
             raise InputError(f"{flag} has no effect without noise; add --dp-noise or --epsilon, or leave it out.")
         return
-    if not isinstance(learner.merge, OfMean | Weighted):
+    if "uploads" in learner.merge.needs and learner.merge.weights(np.zeros(1, int)) is None:
         raise InputError(
             f"{algorithm} cannot be combined with {flag or 'noise'}: its server uses uploads one by one or again, "
             f"and only their sum is noisy. Remove it from --algorithms."
         )
     if learner.clip is None:
         raise InputError(f"{flag or 'noise'} needs --clip: without it, an upload may be of any length. Try --clip 1.")
-    compressed = next((flag for flag, on in (("--bits", learner.bits), ("--top-k", learner.top_k)) if on), None)
+    compressed = next((flag for flag, on in _compression(learner) if on), None)
     if compressed is not None:
         raise InputError(f"{compressed} may lengthen an upload after it was clipped; leave it out with {flag}.")
 
@@ -47,23 +46,28 @@ def refuse_unless_summable(privacy: PrivacySpec, algorithm: str, learner: Learne
     if not privacy.secure_aggregation:
         return
     flag = "--secure-aggregation"
-    if not isinstance(learner.merge, OfMean):
+    if "uploads" in learner.merge.needs:
         raise InputError(
             f"{algorithm} cannot be combined with {flag}: its server weighs, compares or keeps single uploads, and it would see "
             f"only their sum. Use an algorithm with --merge mean."
         )
     if learner.clip is None:
         raise InputError(f"{flag} needs --clip: devices clip, because the server sees no norms. Try --clip 1.")
-    if learner.top_k is not None:
-        raise InputError(
-            f"{flag} cannot be combined with --top-k: masks hide which numbers are sent. Leave --top-k out."
-        )
+    for compression, given in (("--top-k", learner.top_k), ("--compress", learner.compress)):
+        if given is not None:
+            raise InputError(
+                f"{flag} cannot be combined with {compression}: masks hide which numbers are sent. Leave {compression} out."
+            )
     if learner.bits is not None:
         raise InputError(f"{flag} cannot be combined with --bits: masked numbers have 32 bits. Leave --bits out.")
     if not FEWEST_MEMBERS <= quorum <= MOST_MEMBERS:
         raise InputError(
             f"{flag} needs from {FEWEST_MEMBERS} to {MOST_MEMBERS} updates in a round, and {algorithm} has {quorum}; set --quorum."
         )
+
+
+def _compression(learner: Learner) -> tuple[tuple[str, object], ...]:
+    return ("--bits", learner.bits), ("--top-k", learner.top_k), ("--compress", learner.compress)
 
 
 def _given(privacy: PrivacySpec) -> dict[str, float | None]:
@@ -103,8 +107,9 @@ def _noisy(
 ) -> Learner:
     if learner.noise is None and privacy.epsilon is not None:
         learner = replace(learner, noise=float(worst()) / level_of(privacy.epsilon, privacy.delta or DELTA))
-    if learner.noise is not None and isinstance(learner.merge, Weighted):
-        largest = float(np.max(np.asarray(learner.merge.weights(staleness)), initial=0.0))
+    weights = None if learner.noise is None else learner.merge.weights(staleness)
+    if weights is not None:
+        largest = float(np.max(np.asarray(weights), initial=0.0))
         if largest > 1 + 1e-6:
             raise InputError(
                 f"{type(learner.merge).__name__} gives an upload the weight {largest:.3g}; with noise, weights are at most 1."

@@ -63,6 +63,7 @@ ALGORITHM = Kind(
     "algorithm", "perfeds2.spec.methods:ALGORITHMS", is_called=False
 )  # objectives in every mode, and methods
 MERGE = Kind("merge", "perfeds2.learning.methods:MERGES", is_called=False)
+COMPRESSION = Kind("compression", "perfeds2.learning.transforms:COMPRESSIONS")
 ATTACK = Kind("attack", "perfeds2.learning.attacks:ATTACKS", is_called=False)
 
 

@@ -147,7 +147,7 @@ def tried_values(spec: Spec, named: Named, tries: int) -> dict[str, tuple[float,
     """
     name, axes = name_in_tables(named), axes_of(named)
     found = method_of(named)
-    several = () if found is not None and found[1].rounds == "none" else LOCAL_STEPS[1 : 2 - tries % 2]
+    several = () if found is not None and found[1].mode == "none" else LOCAL_STEPS[1 : 2 - tries % 2]
     steps = tuple(spec.learning_of(name).local_steps * each for each in (1, *several))
     counts = _counts(tries // len(steps), len(axes))
     shares = (2 / 5, 1 / 4, 1 / 4)  # below the current value; few for α, which is short in Table I for personal steps

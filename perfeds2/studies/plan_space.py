@@ -109,7 +109,7 @@ def make_space(spec: Spec, given: Listed) -> Space:
             f"--algorithms: a plan is for one algorithm, got {len(spec.algorithms)}; give one, such as PerFedS2."
         )
     found = method_of(spec.algorithms[0])
-    if found is None or found[1].mode != "S2" or found[1].rounds is not None:
+    if found is None or found[1].mode != "S2" or found[1].has_own_rounds:
         raise InputError(
             f"--algorithms {spec.algorithms[0]} has rounds of its own, so no A and S can be planned for it; expected one that "
             f"runs in semi-synchronous rounds, such as PerFedS2, FedAvgS2 or FedBuff."

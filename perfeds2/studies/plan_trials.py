@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfeds2.learning.replay import Learner
-from perfeds2.learning.train import EvaluationPoint
+from perfeds2.learning.learner import Learner
+from perfeds2.learning.points import EvaluationPoint
 from perfeds2.runs.pool import Workers, run_all
 from perfeds2.runs.progress import Reporter
 from perfeds2.runs.store import Row, Store

@@ -12,8 +12,8 @@ from perfeds2.deployment.edge import Edge, recall_jobs
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.transport import Presence, Reply, Request
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner
 from perfeds2.runs.folder import Folder
 from perfeds2.timeline.protocol import Protocol
 

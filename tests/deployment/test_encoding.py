@@ -10,7 +10,7 @@ from worlds import check, world
 
 from perfeds2.deployment.encoding import decoded, encoded
 from perfeds2.deployment.validate import form_of
-from perfeds2.learning.payload import quantised
+from perfeds2.learning.transforms import quantised
 from perfeds2.spec.cells import upload_bits
 
 UPDATE = {

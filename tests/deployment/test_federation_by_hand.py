@@ -23,10 +23,11 @@ from perfeds2.deployment.status import NewLines, draw
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
 from perfeds2.learning.evaluate import evaluate
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner, replay
+from perfeds2.learning.replay import replay
 from perfeds2.runs.folder import alone
 from perfeds2.runs.store import load_arrays
 from perfeds2.timeline.protocol import Protocol

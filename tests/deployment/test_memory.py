@@ -15,7 +15,8 @@ from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.worker import Worker
 from perfeds2.errors import InputError
-from perfeds2.learning.replay import Prepared, Script, advance, start
+from perfeds2.learning.replay import Prepared, advance, start
+from perfeds2.learning.script import Script
 from perfeds2.runs.store import load_arrays, save_arrays
 
 FIRST = {"v": np.zeros(3, np.float32), "share": np.float32(0.5)}
@@ -135,7 +136,7 @@ def check_memory(made):
     first = kept_at_first(learner, setup.first_params())
     for ue, device in enumerate(federation.devices):
         mine = Memory(made.folder.path / "devices" / str(ue), "a-run", first).after(device.merged_ticket)
-        for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(state.memory), strict=True):
+        for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(state.client_state), strict=True):
             np.testing.assert_allclose(a, b[ue], rtol=0, atol=2e-6 * max(np.abs(a).max(), 1e-3))
 
 

@@ -14,8 +14,8 @@ from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
 from perfeds2.errors import InputError
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate

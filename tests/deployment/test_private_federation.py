@@ -27,9 +27,9 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.status import draw
 from perfeds2.deployment.transport import Arrays
 from perfeds2.errors import InputError
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.methods import FedBuff
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner
 from perfeds2.privacy.accounting import privacy_loss
 from perfeds2.report.terminal import open_console
 from perfeds2.runs.folder import Folder

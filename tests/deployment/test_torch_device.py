@@ -23,9 +23,10 @@ from perfeds2.deployment.mqtt.broker import running_broker
 from perfeds2.deployment.mqtt.runs import serve_run
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.site import Site
+from perfeds2.learning.gradients import MeanLoss
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
-from perfeds2.learning.objectives import FedAvg, PerFed
+from perfeds2.learning.objectives import Context, FedAvg, PerFed
 from perfeds2.runs.folder import open_folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_device.py"
@@ -91,15 +92,13 @@ def test_its_local_steps_are_ours(algorithm):
     example, model = load_example(), MLP((5, 4, 3))
     params, x, y = model.init(jax.random.key(1)), np.ones((1, 5), np.float32), np.array([2])
     data = {"train": tuple(as_tensors({"x": x, "y": y}).values())}
-    objective = jax.jit(PerFed(alpha=0.3) if algorithm == "PerFedS2" else FedAvg(), static_argnums=0)
+    objective = PerFed(alpha=0.3) if algorithm == "PerFedS2" else FedAvg()
+    context = Context(MeanLoss(model), jnp.float32(0.2), jnp.int32(0), jnp.int32(0), jax.random.key(0))
     sample = (jnp.asarray(x)[None].repeat(3, 0), jnp.asarray(y)[None].repeat(3, 0))
 
-    def loss(w, xy):
-        return mean_loss(model, w, *xy)
-
-    first = objective(loss, params, params, sample)
+    first = objective.gradient(params, params, sample, context)
     moved = {name: values - 0.2 * first[name] for name, values in params.items()}
-    second = objective(loss, moved, moved, sample)
+    second = objective.gradient(moved, moved, sample, context)
     theirs = example.train(as_tensors(params), data, settings)
     same(theirs, {name: first[name] + second[name] for name in first})
 

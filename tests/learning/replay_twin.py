@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from contexts import context
 from jaxtyping import Array
 
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.merges import Mean, Optax
 from perfeds2.learning.models.model import Model, Params, mean_loss
-from perfeds2.learning.objectives import Annealed, Stateful
-from perfeds2.learning.replay import Learner
 from perfeds2.learning.task import Task
 from perfeds2.timeline.record import Timeline
 
@@ -27,7 +27,7 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
     For the mean and optax. The field's methods have a twin each in tests/learning/twins.py.
     """
     assert isinstance(learner.merge, Mean | Optax)
-    assert not isinstance(learner.objective, Stateful)
+    assert learner.objective.init(None) is None
     assert learner.top_k is None  # tests/learning/test_payload.py has a twin of that
     start_key, noise_key = (jax.random.fold_in(jax.random.key(seed), use) for use in (0, 1))
     models = [jax.jit(task.model.init)(start_key)]
@@ -57,8 +57,7 @@ def upload(
     x, y = data.batches(key, ue, (steps, objective.batches, learner.batch))
     total, here = jax.tree.map(jnp.zeros_like, handed), handed
     for step in range(steps):
-        now: Any = objective.at(version) if isinstance(objective, Annealed) else objective
-        gradient = now(loss, here, handed, (x[step], y[step]))
+        gradient = objective.gradient(here, handed, (x[step], y[step]), context(loss, version=version))
         total = jax.tree.map(jnp.add, total, gradient)
         here = jax.tree.map(lambda w, g: w - learner.beta * g, here, gradient)
     if learner.clip is not None:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contexts import context
 from jax.flatten_util import ravel_pytree
 from needs import needs
 from safetensors.numpy import save_file
@@ -92,7 +93,7 @@ def test_perfeds_gradient_through_an_adapter_is_exact(how):
         def loss(w, batch):
             return mean_loss(model, w, *batch)
 
-        ours = PerFed(0.5, hessian_batch="inner")(loss, params, params, (x, y))
+        ours = PerFed(0.5, hessian_batch="inner").gradient(params, params, (x, y), context(loss))
         flat, back = ravel_pytree(params)
 
         def after_a_step(at):
@@ -105,7 +106,7 @@ def test_perfeds_gradient_through_an_adapter_is_exact(how):
             step = 1e-5 * direction
             difference = (after_a_step(flat + step) - after_a_step(flat - step)) / 2e-5
             assert float(jnp.vdot(ravel_pytree(ours)[0], direction)) == pytest.approx(float(difference), rel=1e-6)
-        first_order = PerFed(0.5, hessian="fo")(loss, params, params, (x, y))
+        first_order = PerFed(0.5, hessian="fo").gradient(params, params, (x, y), context(loss))
         assert float(jnp.abs(ravel_pytree(ours)[0] - ravel_pytree(first_order)[0]).max()) > 1e-3  # the Hessian counts
 
 

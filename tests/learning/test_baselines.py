@@ -9,6 +9,7 @@ from twins import World, fedasync, fedavg, fedper, fedprox
 from twins_baselines import TWINS_OF_BASELINES, fedasmu, feddyn, fednova, refl
 
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.merges import MEAN
 from perfeds2.learning.methods import (
     METHODS,
@@ -25,7 +26,8 @@ from perfeds2.learning.methods import (
     parts_of,
 )
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.replay import Learner, Prepared, Script, advance, start
+from perfeds2.learning.replay import Prepared, advance, start
+from perfeds2.learning.script import Script
 from perfeds2.network.cell import Cell
 from perfeds2.spec.cells import upload_bits
 from perfeds2.spec.resolve import spec_from
@@ -69,7 +71,7 @@ def test_a_baseline_is_its_papers_pseudocode(name):
     assert_close(flat(state.params), model)
     assert np.abs(model - world.first).max() > 1e-3  # it has gone somewhere
     for ue in kept or ():
-        assert_close(flat(jax.tree.map(lambda rows, ue=ue: np.asarray(rows)[ue], state.memory)), kept[ue])
+        assert_close(flat(jax.tree.map(lambda rows, ue=ue: np.asarray(rows)[ue], state.client_state)), kept[ue])
 
 
 @pytest.mark.slow
@@ -103,7 +105,7 @@ def test_feddyn_without_its_server_is_fedavg_at_mu_zero_and_begins_as_fedprox():
 @pytest.mark.slow
 def test_lg_fedavg_of_a_network_with_one_layer_is_fedavg():
     state = trained(LGFedAvg())
-    assert state.memory == {}
+    assert state.client_state == {}
     assert_close(flat(state.params), fedavg(WORLD)[0])
 
 

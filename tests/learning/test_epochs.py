@@ -10,9 +10,10 @@ import pytest
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.epochs import LocalEpochs, steps_of
+from perfeds2.learning.job import Known, Program, local_update
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Known, Learner, Program, local_update
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.resolve import spec_from
 from perfeds2.spec.tasks import make_task

@@ -4,18 +4,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contexts import context
 from in_numpy import evaluate_in_numpy
 from jax.flatten_util import ravel_pytree
 from replay_twin import replay_slowly
 from test_replay import TASK, assert_close, only_trace, timeline
 
-from perfeds2.learning import replay as module
+from perfeds2.learning import job as module
+from perfeds2.learning.factored import loss_for
+from perfeds2.learning.job import Known, Program, local_update
+from perfeds2.learning.lanes import Lane, group_lanes
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import MeanLoss, mean_loss
-from perfeds2.learning.objectives import FedAvg, Moreau, PerFed, clip
-from perfeds2.learning.replay import Known, Learner, Program, local_update, replay
-from perfeds2.learning.train import EvaluationPoint
-from perfeds2.learning.train_many import Lane, group_lanes, train_together
+from perfeds2.learning.models.model import mean_loss
+from perfeds2.learning.objectives import FedAvg, Moreau, PerFed
+from perfeds2.learning.points import EvaluationPoint
+from perfeds2.learning.replay import replay
+from perfeds2.learning.train import train_together
+from perfeds2.learning.trees import clip
 from perfeds2.timeline.protocol import Protocol
 
 MODEL = MLP((3, 4, 3))
@@ -39,16 +45,18 @@ def small():
 @jax.jit
 def updated(objective, params, batches):
     """An update, compiled once for all numbers of an objective."""
-    return objective(loss, params, params, batches)
+    return objective.gradient(params, params, batches, context(loss))
 
 
 def flat(tree):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
-def at_once(objective, loss, params, batches):
+def at_once(objective, loss, params, batches, version=0):
     """An update, compiled as a whole: its operations one by one would be compiled one by one."""
-    return jax.jit(lambda w, batches: objective(loss, w, w, batches))(params, batches)
+    return jax.jit(lambda w, batches: objective.gradient(w, w, batches, context(loss, version=version)))(
+        params, batches
+    )
 
 
 def parabola(params, batch):
@@ -173,13 +181,13 @@ def test_a_clipped_step_takes_the_hessian_of_its_own_batch_unless_told(small):
 def test_annealing_is_first_order_below_the_version_and_exact_from_it_on(small):
     params, batches = small
     exact, first = PerFed(ALPHA), PerFed(ALPHA, "fo")
-    annealed = jax.jit(lambda version, w, batches: PerFed(ALPHA, anneal=7).at(version)(loss, w, w, batches))
+    own = PerFed(ALPHA, anneal=7)
+    annealed = jax.jit(lambda version, w, batches: own.gradient(w, w, batches, context(loss, version=version)))
     for version, alike in ((0, first), (6, first), (7, exact), (400, exact)):
         expected = flat(updated(alike, params, batches))
         np.testing.assert_allclose(
             flat(annealed(jnp.int32(version), params, batches)), expected, rtol=1e-12, atol=1e-15
         )
-    assert exact.at(jnp.int32(3)) is exact
 
 
 @pytest.mark.slow
@@ -188,9 +196,7 @@ def test_a_curvature_that_is_no_number_does_no_harm_while_it_is_left_out():
         return jnp.sum(jnp.abs(params["w"]) ** 1.5 * jnp.sign(params["w"])) + 0.0 * batch.sum()
 
     params = {"w": jnp.array([0.0])}
-    early, late = (
-        at_once(PerFed(0.1, anneal=5).at(jnp.int32(version)), kinked, params, jnp.zeros((3, 1))) for version in (0, 5)
-    )
+    early, late = (at_once(PerFed(0.1, anneal=5), kinked, params, jnp.zeros((3, 1)), version) for version in (0, 5))
     assert np.isfinite(np.asarray(early["w"])).all()
     assert not np.isfinite(np.asarray(late["w"])).all()
 
@@ -243,11 +249,11 @@ def test_the_clock_counts_the_batches_that_are_computed_not_those_drawn():
 def test_another_number_needs_no_new_compilation(monkeypatch):
     calls = []
 
-    def counted(*arguments):
+    def counted(*arguments, **options):
         calls.append(1)
-        return MeanLoss(*arguments)
+        return loss_for(*arguments, **options)
 
-    monkeypatch.setattr(module, "MeanLoss", counted)
+    monkeypatch.setattr(module, "loss_for", counted)
 
     def learner(scale):
         return Learner(PerFed(0.1, inner_clip=scale, anneal=3 * scale), batch=4, clip=scale)

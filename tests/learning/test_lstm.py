@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contexts import context
 
 from perfeds2.learning.models import lstm as module
 from perfeds2.learning.models.lstm import LSTM, LSTM_LEAF
@@ -103,7 +104,7 @@ def plain_scan(keep, entering, recurrent):
 
 def meta_gradient(model):
     """Two gradients and a Hessian's product."""
-    return lambda w, x, y: PerFed(0.1)(lambda w, xy: mean_loss(model, w, *xy), w, w, (x, y))
+    return lambda w, x, y: PerFed(0.1).gradient(w, w, (x, y), context(lambda w, xy: mean_loss(model, w, *xy)))
 
 
 def test_gradient_and_hessian_are_a_plain_scans(monkeypatch):

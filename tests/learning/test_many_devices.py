@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.methods import CA2FL, Ditto
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.replay import Learner
-from perfeds2.learning.train import evaluation_points
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.points import evaluation_points
+from perfeds2.learning.train import train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -39,7 +40,7 @@ def numbers():
     *_, end = train_together(trials)
     arrays = dict(end.state.params)
     arrays |= {f"values {n} {k}": v for n in range(4) for k, v in end.values[n][-1].items()}
-    arrays |= {f"rows {k}": w for k, w in end.state.memory.items()}
+    arrays |= {f"rows {k}": w for k, w in end.state.client_state.items()}
     arrays["devices"] = len(end.state.params["dense1.weight"].devices())
     return {k: np.asarray(v) for k, v in arrays.items()}
 

@@ -12,12 +12,14 @@ from perfeds2 import InputError, compare
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.evaluate import evaluate_new
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.metrics import NEW_UES_METRICS
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import PerFed
-from perfeds2.learning.replay import Learner, replay
-from perfeds2.learning.train import evaluation_points, train
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.points import evaluation_points
+from perfeds2.learning.replay import replay
+from perfeds2.learning.train import train, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.report.arena import write_arena
 from perfeds2.report.run import print_summary, write_report

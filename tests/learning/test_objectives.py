@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contexts import context
 from jax.flatten_util import ravel_pytree
 
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import mean_loss
-from perfeds2.learning.objectives import FedAvg, FedProx, PerFed, clip
+from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
+from perfeds2.learning.trees import clip
 
 MODEL = MLP((3, 4, 3))
 ALPHA = 0.3
@@ -46,7 +48,7 @@ def computed(objective, params, start, batches):
 
 @partial(jax.jit, static_argnums=0)
 def compiled(objective, *given):
-    return objective(loss, *given)
+    return objective.gradient(*given, context(loss))
 
 
 def flat(tree):

@@ -10,17 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contexts import context
 from in_numpy import evaluate_in_numpy
 
 from perfeds2.learning import factored, losses, on_gpu
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Judged, mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
-from perfeds2.learning.replay import Learner
-from perfeds2.learning.train import EvaluationPoint, train
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.points import EvaluationPoint
+from perfeds2.learning.train import train, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -58,8 +60,10 @@ OBJECTIVES = {
 @partial(jax.jit, static_argnums=(0, 1))
 def both_gradients(model, objective, params, batches):
     """By factors, and as the objective has it."""
-    theirs = objective(lambda w, xy: mean_loss(model, w, *xy), params, params, batches)
-    return factored.gradient(model, objective, params, batches), theirs
+    theirs = objective.gradient(params, params, batches, context(lambda w, xy: mean_loss(model, w, *xy)))
+    in_factors = factored.loss_for(model, 6, one_step=True)
+    assert isinstance(in_factors, factored.FactoredLoss)
+    return objective.gradient(params, params, batches, context(in_factors)), theirs
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("exact", (7, 3)), *((name, (7, 5, 4, 3)) for name in OBJECTIVES)])
@@ -69,7 +73,6 @@ def test_factors_give_the_objectives_gradient(name, sizes):
     with jax.enable_x64(True):
         model, random = MLP(sizes, input_scale=255, activation=jnp.tanh), np.random.default_rng(0)
         x, y = random.integers(0, 255, (objective.batches, 6, 7)).astype(np.uint8), random.integers(0, 3, (3, 6))
-        assert factored.pays(model, objective, 6)
         ours, theirs = both_gradients(model, objective, drawn(model, random), (x, y[: len(x)]))
         assert_close(ours, theirs)
 

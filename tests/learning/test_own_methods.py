@@ -5,16 +5,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contexts import context
 
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.job import Known, Program, local_update
+from perfeds2.learning.learner import Learner, expect_part
+from perfeds2.learning.merges import Merge
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Learner, first_weights, replay
+from perfeds2.learning.objectives import FedAvg, Objective
+from perfeds2.learning.replay import first_weights, replay
+from perfeds2.learning.transforms import OwnCompression, RandomK
 from perfeds2.network.cell import Cell
+from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines
+from perfeds2.spec.cells import upload_bits
+from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
@@ -28,19 +37,90 @@ def replayed(objective, merge, task=TASK):
     return replay(task, line, Learner(objective, beta=0.1, batch=8, merge=merge))
 
 
+FILES = dict(
+    re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+)
+
+
+def names_in(file: str) -> dict[str, Any]:
+    """The names that a file of the page defines."""
+    namespace: dict[str, Any] = {"__name__": file}
+    exec(compile(FILES[file], f"{file}.py", "exec"), namespace)
+    return namespace
+
+
 @pytest.fixture(scope="module")
 def feddyn() -> Any:
-    block = re.search(r"^```python\n# feddyn.py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert block
-    namespace: dict[str, Any] = {}
-    exec(compile(block[1], "feddyn.py", "exec"), namespace)
-    return namespace["FedDyn"]
+    return names_in("feddyn")["FedDyn"]
 
 
-def test_feddyn_takes_about_forty_lines():
-    block = re.search(r"^```python\n# feddyn.py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert block
-    assert len([line for line in block[1].splitlines() if line.strip()]) <= 45
+def test_the_three_methods_take_less_than_seventy_lines():
+    assert FILES.keys() == {"feddyn", "in_turn", "random_k"}
+    assert sum(len([line for line in file.splitlines() if line.strip()]) for file in FILES.values()) < 70
+
+
+def test_tiers_of_the_page_take_turns():
+    spec = spec_from(ues=6, quorum=2, tiers=3, seeds=[0], rounds=7, algorithms=[names_in("in_turn")["InTurn"]])
+    stage = Stage.of(spec, 0)
+    (algorithm,) = make_algorithms(spec, stage)
+    (line,) = make_timelines(spec, stage, [algorithm])
+    assert algorithm.protocol == Protocol(2, rests=True)
+    assert len({tuple(row) for row in line.ues.tolist()}) == 3
+    assert line.ues[:3].tolist() == line.ues[3:6].tolist()
+
+
+@pytest.mark.slow
+def test_random_k_of_the_page_is_the_built_in_one_in_size_and_loses_nothing():
+    """What is left out of one upload is in the next: after k jobs, sent and unsent together are the sum of all gradients."""
+    function = names_in("random_k")["tenth"]
+    numbers = upload_bits(spec_from()) / 32
+    assert upload_bits(spec_from(compress=function)) == 32 * (numbers // 10)
+    assert upload_bits(spec_from(compress="random-k:0.1")) == 32 * round(numbers / 10)
+    for compress in (OwnCompression(function), RandomK(0.1)):
+        learner = Learner(FedAvg(), beta=0.1, batch=8, compress=compress)
+        program, known = Program.of(TASK.model, learner), Known.of(TASK, learner, 0)
+        params = first_weights(TASK.model, np.int32(0))
+        plain = Learner(FedAvg(), beta=0.1, batch=8)
+        whole, _ = jax.jit(local_update, static_argnums=0)(program, Known.of(TASK, plain, 0), params, 1, 0)
+        unsent = jax.tree.map(jnp.zeros_like, params)
+        sent, (_, left) = jax.jit(local_update, static_argnums=0)(program, known, params, 1, 0, None, (None, unsent))
+        flat = np.concatenate([np.ravel(each) for each in jax.tree.leaves(sent)])
+        assert 0 < np.count_nonzero(flat) <= round(flat.size / 10)
+        for name, gradient in whole.items():
+            np.testing.assert_allclose(sent[name] + left[name], gradient, rtol=1e-6)
+
+
+def test_an_own_compression_says_its_size_alone():
+    with pytest.raises(InputError, match="leave --bits and --top-k out"):
+        upload_bits(spec_from(compress=names_in("random_k")["tenth"], bits=8))
+    with pytest.raises(InputError, match="--compress cannot be combined with SCAFFOLD"):
+        check(spec_from(compress="random-k:0.1", algorithms=["SCAFFOLD"]), trains=False)
+
+
+class Half:
+    batches = 1
+
+    def __call__(self, loss, params, start, batches):  # noqa: ARG002 (what was an objective once)
+        return params
+
+
+def test_a_class_that_is_not_derived_is_refused_with_the_line_that_mends_it():
+    with pytest.raises(
+        InputError, match=r"Half is not an objective. Write class Half\(Objective\): after from perfeds2 import"
+    ):
+        expect_part(Half(), Objective, "an objective")
+    for own in (Half, Half()):
+        with pytest.raises(InputError, match=r"Half is not a method. Write class Half\(Objective\)"):
+            check(spec_from(algorithms=[own]), trains=False)
+
+
+def test_an_unknown_need_is_refused():
+    @dataclass(frozen=True)
+    class Wanting(Merge):
+        needs = frozenset({"everything"})
+
+    with pytest.raises(InputError, match="Wanting needs everything; use uploads, start_models, broadcast, undrafted"):
+        Learner(FedAvg(), merge=Wanting())
 
 
 @pytest.mark.slow
@@ -59,43 +139,38 @@ def test_feddyn_remembers_what_the_page_says(feddyn):
     slope = jnp.array([3.0, -1.0])
     batches = (jnp.zeros((1, 1, 4, 2)), jnp.zeros((1, 1, 4)))
     kept = {"w": jnp.array([1.0, 1.0])}
-    upload, now = method.job(lambda w, _: slope @ w["w"], start, None, kept, batches, 0.1)
+    upload, now = method.job(start, None, kept, batches, context(lambda w, _: slope @ w["w"], beta=0.1))
     np.testing.assert_allclose(upload["w"], [2.0, -2.0])
     np.testing.assert_allclose(now["w"], [1.1, 0.9])
 
 
 @dataclass(frozen=True)
-class Returning:
+class Returning(Objective):
     """An objective that keeps state and returns whatever it is told to."""
 
     what: Any
-    batches = 1
 
-    def first(self, params):
+    def init(self, params):
         return params["dense1.bias"]
 
-    def job(self, loss, start, told, kept, batches, beta):  # noqa: ARG002 (the interface)
+    def job(self, start, broadcast, kept, batches, context):  # noqa: ARG002 (the interface)
         return self.what(start, kept)
 
 
 @dataclass(frozen=True)
-class Merging:
+class Merging(Merge):
     """A merge that returns whatever it is told to."""
 
     what: Any
+    needs = frozenset({"uploads", "start_models"})
 
-    def init(self, params, ues):  # noqa: ARG002 (the interface)
-        return None
-
-    def __call__(self, params, arrived, state):
+    def step(self, params, arrived, state):
         return self.what(params, arrived, state)
 
 
 @dataclass(frozen=True)
-class OnlyABias:
-    batches = 1
-
-    def __call__(self, loss, params, start, batches):  # noqa: ARG002 (the interface)
+class OnlyABias(Objective):
+    def gradient(self, params, start, batches, context):  # noqa: ARG002 (the interface)
         return {"dense1.bias": params["dense1.bias"]}
 
 

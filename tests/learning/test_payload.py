@@ -12,11 +12,12 @@ from replay_twin import replay_slowly, sent_in_few_bits
 from perfeds2.api import compare
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.methods import FedPer
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.payload import quantised
-from perfeds2.learning.replay import Learner, replay
+from perfeds2.learning.replay import replay
+from perfeds2.learning.transforms import quantised
 from perfeds2.network.cell import Cell
 from perfeds2.runs.notes import notes_of
 from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines

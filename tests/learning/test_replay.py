@@ -14,13 +14,16 @@ from replay_twin import replay_slowly
 
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits, synthetic
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import loss_of, mean_loss
-from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
-from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, start
+from perfeds2.learning.objectives import FedAvg, FedProx, Objective, PerFed
+from perfeds2.learning.points import evaluation_points
+from perfeds2.learning.replay import Prepared, advance, replay, start
+from perfeds2.learning.script import Script
 from perfeds2.learning.shelf import shelve
-from perfeds2.learning.train import evaluation_points, train
+from perfeds2.learning.train import train
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -185,12 +188,10 @@ def test_job_noise_belongs_to_the_ue_and_the_version_not_to_the_round():
     """Every merge is computed from the batch of its (UE, version), by hand; two merges of the same job draw the same."""
     ues, staleness = np.array([[0], [1], [0], [1], [1]]), np.array([[0], [0], [1], [2], [0]])  # versions 0, 1, 1, 1, 4
 
-    class Remember:
+    class Remember(Objective):
         """Uploads what was drawn, so that the weights (of step −1) become the sum of it."""
 
-        batches = 1
-
-        def __call__(self, loss, params, start, batches):  # noqa: ARG002 (the interface)
+        def gradient(self, params, start, batches, context):  # noqa: ARG002 (the interface)
             return jax.tree.map(lambda w: jnp.zeros_like(w) + batches[0].sum(), params)
 
     def drawn(line):
@@ -261,11 +262,9 @@ def test_one_compiled_loop_serves_all_modes_seeds_and_step_sizes(monkeypatch):
 
 @pytest.mark.slow
 def test_own_objectives_need_no_registration():
-    class SignOfGradient:
-        batches = 1
-
-        def __call__(self, loss, params, start, batches):  # noqa: ARG002 (the interface)
-            return jax.tree.map(jnp.sign, jax.grad(loss)(params, jax.tree.map(lambda b: b[0], batches)))
+    class SignOfGradient(Objective):
+        def gradient(self, params, start, batches, context):  # noqa: ARG002 (the interface)
+            return jax.tree.map(jnp.sign, jax.grad(context.loss)(params, jax.tree.map(lambda b: b[0], batches)))
 
     line = timeline(Protocol(2, 2), rounds=5)
     learner = Learner(SignOfGradient(), batch=8)

@@ -15,14 +15,17 @@ from perfeds2.errors import InputError
 from perfeds2.learning.attacks import ATTACKS, FACTOR, hostile_ues
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.job import Known, Program, local_update
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.merges import Arrived, mean_of
 from perfeds2.learning.methods import ROBUST
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Known, Learner, Program, first_weights, local_update, merge_now
+from perfeds2.learning.points import EvaluationPoint
+from perfeds2.learning.replay import first_weights, merge_now
 from perfeds2.learning.robust import TrimmedMean
-from perfeds2.learning.train import EvaluationPoint, train
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.train import train, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.notes import robustness
 from perfeds2.spec.build import Stage, make_algorithms
@@ -90,7 +93,7 @@ def uploads_of(rows):
 
 def arrival_of(rows):
     numbers = np.arange(len(rows), dtype=np.int32)
-    return Arrived(uploads_of(rows), None, None, numbers, numbers, np.float32(0.5))
+    return Arrived(np.float32(0.5), uploads=uploads_of(rows), staleness=numbers, ues=numbers)
 
 
 def flat(arrays):

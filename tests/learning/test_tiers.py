@@ -15,16 +15,18 @@ from perfeds2.allocation.tiers import AllTiers, OneTier, Tiers, tiers_by_latency
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.methods import Ditto
 from perfeds2.learning.methods.fedat import TierAverage
 from perfeds2.learning.methods.fedcompass import OwnSteps
 from perfeds2.learning.methods.safa import ModelCache
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, FedProx
-from perfeds2.learning.replay import Learner, replay
+from perfeds2.learning.points import EvaluationPoint
+from perfeds2.learning.replay import replay
 from perfeds2.learning.task import parameters
-from perfeds2.learning.train import EvaluationPoint, train
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.train import train, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import load_checkpoint, save_checkpoint

@@ -14,13 +14,16 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.methods import Ditto, FedPer
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.payload import largest, numbers_sent, place_bits
-from perfeds2.learning.replay import Learner, Prepared, Script, advance, replay, start
-from perfeds2.learning.train import EvaluationPoint, train
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.points import EvaluationPoint
+from perfeds2.learning.replay import Prepared, advance, replay, start
+from perfeds2.learning.script import Script
+from perfeds2.learning.train import train, train_together
+from perfeds2.learning.transforms import largest, numbers_sent, place_bits
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import load_checkpoint, save_checkpoint
@@ -135,7 +138,7 @@ def test_beside_a_model_of_ones_own():
     """Ditto's own models do not see what is left out of the uploads but through the model they are held near."""
     free, (plain, own) = final(replace(PLAIN, objective=Ditto(0.0), top_k=0.1)), ditto(WORLD, lam=0.0)
     for ue in range(TASK.ues):
-        np.testing.assert_allclose(row(free.memory, ue), own[ue], atol=1e-5)
+        np.testing.assert_allclose(row(free.client_state, ue), own[ue], atol=1e-5)
     assert np.abs(flat(free.params) - plain).max() > 1e-3
 
 

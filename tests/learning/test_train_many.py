@@ -9,18 +9,19 @@ import numpy as np
 import optax
 import pytest
 
-from perfeds2.learning import train_many as module
+from perfeds2.learning import lanes as module
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.datasets.shakespeare import Role, Windows
 from perfeds2.learning.devices import stack
+from perfeds2.learning.lanes import Lane, bytes_of, group_lanes
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import loss_of
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.points import evaluation_points
 from perfeds2.learning.task import Task
-from perfeds2.learning.train import evaluation_points, train
-from perfeds2.learning.train_many import Lane, bytes_of, group_lanes, train_together
+from perfeds2.learning.train import train, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate

@@ -12,14 +12,16 @@ from two_levels_twin import cloud_of, many_cells, replay_cells_slowly
 
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.lanes import Lane
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.merges import Optax
 from perfeds2.learning.methods.fedasync import FedAsync
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, PerFed
-from perfeds2.learning.replay import Learner, Prepared, advance, replay, start
+from perfeds2.learning.points import evaluation_points
+from perfeds2.learning.replay import Prepared, advance, replay, start
 from perfeds2.learning.script import Script
-from perfeds2.learning.train import evaluation_points, train
-from perfeds2.learning.train_many import Lane, train_together
+from perfeds2.learning.train import train, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import load_checkpoint, save_checkpoint

@@ -10,9 +10,10 @@ from twins import World
 from perfeds2 import InputError, compare
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.evaluate import evaluate
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.methods import Local, MostFrequentLabel
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.replay import Learner, Prepared, advance, first_weights, start
+from perfeds2.learning.replay import Prepared, advance, first_weights, start
 from perfeds2.learning.script import Script
 from perfeds2.network.cell import Cell
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
@@ -35,7 +36,7 @@ def test_local_is_gradient_descent_of_every_ue_alone():
             for (batch,) in world.batches(ue, version):
                 kept[ue] = kept[ue] - world.step * world.gradient(kept[ue], batch)
     for ue in range(4):
-        ours = np.concatenate([np.ravel(np.asarray(rows)[ue]) for rows in jax.tree.leaves(state.memory)])
+        ours = np.concatenate([np.ravel(np.asarray(rows)[ue]) for rows in jax.tree.leaves(state.client_state)])
         np.testing.assert_allclose(ours, kept[ue], atol=1e-5)
     ours = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.params)])
     assert (ours == world.first).all()  # nothing was uploaded
@@ -84,7 +85,7 @@ def test_the_most_frequent_label_is_counted_by_hand(run):
 
 def test_the_most_frequent_label_needs_no_certain_step_or_model():
     task = digits(4, 3, 0)
-    model = MostFrequentLabel().replacing(task.model, 10, 1)
+    model = MostFrequentLabel().replacing(task.model, lambda: (10, 1))
     params = first_weights(model, np.int32(0))
     for alpha in (1e-3, 0.03, 3.0):
         table = evaluate(replace(task, model=model), params, alpha)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from replay_twin import upload
 
-from perfeds2.learning.replay import Learner
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.cloud import Cloud, joined

@@ -12,14 +12,16 @@ from perfeds2 import Cell, FedBuff, Learner, Mean, Protocol, compare, privacy_lo
 from perfeds2.deployment.merging import noise_on as noise_on_round
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.lanes import Lane, shape_of
 from perfeds2.learning.methods import METHODS
 from perfeds2.learning.methods.fedrep import head_of
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.noise import NOISE, drawn, noise_now, noise_on, secret_key, threefry
-from perfeds2.learning.objectives import FedAvg
-from perfeds2.learning.replay import Prepared, Script, advance, first_weights, start
-from perfeds2.learning.train import evaluation_points
-from perfeds2.learning.train_many import Lane, shape_of, train_together
+from perfeds2.learning.objectives import FedAvg, Objective
+from perfeds2.learning.points import evaluation_points
+from perfeds2.learning.replay import Prepared, advance, first_weights, start
+from perfeds2.learning.script import Script
+from perfeds2.learning.train import train_together
 from perfeds2.privacy.accounting import noise_filter
 from perfeds2.spec.build import Stage, make_algorithms
 from perfeds2.spec.privacy import with_noise
@@ -43,15 +45,14 @@ REFUSED = {
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Objective):
     """An objective whose every gradient is the same number."""
 
     value: float = 0.0
-    batches = 1
 
-    def __call__(self, loss, w, start, batches):
-        del loss, start, batches
-        return jax.tree.map(lambda v: jnp.full_like(v, self.value), w)
+    def gradient(self, params, start, batches, context):
+        del start, batches, context
+        return jax.tree.map(lambda v: jnp.full_like(v, self.value), params)
 
 
 def moves(learner: Learner) -> np.ndarray:

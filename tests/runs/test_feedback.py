@@ -14,14 +14,17 @@ from perfeds2.allocation.schedulers import age
 from perfeds2.errors import InputError
 from perfeds2.learning import script
 from perfeds2.learning.datasets import digits
+from perfeds2.learning.job import Known, Program, reported_update
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.methods.ditto import Ditto
 from perfeds2.learning.methods.fedbuff import FedBuff
 from perfeds2.learning.models.model import loss_of, mean_loss
 from perfeds2.learning.objectives import FedAvg, PerFed
-from perfeds2.learning.replay import Known, Learner, Program, _job, first_weights, play_round, start
+from perfeds2.learning.points import evaluation_points
+from perfeds2.learning.replay import first_weights, play_round, start
 from perfeds2.learning.script import Script
 from perfeds2.learning.shelf import shelve
-from perfeds2.learning.train import evaluation_points, train, train_in_chunks
+from perfeds2.learning.train import train, train_in_chunks
 from perfeds2.network.cell import Cell
 from perfeds2.runs import trainer
 from perfeds2.runs.store import Store
@@ -99,7 +102,7 @@ def test_in_chunks_is_bitwise_the_whole_run_if_the_reports_are_ignored(learner, 
         assert np.array_equal(timeline.open_version, line.open_version)
         assert then == points
         assert end.values == whole.values
-        assert_same((end.state.params, end.state.memory), (whole.state.params, whole.state.memory))
+        assert_same((end.state.params, end.state.client_state), (whole.state.params, whole.state.client_state))
 
 
 @pytest.mark.slow
@@ -198,7 +201,7 @@ def test_so_is_a_report_of_another_kind():
 
     @jax.jit
     def reports(weights, known, ue):
-        jobs = (_job(program, known, weights, ue, jnp.int32(0), None, (None, None)) for program in programs)
+        jobs = (reported_update(program, known, weights, ue, jnp.int32(0), None, (None, None)) for program in programs)
         return [told for _, _, told in jobs]
 
     for ue, (each, _, length) in enumerate(computed_by_hand()):

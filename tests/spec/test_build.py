@@ -123,10 +123,9 @@ def test_specs_share_a_stage_where_the_clock_sees_the_same_and_only_there(change
 def test_a_merge_is_given_by_name_by_file_or_as_it_is(tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(
-        "from dataclasses import dataclass\n\n\n@dataclass(frozen=True)\nclass Half:\n    beta: float = 1.0\n\n"
-        "    def init(self, params, ues):\n        return None\n\n"
-        "    def step(self, params, mean, beta, state):\n"
-        "        return {name: w - self.beta / 2 * mean[name] for name, w in params.items()}, state\n"
+        "from dataclasses import dataclass\n\nfrom perfeds2 import Merge\n\n\n@dataclass(frozen=True)\nclass Half(Merge):\n    beta: float = 1.0\n\n"
+        "    def step(self, params, arrived, state):\n"
+        "        return {name: w - self.beta / 2 * arrived.mean[name] for name, w in params.items()}, state\n"
     )
     for given, expected in ((f"{mine}:Half", "Half"), ("FedAdam", "FedAdam"), (FedBuff("constant"), "FedBuff")):
         _, _, made = algorithms_of(algorithms=["PerFedS2"], merge=given, beta=0.02)
@@ -134,7 +133,7 @@ def test_a_merge_is_given_by_name_by_file_or_as_it_is(tmp_path):
         assert type(merge).__name__ == expected
         assert getattr(merge, "beta", 0.02) == 0.02  # it is called with the settings it names
     assert spec_from(merge=f"{mine}:Half").own.keys() == {str(mine)}
-    with pytest.raises(InputError, match="expected something with init and __call__"):
+    with pytest.raises(InputError, match="FedAvg is not a merge"):
         algorithms_of(algorithms=["PerFedS2"], merge=FedAvg)
     with pytest.raises(InputError, match="cannot be combined with SCAFFOLD"):
         algorithms_of(algorithms=["SCAFFOLD"], merge="mean")

@@ -80,6 +80,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "mobility": ("waypoint", "waypoint"),
     "bits": ("8", 8),
     "top_k": ("0.1", 0.1),
+    "compress": ("random-k:0.1", "random-k:0.1"),
     "downlink": ("multicast", "multicast"),
     "bs_power_dbm": ("40", 40.0),
     "energy": ("lte", "lte"),

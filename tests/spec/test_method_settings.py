@@ -14,7 +14,7 @@ from perfeds2.runs.notes import notes_of
 from perfeds2.spec.build import Stage, make_algorithms
 from perfeds2.spec.fields import own_settings
 from perfeds2.spec.line import command_line
-from perfeds2.spec.methods import Method, listed_methods
+from perfeds2.spec.methods import ListedMethod, listed_methods
 from perfeds2.spec.resolve import resolve, spec_from
 from perfeds2.studies.grid import make_grid, parse_grid
 
@@ -79,7 +79,7 @@ def test_a_wrong_setting_is_refused_in_one_sentence(assignment, sentence, tmp_pa
 
 
 @pytest.mark.parametrize("method", listed_methods(), ids=lambda method: method.name)
-def test_a_method_explains_itself_and_its_defaults_are_allowed(method: Method):
+def test_a_method_explains_itself_and_its_defaults_are_allowed(method: ListedMethod):
     assert method.make.__doc__
     assert method.make.paper
     helps = {field.name: field.metadata.get("help", "") for field in fields(method.make)}  # type: ignore[arg-type]  # a dataclass

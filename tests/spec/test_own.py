@@ -25,7 +25,7 @@ MINE = """
 import jax
 import numpy as np
 from dataclasses import dataclass
-from perfeds2 import Algorithm, Cell, Learner, PerFed, Protocol
+from perfeds2 import Algorithm, Cell, Learner, Objective, PerFed, Protocol
 from perfeds2.learning.datasets import TASKS
 
 
@@ -60,11 +60,9 @@ def by_speed(cell):
     return cell.cpu_hz / cell.cpu_hz.sum()
 
 
-class Plain:
-    batches = 1
-
-    def __call__(self, loss, params, start, batches):
-        return jax.grad(loss)(params, jax.tree.map(lambda b: b[0], batches))
+class Plain(Objective):
+    def gradient(self, params, start, batches, context):
+        return jax.grad(context.loss)(params, jax.tree.map(lambda b: b[0], batches))
 
 
 def divides(uplink):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from perfeds2.errors import InputError
-from perfeds2.learning.train import EvaluationPoint
+from perfeds2.learning.points import EvaluationPoint
 from perfeds2.privacy.sharing import extra_bits
 from perfeds2.runs.trainer import costs_at, facts_of
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines

@@ -18,9 +18,9 @@ from scipy.stats import ttest_rel
 
 from perfeds2.errors import InputError
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.merges import Mean
+from perfeds2.learning.merges import Mean, Merge
 from perfeds2.learning.methods import BASELINES, CA2FL, Ditto
-from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.objectives import FedAvg, Objective
 from perfeds2.learning.task import parameters
 from perfeds2.report.arena import write_arena
 from perfeds2.runs.store import Result, Store
@@ -236,32 +236,27 @@ def test_what_is_written_down_is_the_same_plan(tmp_path):
 
 
 @dataclass(frozen=True)
-class Half:
+class Half(Objective):
     """FedAvg with half of the gradient."""
 
-    batches = 1
-
-    def __call__(self, loss, start, params, batch):
-        return jax.tree.map(lambda each: each / 2, FedAvg()(loss, start, params, batch))
+    def gradient(self, params, start, batches, context):
+        return jax.tree.map(lambda each: each / 2, FedAvg().gradient(params, start, batches, context))
 
 
 @dataclass(frozen=True)
-class Slower:
+class Slower(Merge):
     """The mean, half as far."""
 
     share: float = 0.5
 
-    def init(self, params, ues):  # noqa: ARG002 (the interface)
-        return None
-
-    def step(self, params, mean, beta, state):
-        return Mean().step(params, mean, self.share * beta, state)
+    def step(self, params, arrived, state):
+        return Mean().step(params, replace(arrived, beta=self.share * arrived.beta), state)
 
 
 def test_mine_may_be_an_objective_a_merge_both_or_an_algorithm(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("two.py").write_text(
-        "from perfeds2.learning.methods import CA2FL, Ditto\n\n\nclass Both:\n"
+        "from perfeds2 import Method\nfrom perfeds2.learning.methods import CA2FL, Ditto\n\n\nclass Both(Method):\n"
         "    mode = 'SYN'\n    objective = Ditto()\n    merge = CA2FL()\n"
     )
     spec = spec_from(ues=4)
@@ -446,16 +441,14 @@ def test_the_command_refuses_in_one_sentence(tmp_path, monkeypatch, arguments, s
 MINE = '''
 from dataclasses import dataclass, replace
 import jax
+from perfeds2 import Merge
 
 @dataclass(frozen=True)
-class Halved:
+class Halved(Merge):
     """A merge that goes half as far."""
 
-    def init(self, params, ues):
-        return None
-
-    def step(self, params, mean, beta, state):
-        return jax.tree.map(lambda w, g: w - 0.5 * beta * g, params, mean), state
+    def step(self, params, arrived, state):
+        return jax.tree.map(lambda w, g: w - 0.5 * arrived.beta * g, params, arrived.mean), state
 '''
 WHOLE = [
     *("arena", "--task", "digits", "--ues", 4, "--batch", 4, "--horizon-s", 0.9, "--seeds", 2, "--methods"),

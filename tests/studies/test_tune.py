@@ -20,7 +20,7 @@ from perfeds2.commands.tune import _of_figure
 from perfeds2.errors import InputError
 from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets import digits
-from perfeds2.learning.objectives import FedAvg
+from perfeds2.learning.objectives import FedAvg, Objective
 from perfeds2.learning.task import Task
 from perfeds2.paper.figures import FIGURES
 from perfeds2.report.tuning import edge_notes, headline, landscapes, numeric, print_tuning, write_tuning
@@ -467,13 +467,11 @@ def test_what_no_one_can_do_leaves_no_folder(tmp_path, more, sentence):
 
 
 @dataclass(frozen=True)
-class Half:
+class Half(Objective):
     """FedAvg with half of the gradient; its class is given from Python."""
 
-    batches = 1
-
-    def __call__(self, loss, start, params, batch):
-        return jax.tree.map(lambda each: each / 2, FedAvg()(loss, start, params, batch))
+    def gradient(self, params, start, batches, context):
+        return jax.tree.map(lambda each: each / 2, FedAvg().gradient(params, start, batches, context))
 
 
 def test_an_objective_of_ones_own_is_tuned_under_its_name(tmp_path):

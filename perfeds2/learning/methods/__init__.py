@@ -2,15 +2,13 @@
 
 A method is a frozen dataclass: its fields are its settings, with the paper's defaults, and its docstring is its rule.
 Each has a file of its own, or shares one with a variant. It is an objective (what a UE computes), a merge (how uploads
-are merged), or names one of each as ``objective`` and ``merge``. Class attributes say the rest: ``paper``; ``mode`` and
-``rounds``, if they are not semi-synchronous; and ``search``, the settings that an arena tunes, with the centre of the
-search if the spec has no value.
+are merged), or names one of each as ``objective`` and ``merge``, and it may plan its ``rounds``. Class attributes say the
+rest: ``paper``; ``mode``, if it is not semi-synchronous; and ``search``, the settings that an arena tunes, with the centre
+of the search if the spec has no value.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-from perfeds2.learning.merges import MEAN, Mean, Merge, OfMean
+from perfeds2.learning.merges import MEAN, Mean, Merge
+from perfeds2.learning.method import Method
 from perfeds2.learning.methods.apfl import APFL
 from perfeds2.learning.methods.asyncfeded import AsyncFedED
 from perfeds2.learning.methods.baselines import Local, MostFrequentLabel, NoTraining
@@ -40,10 +38,10 @@ from perfeds2.learning.methods.safa import SAFA
 from perfeds2.learning.methods.scaffold import Scaffold
 from perfeds2.learning.methods.seafl import SEAFL
 from perfeds2.learning.methods.tifl import TiFL
-from perfeds2.learning.objectives import FedAvg, Objective, Stateful
+from perfeds2.learning.objectives import FedAvg, Objective
 from perfeds2.learning.robust import ClippedMean, GeometricMedian, Krum, Median, MultiKrum, TrimmedMean
 
-SERVERS: dict[str, type] = {
+SERVERS: dict[str, type[Merge]] = {
     "FedBuff": FedBuff,
     "FedAsync": FedAsync,
     "AsyncFedED": AsyncFedED,
@@ -58,7 +56,7 @@ SERVERS: dict[str, type] = {
     "FedAdagrad": FedAdagrad,
 }  # methods whose merge any other method can use
 
-METHODS: dict[str, type] = {
+METHODS: dict[str, type[Method]] = {
     **SERVERS,
     "SCAFFOLD": Scaffold,
     "FedDyn": FedDyn,
@@ -82,15 +80,15 @@ METHODS: dict[str, type] = {
     "FedCompass": FedCompass,
 }
 
-BASELINES: dict[str, type] = {
+BASELINES: dict[str, type[Method]] = {
     "Local": Local,
     "NoTraining": NoTraining,
     "MostFrequentLabel": MostFrequentLabel,
 }  # what a UE reaches without the others
 
-LISTED: dict[str, type] = {**METHODS, **BASELINES}
+LISTED: dict[str, type[Method]] = {**METHODS, **BASELINES}
 
-ROBUST: dict[str, type] = {
+ROBUST: dict[str, type[Merge]] = {
     "median": Median,
     "trimmed-mean": TrimmedMean,
     "geometric-median": GeometricMedian,
@@ -99,11 +97,10 @@ ROBUST: dict[str, type] = {
     "clipped-mean": ClippedMean,
 }  # merges that withstand hostile uploads
 
-MERGES: dict[str, Callable[..., Merge | OfMean]] = {"mean": Mean, **SERVERS, **ROBUST}
+MERGES: dict[str, type[Merge]] = {"mean": Mean, **SERVERS, **ROBUST}
 
 
-def parts_of(method: Any) -> tuple[Objective | Stateful, Merge | OfMean]:
-    """Return a method's objective and merge; each is the method itself unless it names another."""
-    objective = getattr(method, "objective", method if hasattr(method, "batches") else FedAvg())
-    merge = getattr(method, "merge", method if hasattr(method, "init") else MEAN)
-    return objective, merge
+def parts_of(method: Method) -> tuple[Objective, Merge]:
+    """Return a method's objective and merge, or the plain gradient and the mean."""
+    objective, merge = method.objective, method.merge
+    return FedAvg() if objective is None else objective, MEAN if merge is None else merge

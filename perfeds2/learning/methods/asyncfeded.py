@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from perfeds2.learning.merges import Arrived, Params, Stateless
-from perfeds2.learning.objectives import norm, stepped
+from perfeds2.learning.merges import Arrived, Merge, Params
 from perfeds2.learning.settings import Length, StepSize, setting, traced
+from perfeds2.learning.trees import norm, stepped
 
 
 @traced
-class AsyncFedED(Stateless):
+class AsyncFedED(Merge):
     """w −= η·Δ_i with η = λ/(γ + ε) and γ = ‖w − w_handed‖/‖Δ_i‖.
 
     The paper adapts the number of local steps, K ← K + ⌊κ(γ̄ − γ)⌋. A timeline knows no weights, so this is κ = 0. Several uploads
@@ -18,16 +18,16 @@ class AsyncFedED(Stateless):
 
     paper = "Wang et al., 2022, algorithm 1"
     mode = "ASY"
-    looks_back = True
+    needs = frozenset({"uploads", "start_models"})
 
     server_step: Length = setting("λ: the server's step size.", default=1.0)
     epsilon: StepSize = setting("ε: added to the distance γ.", default=1.0)
 
-    def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
+    def step(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
         def add(w: Params, one: tuple[Params, Params]) -> tuple[Params, None]:
-            handed, move = one
-            far, long = norm(jax.tree.map(jnp.subtract, w, handed)), norm(move)
+            start, move = one
+            far, long = norm(jax.tree.map(jnp.subtract, w, start)), norm(move)
             size = self.server_step * long / jnp.maximum(far + self.epsilon * long, 1e-30)  # also for a zero move
             return stepped(w, size, move), None
 
-        return jax.lax.scan(add, params, (arrived.handed, arrived.moves))[0], state
+        return jax.lax.scan(add, params, (arrived.start_models, arrived.deltas))[0], state

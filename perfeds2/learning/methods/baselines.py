@@ -4,16 +4,21 @@ A method that does not beat these has learned nothing from the federation. They 
 devices does not run them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.merges import Params
+from perfeds2.learning.method import Rounds, World
 from perfeds2.learning.models.model import Judged, Model, RandomKey
-from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Number, descend, plain, zeros
+from perfeds2.learning.objectives import Context, KeepsModel, Objective, descend, plain
 from perfeds2.learning.settings import traced
+from perfeds2.learning.trees import zeros
+from perfeds2.timeline.protocol import Protocol
 
 
 @traced
@@ -22,33 +27,37 @@ class Local(KeepsModel):
 
     paper = "baseline"
     mode = "ASY"
-    rounds = "alone"
+    has_own_rounds = True
+    is_alone = True
 
-    batches = 1
+    def rounds(self, world: World) -> Rounds:
+        return Rounds(Protocol(1))
 
-    @staticmethod
-    def withheld(params: Params) -> Params:
+    def withheld(self, params: Params) -> Params:
         return params
 
     def job(
-        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
+        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
-        end, _ = descend(plain(loss), kept, batches, beta)
+        end, _ = descend(plain(context.loss), kept, batches, context.beta)
         return zeros(start), end
 
 
 @traced
-class NoTraining:
+class NoTraining(Objective):
     """w_0 is never trained; a UE takes its personal step on it."""
 
     paper = "baseline"
     mode = "none"
-    rounds = "none"
+    has_own_rounds = True
+    is_alone = True
+    trains = False
     search: ClassVar = {"alpha": None}
 
-    batches = 1
+    def rounds(self, world: World) -> Rounds:
+        return Rounds(Protocol(1))
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
+    def gradient(self, params: Params, start: Params, batches: Batches, context: Context) -> Params:
         return zeros(params)
 
 
@@ -61,9 +70,8 @@ class MostFrequentLabel(NoTraining):
 
     search: ClassVar = {}
 
-    def replacing(self, model: Model, outputs: int, rank: int) -> Model:
-        """Return the model in place of the task's, for that many outputs and samples of that many axes."""
-        votes = Votes(outputs, rank)
+    def replacing(self, model: Model, outputs_and_rank: Callable[[], tuple[int, int]]) -> Model:
+        votes = Votes(*outputs_and_rank())
         return replace(model, model=votes) if isinstance(model, Judged) else votes
 
 

@@ -4,8 +4,9 @@ from typing import ClassVar
 
 import jax
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Number, descend, plain
+from perfeds2.learning.objectives import Context, KeepsModel, descend, plain
 from perfeds2.learning.settings import StepSize, setting, traced
 
 
@@ -24,11 +25,11 @@ class Ditto(KeepsModel):
     batches = 2
 
     def job(
-        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
+        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def held(v: Params, own: Batches) -> Params:
-            return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), plain(loss, 1)(v, own), v, start)
+            return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), plain(context.loss, 1)(v, own), v, start)
 
-        _, total = descend(plain(loss), start, batches, beta)
-        own_model, _ = descend(held, kept, batches, beta)
+        _, total = descend(plain(context.loss), start, batches, context.beta)
+        own_model, _ = descend(held, kept, batches, context.beta)
         return total, own_model

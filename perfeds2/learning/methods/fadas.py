@@ -6,19 +6,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from perfeds2.learning.merges import Arrived, MergeState, Params, Rows, mean_of
-from perfeds2.learning.objectives import zeros
+from perfeds2.learning.merges import Arrived, Merge, MergeState, Params, Rows, mean_of
 from perfeds2.learning.settings import Decay, Length, StepSize, setting, traced
+from perfeds2.learning.trees import zeros
 
 
 @traced
-class FADAS:
+class FADAS(Merge):
     """AMSGrad on the mean move with step η, or η/τ_max where the round's largest staleness τ_max exceeds τ_c.
 
     The paper prints min(η, 1/τ_max), which at η = 0.001 acts only beyond τ_max = 1,000; its authors' code divides η by τ_max.
     """
 
     paper = "Wang et al., ICML 2024, algorithm 1"
+    needs = frozenset({"uploads"})
     search: ClassVar = {"server_step": 0.001, "alpha": None}  # β cancels out with one local step
 
     server_step: Length = setting("η: the server's step size.", default=0.001)
@@ -34,9 +35,9 @@ class FADAS:
         """Return 1 for every upload."""
         return jnp.ones(staleness.shape)
 
-    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         first, second, largest = state
-        move = mean_of(arrived.moves)
+        move = mean_of(arrived.deltas)
         first = jax.tree.map(lambda m, d: self.first_decay * m + (1 - self.first_decay) * d, first, move)
         second = jax.tree.map(lambda v, d: self.second_decay * v + (1 - self.second_decay) * d**2, second, move)
         largest = jax.tree.map(jnp.maximum, largest, second)

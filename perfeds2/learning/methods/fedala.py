@@ -5,16 +5,18 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.merges import Params
 from perfeds2.learning.methods.fedrep import head_of
-from perfeds2.learning.objectives import Batches, Loss, Number, descend, pick, plain
+from perfeds2.learning.objectives import Context, Objective, descend, plain
 from perfeds2.learning.settings import StepSize, setting, traced
+from perfeds2.learning.trees import pick
 
 Kept = tuple[Params, Params]  # the UE's own last layer, and the shares W
 
 
 @traced
-class FedALA:
+class FedALA(Objective):
     """A job starts from v_i + (w − v_i)·W_i in the last layer and from w below it; then FedAvg's steps.
 
     v_i is the UE's last layer after its last job. Before each job, W_i takes a step of length η along the loss's slope
@@ -29,7 +31,7 @@ class FedALA:
 
     batches = 2
 
-    def first(self, params: Params) -> Kept:
+    def init(self, params: Params) -> Kept:
         head = head_of(params)
         return head, jax.tree.map(jnp.ones_like, head)
 
@@ -39,15 +41,15 @@ class FedALA:
         return params | {name: own[name] + (params[name] - own[name]) * shares[name] for name in own}
 
     def job(
-        self, loss: Loss, start: Params, told: None, kept: Kept, batches: Batches, beta: Number
+        self, start: Params, broadcast: None, kept: Kept, batches: Batches, context: Context
     ) -> tuple[Params, Kept]:
         own, shares = kept
 
         def learn(shares: Params, now: Batches) -> tuple[Params, None]:
-            slope = jax.grad(lambda shares: loss(self.personal(start, (own, shares)), pick(now, 1)))(shares)
+            slope = jax.grad(lambda shares: context.loss(self.personal(start, (own, shares)), pick(now, 1)))(shares)
             return jax.tree.map(lambda w, g: jnp.clip(w - self.share_step * g, 0.0, 1.0), shares, slope), None
 
         shares, _ = jax.lax.scan(learn, shares, batches)
         mixed = self.personal(start, (own, shares))
-        end, total = descend(plain(loss), mixed, batches, beta)
+        end, total = descend(plain(context.loss), mixed, batches, context.beta)
         return total, ({name: end[name] for name in own}, shares)

@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from perfeds2.learning.merges import Arrived, MergeState, Params, Rows
-from perfeds2.learning.objectives import dot
+from perfeds2.learning.merges import Arrived, Merge, MergeState, Params, Rows
 from perfeds2.learning.settings import Length, StepSize, setting, traced
+from perfeds2.learning.trees import dot
 
 Controls = Float[Array, " 3"]  # λ_i, σ_i and ι_i of a UE
 
 
 @traced
-class FedASMU:
+class FedASMU(Merge):
     """w ← (1 − a)·w + a·w_i with a = μξ/(1 + μξ) and ξ = λ_i/(√t·(τ + 1)^(σ_i/2)) + ι_i in round t = 1, 2, ….
 
     After a merge the UE's λ_i, σ_i and ι_i take a step down the loss's slope in a, ⟨g_i, w_i − w⟩; g_i is the mean
@@ -25,7 +25,7 @@ class FedASMU:
     paper = "Liu et al., AAAI 2024, algorithm 1"
     mode = "ASY"
     search: ClassVar = {"beta": None, "alpha": None, "scale": 1.0}
-    looks_back = True
+    needs = frozenset({"uploads", "start_models"})
 
     scale: Length = setting("μ: scale of an upload's share.", default=1.0)
     fading: StepSize = setting("λ_i at first: part of the share that falls with the rounds.", default=1.0)
@@ -44,7 +44,7 @@ class FedASMU:
         size = self.scale * (fading / (jnp.sqrt(round_) * (staleness + 1.0) ** (lateness / 2)) + constant)
         return size / (1 + size)
 
-    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         controls, round_ = state
 
         def mix(carry: tuple[Params, Array], one: tuple[Params, Params, Rows, Rows]) -> tuple[tuple, None]:

@@ -6,13 +6,13 @@ import jax
 from jaxtyping import Array
 from pydantic import Field
 
-from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, Params, Stateless, discounted
+from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, Merge, Params, discounted
 from perfeds2.learning.objectives import FedProx
 from perfeds2.learning.settings import StepSize, setting, traced
 
 
 @traced
-class FedAsync(Stateless):
+class FedAsync(Merge):
     """w ← (1 − α_τ)·w + α_τ·w_i with α_τ = α·s(τ); local steps are FedProx's. Several uploads are merged one after the other.
 
     As in the paper, τ counts the merge itself: it is 1 for a fresh upload.
@@ -20,7 +20,7 @@ class FedAsync(Stateless):
 
     paper = "Xie et al., 2019, algorithm 1"
     mode = "ASY"
-    looks_back = True
+    needs = frozenset({"uploads", "start_models"})
 
     discount: Discount = setting("s(τ): how a stale upload is discounted.", default="poly", static=True)
     mixing: Annotated[float, Field(gt=0, le=1)] | Array = setting(
@@ -34,7 +34,7 @@ class FedAsync(Stateless):
     def objective(self) -> FedProx:
         return FedProx(self.proximal)
 
-    def __call__(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
+    def step(self, params: Params, arrived: Arrived, state: None) -> tuple[Params, None]:
         alphas = self.mixing * discounted(self.discount, arrived.staleness + 1, self.discount_a, self.discount_b)
 
         def mix(w: Params, one: tuple[Params, Array]) -> tuple[Params, None]:

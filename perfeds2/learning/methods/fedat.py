@@ -7,18 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from perfeds2.learning.merges import Arrived, MergeState, Params, Rows, mean_of, weighted
+from perfeds2.allocation.tiers import AllTiers
+from perfeds2.learning.merges import Arrived, Merge, MergeState, Params, Rows, mean_of, weighted
+from perfeds2.learning.method import Method, Rounds, World
 from perfeds2.learning.objectives import FedProx
 from perfeds2.learning.settings import StepSize, setting, traced
+from perfeds2.timeline.protocol import Protocol
 
 
 @traced
-class FedAT:
+class FedAT(Method):
     """A round closes when one tier's UEs are complete; w = Σ_m T_{M+1−m}/T · w_m over all tiers (``--tiers``)."""
 
     paper = "Chai et al., SC 2021, algorithm 2"
     mode = "ASY"
-    rounds = "all tiers"
+    has_own_rounds = True
+    has_tiers = True
 
     proximal: StepSize = setting("μ: how strongly local steps are held near the model they started from.", default=0.1)
 
@@ -30,16 +34,22 @@ class FedAT:
     def merge(self) -> "TierAverage":
         return TierAverage()  # the tiers come from the rounds
 
+    def rounds(self, world: World) -> Rounds:
+        tiers = world.tiers_of()
+        quorum = min(world.quorum, tiers.smallest)
+        schedule = AllTiers(tiers, quorum, world.seed)
+        return Rounds(Protocol(quorum, rests=True), schedule, merge=TierAverage.of(tiers.of))
+
 
 @traced
-class TierAverage:
+class TierAverage(Merge):
     """FedAT's server: w = Σ_m T_{M+1−m}/T · w_m.
 
     w_m is the mean model of tier m's last round, w_0 before its first; T_m counts its rounds, and T is their sum. So the slowest
     tier gets the weight of the fastest one's rounds. As in the paper, the first rounds of the fastest tier alone change nothing.
     """
 
-    looks_back = True
+    needs = frozenset({"uploads", "start_models"})
 
     tiers: Rows | tuple[()] = ()  # tier of every UE
     count: int = setting(default=1, static=True)  # M
@@ -52,7 +62,7 @@ class TierAverage:
         models = jax.tree.map(lambda w: jnp.broadcast_to(w, (self.count, *jnp.shape(w))), params)
         return models, jnp.zeros(self.count)
 
-    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         models, rounds = state
         tier = jnp.asarray(self.tiers)[arrived.ues[0]].astype(jnp.int32)
         theirs = mean_of(arrived.models)

@@ -2,13 +2,13 @@
 
 import jax
 
-from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Scalar, stepped, zeros
+from perfeds2.learning.merges import Arrived, Merge, Params
 from perfeds2.learning.settings import Decay, Length, setting, traced
+from perfeds2.learning.trees import stepped, zeros
 
 
 @traced
-class FedAvgM:
+class FedAvgM(Merge):
     """v ← momentum·v + Δ with Δ = mean of the UEs' moves, and w −= η_g·v."""
 
     paper = "Hsu et al., 2019"
@@ -19,6 +19,6 @@ class FedAvgM:
     def init(self, params: Params, ues: int) -> Params:
         return zeros(params)
 
-    def step(self, params: Params, mean: Params, beta: Scalar, state: Params) -> tuple[Params, Params]:
-        state = jax.tree.map(lambda v, g: self.momentum * v + beta * g, state, mean)
+    def step(self, params: Params, arrived: Arrived, state: Params) -> tuple[Params, Params]:
+        state = jax.tree.map(lambda v, g: self.momentum * v + arrived.beta * g, state, arrived.mean)
         return stepped(params, self.server_step, state), state

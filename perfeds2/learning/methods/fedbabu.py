@@ -1,22 +1,23 @@
 """FedBABU: the last layer stays as it was drawn, and only personal steps change it."""
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.merges import Params
 from perfeds2.learning.methods.fedrep import head_of, without_head
-from perfeds2.learning.objectives import Batches, Loss, plain
+from perfeds2.learning.objectives import Context, Objective, plain
 from perfeds2.learning.settings import traced
 
 
 @traced
-class FedBABU:
+class FedBABU(Objective):
     """Steps on all layers but the last, which all UEs have as it was drawn and do not upload."""
 
     paper = "Oh et al., ICLR 2022, algorithm 1"
 
-    batches = 1
-    withheld = staticmethod(head_of)
+    def withheld(self, params: Params) -> Params:
+        return head_of(params)
 
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
-        return without_head(plain(loss)(params, batches), head_of(params))
+    def gradient(self, params: Params, start: Params, batches: Batches, context: Context) -> Params:
+        return without_head(plain(context.loss)(params, batches), head_of(params))
 
 
 def body_of(params: Params) -> Params:

@@ -18,5 +18,3 @@ class FedBN(FedPer):
 
     def withheld(self, params: Params) -> Params:
         return {name: w for name, w in params.items() if self.layers in name.rpartition(".")[0]}
-
-    first = withheld

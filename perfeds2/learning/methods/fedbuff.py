@@ -7,18 +7,19 @@ from perfeds2.learning.merges import (
     Arrived,
     Discount,
     DiscountNumber,
+    Merge,
     MergeState,
     Params,
     Rows,
     discounted,
     weighted,
 )
-from perfeds2.learning.objectives import stepped, zeros
 from perfeds2.learning.settings import Decay, Length, setting, traced
+from perfeds2.learning.trees import stepped, zeros
 
 
 @traced
-class FedBuff:
+class FedBuff(Merge):
     """w −= η_g·mean of s(τ_i)·Δ_i, with s = 1/√(1 + τ).
 
     With s = 1 it is the mean. With a momentum, what is subtracted is the running sum d ← momentum·d + mean.
@@ -37,6 +38,7 @@ class FedBuff:
     """
 
     paper = "Nguyen et al., AISTATS 2022, algorithm 1"
+    needs = frozenset({"uploads"})
 
     discount: Discount = setting("s(τ): how a stale upload is discounted.", default="poly", static=True)
     server_step: Length = setting("η_g: the server's step size.", default=1.0)
@@ -51,9 +53,9 @@ class FedBuff:
         """Return s(τ) of every upload."""
         return discounted(self.discount, staleness, self.discount_a, self.discount_b)
 
-    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         weights = self.weights(arrived.staleness)
-        step = weighted(weights / weights.size, arrived.moves)
+        step = weighted(weights / weights.size, arrived.deltas)
         if self.momentum is not None:
             step = state = jax.tree.map(lambda d, new: self.momentum * d + new, state, step)
         return stepped(params, self.server_step, step), state

@@ -1,18 +1,21 @@
 """FedCompass: UEs of similar speed take as many local steps as let them arrive together."""
 
-from dataclasses import replace
-
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float
 
-from perfeds2.learning.merges import Arrived, Params, Rows, discounted, weighted
+from perfeds2.allocation.tiers import AllTiers, arrive_together
+from perfeds2.learning.merges import Arrived, Merge, Params, Rows, discounted, weighted
+from perfeds2.learning.method import Method, Rounds, World
 from perfeds2.learning.methods.fednova import SomeSteps
-from perfeds2.learning.objectives import stepped
+from perfeds2.learning.objectives import Context
 from perfeds2.learning.settings import Share, setting, traced
+from perfeds2.learning.trees import stepped
+from perfeds2.timeline.protocol import Protocol
 
 
 @traced
-class FedCompass:
+class FedCompass(Method):
     """Groups of A UEs of similar speed close rounds; the fastest takes all K local steps. w −= α/n·Σ Δ_i/√(1 + τ_i).
 
     The others take as many steps as end at the same time, at least a share of K. The paper's groups change their size
@@ -21,35 +24,48 @@ class FedCompass:
 
     paper = "Li et al., ICLR 2024, algorithm 1"
     mode = "ASY"
-    rounds = "groups"
+    has_own_rounds = True
 
     fewest: Share = setting("Q_min/Q_max: smallest share of the local steps.", default=0.2)
     mixing: Share = setting("α: share of a round's move that is taken.", default=0.9)
 
     @property
     def objective(self) -> "OwnSteps":
-        return OwnSteps(self.fewest)
+        return OwnSteps()  # the numbers of steps come from the rounds
 
     @property
     def merge(self) -> "PartOfAll":
         return PartOfAll(self.mixing)
+
+    def rounds(self, world: World) -> Rounds:
+        tiers = world.tiers_of(max(1, world.cell.ues // world.quorum))
+        quorum, steps = min(world.quorum, tiers.smallest), world.local_steps
+        load = (world.cell, world.payload_bits, world.samples)
+        shares = arrive_together(*load, quorum, tiers, float(self.fewest))
+        whole = np.maximum(np.floor(shares * steps + 1e-9), 1) / steps
+        schedule = AllTiers(tiers, quorum, world.seed)
+        return Rounds(Protocol(quorum, rests=True), schedule, objective=OwnSteps(whole.astype(np.float32)))
 
 
 @traced
 class OwnSteps(SomeSteps):
     """Each UE takes its own number of local steps."""
 
-    fewest: Share = 0.2
-    shares: Rows | tuple[()] = ()  # of the local steps, for every UE; they come from the rounds
+    shares: Rows | tuple[()] = ()  # of the local steps, for every UE
 
-    def of_ue(self, ue: Int[Array, ""]) -> "OwnSteps":
-        """Return the objective of one UE, with its share in place of the smallest."""
-        return replace(self, fewest=jnp.asarray(self.shares)[ue])
+    @property
+    def work(self) -> Float[np.ndarray, " n"]:
+        return np.asarray(self.shares, float)
+
+    def share(self, context: Context) -> Float[Array, ""]:
+        return jnp.asarray(self.shares)[context.ue]
 
 
 @traced
-class PartOfAll:
+class PartOfAll(Merge):
     """w −= α/n·Σ s(τ_i)·Δ_i: a group moves the model by its part of all n UEs."""
+
+    needs = frozenset({"uploads"})
 
     mixing: Share = 0.9
 
@@ -57,6 +73,6 @@ class PartOfAll:
         """Return n."""
         return jnp.asarray(ues, jnp.float32)
 
-    def __call__(self, params: Params, arrived: Arrived, state: Array) -> tuple[Params, Array]:
+    def step(self, params: Params, arrived: Arrived, state: Array) -> tuple[Params, Array]:
         weights = discounted("poly", arrived.staleness) / state
-        return stepped(params, self.mixing, weighted(weights, arrived.moves)), state
+        return stepped(params, self.mixing, weighted(weights, arrived.deltas)), state

@@ -5,54 +5,55 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from perfeds2.learning.merges import Arrived, MergeState, Params, mean_of
-from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain, zeros
+from perfeds2.learning.gradients import Batches
+from perfeds2.learning.merges import Arrived, Merge, MergeState, Params, mean_of
+from perfeds2.learning.objectives import Context, Objective, descend, plain
 from perfeds2.learning.settings import StepSize, setting, traced
+from perfeds2.learning.trees import Number, zeros
 
 
 @traced
-class FedDyn:
+class FedDyn(Objective):
     """Steps along ∇f_i − g_i + μ(w − w_start), then g_i += μ(w_start − w_end), which the UE keeps."""
 
     paper = "Acar et al., ICLR 2021, algorithm 1"
+    keeps_uploads = True
     search: ClassVar = {"beta": None, "alpha": None, "pull": 0.1}
 
     pull: StepSize = setting("μ: how strongly local steps are held near the model they started from.", default=0.1)
-
-    batches = 1
 
     @property
     def merge(self) -> "DynamicMean":
         return DynamicMean()
 
-    def first(self, params: Params) -> Params:
+    def init(self, params: Params) -> Params:
         return zeros(params)
 
     def job(
-        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
+        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def corrected(w: Params, own: Batches) -> Params:
-            gradient = plain(loss)(w, own)
+            gradient = plain(context.loss)(w, own)
             return jax.tree.map(lambda g, mine, a, b: g - mine + self.pull * (a - b), gradient, kept, w, start)
 
-        end, total = descend(corrected, start, batches, beta)
+        end, total = descend(corrected, start, batches, context.beta)
         return total, jax.tree.map(lambda mine, a, b: mine + self.pull * (a - b), kept, start, end)
 
 
 @traced
-class DynamicMean:
+class DynamicMean(Merge):
     """FedDyn's server: s += (1/n)·Σ Δ_i, then w = mean of the UEs' models − s.
 
     s is h/μ of the paper, so the server needs no μ.
     """
 
-    looks_back = True
+    needs = frozenset({"uploads", "start_models"})
 
     def init(self, params: Params, ues: int) -> tuple[Params, Number]:
         return zeros(params), jnp.asarray(ues, jnp.float32)
 
-    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         drift, ues = state
         share = arrived.ues.shape[0] / ues
-        drift = jax.tree.map(lambda s, move: s + share * move, drift, mean_of(arrived.moves))
+        drift = jax.tree.map(lambda s, move: s + share * move, drift, mean_of(arrived.deltas))
         return jax.tree.map(jnp.subtract, mean_of(arrived.models), drift), (drift, ues)

@@ -1,37 +1,37 @@
 """FedNova: uploads are normalised, so that UEs that take more local steps do not count more."""
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain, rows_of
+from perfeds2.learning.objectives import Context, Objective, descend, plain
 from perfeds2.learning.settings import Share, setting, traced
+from perfeds2.learning.trees import rows_of
 
 
-class SomeSteps:
+class SomeSteps(Objective):
     """A job takes a share of the local steps, its first ones."""
 
-    fewest: Share
-    batches = 1
+    chooses_steps = True
     normalised = False  # whether the sum of its gradients is scaled up to that of all local steps
 
-    def first(self, params: Params) -> None:
-        return None
+    def share(self, context: Context) -> Float[Array, ""]:
+        """Return the share of the local steps that a job takes."""
+        raise NotImplementedError
 
     def job(
-        self, loss: Loss, start: Params, told: None, kept: None, batches: Batches, beta: Number
+        self, start: Params, broadcast: None, kept: None, batches: Batches, context: Context
     ) -> tuple[Params, None]:
         steps = rows_of(batches)
-        taken = jnp.maximum(jnp.round(self.fewest * steps), 1)
+        taken = jnp.maximum(jnp.round(self.share(context) * steps), 1)
 
         def until_taken(w: Params, now: tuple[Batches, Array]) -> Params:
             own, number = now
-            return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), plain(loss)(w, own))
+            return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), plain(context.loss)(w, own))
 
-        _, total = descend(until_taken, start, (batches, jnp.arange(steps)), beta)
+        _, total = descend(until_taken, start, (batches, jnp.arange(steps)), context.beta)
         return jax.tree.map(lambda g: steps / taken * g, total) if self.normalised else total, kept
 
 
@@ -48,6 +48,5 @@ class FedNova(SomeSteps):
 
     normalised = True
 
-    def drawn(self, key: Key[Array, ""]) -> "FedNova":
-        """Return the objective of one job, with the share of the steps that it takes in place of the smallest."""
-        return replace(self, fewest=jax.random.uniform(key, minval=self.fewest, maxval=1.0))
+    def share(self, context: Context) -> Float[Array, ""]:
+        return jax.random.uniform(context.key, minval=self.fewest, maxval=1.0)

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from perfeds2.learning.merges import MergeState, Params
-from perfeds2.learning.objectives import Scalar, zeros
+from perfeds2.learning.merges import Arrived, Merge, MergeState, Params
 from perfeds2.learning.settings import Decay, Length, setting, traced
+from perfeds2.learning.trees import zeros
 
 
 @traced
-class FedOpt:
+class FedOpt(Merge):
     """m and v follow Δ = mean of the UEs' moves, and w −= η_g·m/(√v + τ). The three differ in how v follows Δ.
 
     There is no bias correction; instead v begins with τ². The paper tunes η_g, between 0.01 and 0.3 for most tasks.
@@ -33,9 +33,9 @@ class FedOpt:
     def init(self, params: Params, ues: int) -> tuple[Params, Params]:
         return zeros(params), jax.tree.map(lambda w: jnp.full_like(w, self.tau**2), params)
 
-    def step(self, params: Params, mean: Params, beta: Scalar, state: MergeState) -> tuple[Params, MergeState]:
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         first, second = state
-        move = jax.tree.map(lambda g: beta * g, mean)
+        move = jax.tree.map(lambda g: arrived.beta * g, arrived.mean)
         first = jax.tree.map(lambda m, d: self.first_decay * m + (1 - self.first_decay) * d, first, move)
         second = jax.tree.map(self.second, second, move)
         step = jax.tree.map(lambda m, v: self.server_step * m / (jnp.sqrt(v) + self.tau), first, second)

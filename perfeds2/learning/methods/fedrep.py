@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain
+from perfeds2.learning.objectives import Context, Objective, descend, plain
 from perfeds2.learning.settings import Steps, setting, traced
 
 HEAD = "dense"  # the last layer of our models is the last with this name
@@ -21,14 +22,18 @@ def head_of(params: Params) -> Params:
     return {name: w for name, w in params.items() if name.partition(".")[0] == last}
 
 
-class KeepsHead:
+class KeepsHead(Objective):
     """A memory that holds the UE's own head. Its own model is the shared layers with this head."""
 
     @staticmethod
     def personal(params: Params, kept: Params) -> Params:
         return params | kept
 
-    first = withheld = staticmethod(head_of)
+    def withheld(self, params: Params) -> Params:
+        return head_of(params)
+
+    def init(self, params: Params) -> Params:
+        return self.withheld(params)
 
 
 @traced
@@ -37,12 +42,10 @@ class FedPer(KeepsHead):
 
     paper = "Arivazhagan et al., 2019, algorithms 1 and 2"
 
-    batches = 1
-
     def job(
-        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
+        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
-        end, total = descend(plain(loss), start | kept, batches, beta)
+        end, total = descend(plain(context.loss), start | kept, batches, context.beta)
         return without_head(total, kept), {name: end[name] for name in kept}
 
 
@@ -63,17 +66,17 @@ class FedRep(KeepsHead):
         return 1 + self.head_steps
 
     def job(
-        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
+        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def of_head(head: Params, batch: Batches) -> Params:
-            return jax.grad(lambda own: loss(start | own, batch))(head)
+            return jax.grad(lambda own: context.loss(start | own, batch))(head)
 
         def of_body(w: Params, own: Batches) -> Params:
-            return without_head(plain(loss)(w, own), kept)
+            return without_head(plain(context.loss)(w, own), kept)
 
         for_head = jax.tree.map(lambda b: b[:, 1:].reshape(-1, *b.shape[2:]), batches)
-        head, _ = descend(of_head, kept, for_head, beta)
-        _, total = descend(of_body, start | head, batches, beta)
+        head, _ = descend(of_head, kept, for_head, context.beta)
+        _, total = descend(of_body, start | head, batches, context.beta)
         return total, head
 
 

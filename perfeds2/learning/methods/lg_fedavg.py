@@ -1,5 +1,6 @@
 """LG-FedAvg: every UE keeps its own layers below a shared last layer."""
 
+from perfeds2.learning.merges import Params
 from perfeds2.learning.methods.fedbabu import body_of
 from perfeds2.learning.methods.fedrep import FedPer
 from perfeds2.learning.settings import traced
@@ -11,4 +12,5 @@ class LGFedAvg(FedPer):
 
     paper = "Liang et al., 2020, algorithm 1"
 
-    first = withheld = staticmethod(body_of)
+    def withheld(self, params: Params) -> Params:
+        return body_of(params)

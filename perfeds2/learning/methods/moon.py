@@ -6,15 +6,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.merges import Params
 from perfeds2.learning.methods.fedrep import head_of
-from perfeds2.learning.models.model import MeanLoss
-from perfeds2.learning.objectives import Batches, Number, descend, pick
+from perfeds2.learning.objectives import Context, Objective, descend
 from perfeds2.learning.settings import Length, StepSize, setting, traced
+from perfeds2.learning.trees import Number, pick
 
 
 @traced
-class MOON:
+class MOON(Objective):
     """Steps along ∇(f_i + μ·ℓ) with ℓ = −log(e^(near/T)/(e^(near/T) + e^(last/T))), the mean over a batch.
 
     near and last are the cosines between a sample's features, the inputs of the last layer, in w and in the model the
@@ -27,21 +28,19 @@ class MOON:
     contrast: StepSize = setting("μ: weight of the contrastive term.", default=1.0)
     temperature: Length = setting("T: temperature of the contrastive term.", default=0.5)
 
-    batches = 1
-
     @property
     def passes(self) -> int:
         """Return 2: the features in two more models cost about as much as a gradient."""
         return 2
 
-    def first(self, params: Params) -> Params:
+    def init(self, params: Params) -> Params:
         return params
 
     def job(
-        self, loss: MeanLoss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
+        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def features(w: Params, batch: Batches) -> Float[Array, "b h"]:
-            z = loss.outputs(w | identity(head_of(w)), batch)
+            z = context.loss.outputs(w | identity(head_of(w)), batch)
             return z / jnp.sqrt(jnp.square(z).sum(axis=-1, keepdims=True) + 1e-12)
 
         def held(w: Params, own: Batches) -> Params:
@@ -50,11 +49,11 @@ class MOON:
 
             def whole(w: Params) -> Number:
                 cosines = (features(w, batch) * away).sum(axis=-1)  # last − near
-                return loss(w, batch) + self.contrast * jax.nn.softplus(cosines / self.temperature).mean()
+                return context.loss(w, batch) + self.contrast * jax.nn.softplus(cosines / self.temperature).mean()
 
             return jax.grad(whole)(w)
 
-        end, total = descend(held, start, batches, beta)
+        end, total = descend(held, start, batches, context.beta)
         return total, end
 
 

@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, KeepsModel, Loss, Moreau, Number, pick, stepped, zeros
+from perfeds2.learning.objectives import Context, KeepsModel, Moreau
 from perfeds2.learning.settings import traced
+from perfeds2.learning.trees import pick, stepped, zeros
 
 
 @traced
@@ -18,13 +20,13 @@ class PFedMe(KeepsModel, Moreau):
     paper = "Dinh et al., NeurIPS 2020, algorithm 1"
 
     def job(
-        self, loss: Loss, start: Params, told: None, kept: Params, batches: Batches, beta: Number
+        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def step(carry: tuple[Params, Params, Params], own: Batches) -> tuple[tuple[Params, Params, Params], None]:
             w, total, _ = carry
-            theta = self.personal_model(loss, w, pick(own, 0))
+            theta = self.personal_model(context.loss, w, pick(own, 0))
             g = jax.tree.map(lambda v, t: self.moreau * (v - t), w, theta)
-            return (stepped(w, beta, g), jax.tree.map(jnp.add, total, g), theta), None
+            return (stepped(w, context.beta, g), jax.tree.map(jnp.add, total, g), theta), None
 
         (_, total, theta), _ = jax.lax.scan(step, (start, zeros(start), kept), batches)
         return total, theta

@@ -5,13 +5,15 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from perfeds2.learning.gradients import Batches
 from perfeds2.learning.merges import Params
-from perfeds2.learning.objectives import Batches, Loss, pick
+from perfeds2.learning.objectives import Context, Objective
 from perfeds2.learning.settings import StepSize, setting, traced
+from perfeds2.learning.trees import pick
 
 
 @traced
-class QFFL:
+class QFFL(Objective):
     """Steps along f_i^q·∇f_i, the gradient of f_i^(q+1)/(q+1); the loss and its gradient are those of one batch."""
 
     paper = "Li et al., ICLR 2020, eq. (2)"
@@ -19,9 +21,7 @@ class QFFL:
 
     fairness: StepSize = setting("q: how much more a large loss counts.", default=1.0)
 
-    batches = 1
-
-    def __call__(self, loss: Loss, params: Params, start: Params, batches: Batches) -> Params:
-        value, gradient = jax.value_and_grad(loss)(params, pick(batches, 0))
+    def gradient(self, params: Params, start: Params, batches: Batches, context: Context) -> Params:
+        value, gradient = jax.value_and_grad(context.loss)(params, pick(batches, 0))
         weight = jnp.maximum(value, 0.0) ** self.fairness
         return jax.tree.map(lambda g: weight * g, gradient)

@@ -1,40 +1,43 @@
 """SAFA: the server keeps every UE's last model; UEs merged in the last round are not drafted again at once."""
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from perfeds2.learning.merges import Arrived, MergeState, Params, mean_of
+from perfeds2.learning.merges import Arrived, Merge, MergeState, Params, mean_of
+from perfeds2.learning.method import Method, Rounds, World
 from perfeds2.learning.settings import traced
-from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.protocol import Protocol
 
 
 @traced
-class SAFA:
+class SAFA(Method):
     """w = mean of every UE's last model; the staleness bound (``--max-staleness``) is the tolerated lag."""
 
     paper = "Wu et al., IEEE Trans. Computers 2021"
-    rounds = "draft"
+    has_own_rounds = True
 
     @property
     def merge(self) -> "ModelCache":
         return ModelCache()  # the tolerated lag comes from the rounds
 
+    def rounds(self, world: World) -> Rounds:
+        bound = world.max_staleness
+        lag = np.inf if bound is None else float(bound)
+        return Rounds(Protocol(world.quorum, bound, drafts=True), merge=ModelCache(lag))
+
 
 @traced
-class ModelCache:
+class ModelCache(Merge):
     """SAFA's server: w is the mean of every UE's last model, all UEs weighing alike.
 
     Before a round, entries of UEs that are more than the tolerated lag behind become the newest model. The models of drafted UEs
     are entered, w is computed, and then the models of UEs that arrived without being drafted are entered: they bypass the round.
-    ``with_undrafted`` puts these into the second half of every row; an entry that did not arrive again stays what it was.
+    The script of a replay puts these into the second half of every row; an entry that did not arrive again stays what it was.
     """
 
-    looks_back = True
-    takes_undrafted = True
+    needs = frozenset({"uploads", "start_models", "undrafted"})
 
     lag: float | Array = np.inf  # τ, the lag tolerance
 
@@ -43,7 +46,7 @@ class ModelCache:
         entries = jax.tree.map(lambda w: jnp.broadcast_to(w, (ues, *jnp.shape(w))), params)
         return entries, jnp.zeros(ues, jnp.int32), jnp.zeros((), jnp.int32)
 
-    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         entries, handed, round_ = state
         half = arrived.ues.size // 2
         drafted, others, came = arrived.ues[:half], arrived.ues[half:], arrived.staleness[half:] == 0
@@ -61,29 +64,3 @@ class ModelCache:
         handed = handed.at[drafted].set(round_ + 1)
         handed = handed.at[others].set(jnp.where(came, round_ + 1, handed[others]))
         return params, (entries, handed, round_ + 1)
-
-
-def with_undrafted(timeline: Timeline) -> Timeline:
-    """Return the timeline of a draft with two halves per row: UEs merged now, and UEs merged the round before.
-
-    Some of the latter have arrived again, with the model they received then. The others are listed with the job that
-    was merged last. Computed again, it gives the same model, so all rows have the same length and no entry changes.
-    """
-    ues, versions = timeline.ues, timeline.versions
-    came = set(zip(*(column.tolist() for column in timeline.in_vain), strict=True))
-    second_ues, second_versions = ues.copy(), versions.copy()
-    for k in range(1, timeline.rounds):
-        second_ues[k] = ues[k - 1]
-        for slot, ue in enumerate(ues[k - 1]):
-            again = np.flatnonzero(ues[k] == ue)
-            if (ue, k) in came:
-                second_versions[k, slot] = k
-            else:
-                second_versions[k, slot] = versions[k, again[0]] if again.size else versions[k - 1, slot]
-    staleness = np.arange(timeline.rounds)[:, None] - second_versions
-    return replace(
-        timeline,
-        ues=np.concatenate([ues, second_ues], axis=1),
-        staleness=np.concatenate([timeline.staleness, staleness], axis=1),
-        arrival_s=np.concatenate([timeline.arrival_s, timeline.arrival_s], axis=1),
-    )

@@ -3,58 +3,61 @@
 import jax
 import jax.numpy as jnp
 
-from perfeds2.learning.merges import Arrived, MergeState, Params, mean_of
-from perfeds2.learning.objectives import Batches, Loss, Number, descend, plain, rows_of, stepped, zeros
+from perfeds2.learning.gradients import Batches
+from perfeds2.learning.merges import Arrived, Merge, MergeState, Params, mean_of
+from perfeds2.learning.objectives import Context, Objective, descend, plain
 from perfeds2.learning.settings import Length, setting, traced
+from perfeds2.learning.trees import Number, rows_of, stepped, zeros
 
 
 @traced
-class Scaffold:
+class Scaffold(Objective):
     """Steps along g − c_i + c, then c_i ← c_i − c + Δ_i/(steps·β) (option II); the server merges c too."""
 
     paper = "Karimireddy et al., ICML 2020, algorithm 1"
+    keeps_uploads = True
 
     server_step: Length = setting("η_g: the server's step size.", default=1.0)
-
-    batches = 1
 
     @property
     def merge(self) -> "ControlVariates":
         return ControlVariates(self.server_step)
 
-    def first(self, params: Params) -> Params:
+    def init(self, params: Params) -> Params:
         return zeros(params)
 
     def job(
-        self, loss: Loss, start: Params, told: Params, kept: Params, batches: Batches, beta: Number
+        self, start: Params, broadcast: Params, kept: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def corrected(w: Params, own: Batches) -> Params:
-            return jax.tree.map(lambda g, mine, c: g - mine + c, plain(loss)(w, own), kept, told)
+            return jax.tree.map(lambda g, mine, c: g - mine + c, plain(context.loss)(w, own), kept, broadcast)
 
-        _, total = descend(corrected, start, batches, beta)
+        _, total = descend(corrected, start, batches, context.beta)
         steps = rows_of(batches)
-        return total, jax.tree.map(lambda mine, c, d: mine - c + d / steps, kept, told, total)
+        return total, jax.tree.map(lambda mine, c, d: mine - c + d / steps, kept, broadcast, total)
 
 
 @traced
-class ControlVariates:
+class ControlVariates(Merge):
     """SCAFFOLD's server: w −= η_g·mean(Δ), and c += (A/n)·mean(c_i⁺ − c_i).
 
-    c goes out with every model. By option II a UE's c_i⁺ − c_i is Δ_i/(steps·β) − c, with the c it was told, so the server knows it
+    c goes out with every model. By option II a UE's c_i⁺ − c_i is Δ_i/(steps·β) − c, with the c that was sent to it, so the server knows it
     from Δ_i and nothing more is uploaded.
     """
+
+    needs = frozenset({"uploads", "broadcast"})
 
     server_step: Length = 1.0
 
     def init(self, params: Params, ues: int) -> tuple[Params, Number]:
         return zeros(params), jnp.asarray(ues, jnp.float32)
 
-    def tell(self, state: MergeState) -> Params:
+    def broadcast(self, state: MergeState) -> Params:
         return state[0]
 
-    def __call__(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
         control, ues = state
-        upload, told, share = mean_of(arrived.uploads), mean_of(arrived.told), arrived.ues.shape[0] / ues
+        upload, sent, share = mean_of(arrived.uploads), mean_of(arrived.broadcast), arrived.ues.shape[0] / ues
         params = stepped(params, self.server_step * arrived.beta, upload)
-        change = jax.tree.map(lambda g, c: g / arrived.steps - c, upload, told)
+        change = jax.tree.map(lambda g, c: g / arrived.steps - c, upload, sent)
         return params, (jax.tree.map(lambda c, new: c + share * new, control, change), ues)

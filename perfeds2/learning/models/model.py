@@ -86,19 +86,6 @@ def mean_loss(model: Model, params: Params, x: Array, y: Array, mask: Array | No
     return loss_of(model)(model(params, x), y).mean()
 
 
-@dataclass(frozen=True)
-class MeanLoss:
-    """The mean loss of a model on a batch, and the model's outputs, as objectives get them."""
-
-    model: Model
-
-    def __call__(self, params: Params, batch: tuple[Array, Array]) -> losses.Number:
-        return mean_loss(self.model, params, *batch)
-
-    def outputs(self, params: Params, batch: tuple[Array, Array]) -> Float[Array, "*s c"]:
-        return self.model(params, batch[0])
-
-
 def summed_loss(model: Model, params: Params, x: Array, y: Array, mask: Array) -> losses.Number:
     """Return the sum of the losses of the samples that the mask selects."""
     return jnp.where(mask, loss_of(model)(model(params, x), y), 0.0).sum()
