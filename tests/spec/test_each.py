@@ -25,6 +25,7 @@ OTHER: dict[str, object] = {  # none of them the default
     "beta": 0.02,
     "batch": 10,
     "local_steps": 2,
+    "local_epochs": 3,
     "clip": 2.5,
     "personal_steps": 5,
     "merge": "FedBuff",

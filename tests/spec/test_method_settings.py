@@ -103,7 +103,7 @@ def test_the_command_lists_every_method_with_its_settings():
 
 
 def test_fedbn_of_a_model_without_normalisation_is_noted():
-    facts = {"FedBN": [{"quorum": 5, "rounds": 0}]}
+    facts = {"FedBN": [{"mode": "S2", "quorum": 5, "rounds": 0}]}
     changes = ({}, {"model": "mlp-norm"}, {"FedBN.layers": "dense1"})
     told = [notes_of(spec_from(algorithms=["FedBN"], **more), facts, None) for more in changes]
     assert ["FedBN equals FedAvg here" in " ".join(each) for each in told] == [True, False, False]
