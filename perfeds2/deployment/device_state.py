@@ -62,7 +62,7 @@ class WorkItem:
     what: Run | JobMessage
     ready: Ready | None = None
     model: Callable[[], Arrays] | None = None  # reads the model; raises ValueError if it is damaged
-    dropped: threading.Event = field(default_factory=threading.Event)  # set once nobody waits for it
+    dropped: threading.Event = field(default_factory=threading.Event)  # set once no thread waits for it
 
 
 class Wire(typing.Protocol):
