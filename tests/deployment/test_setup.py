@@ -33,6 +33,7 @@ OTHER = {  # where a number one higher, or another of the names, is not another 
     "target-accuracy": 0.6,
     "clip": 2.5,
     "personal-steps": 5,
+    "local-epochs": 2.5,
     "merge": "FedBuff",
     "attack": "noise:0.5",
     "max-share": 0.5,
