@@ -36,12 +36,13 @@ from perfeds2.learning.files.sources import find
 from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.lenet import CNN
 from perfeds2.learning.models.model import Model, Params
-from perfeds2.learning.objectives import FedAvg, FedProx, Objective, PerFed, descend
+from perfeds2.learning.objectives import Context, FedAvg, FedProx, Objective, PerFed, descend
 from perfeds2.learning.partition import to_partition
 from perfeds2.learning.replay import Prepared, advance, start
 from perfeds2.learning.script import Script
 from perfeds2.learning.settings import setting, traced
 from perfeds2.learning.task import Task
+from perfeds2.learning.trees import rows_of
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
@@ -118,35 +119,41 @@ def make_task(x: np.ndarray, y: np.ndarray, split: str, model: Model, seed: int,
 
 
 @traced
-class Epoch:
+class Epoch(Objective):
     """A local epoch: each client takes as many steps as it has batches, and counts as it has images."""
 
     inner: Objective
-    steps: Any = 1.0  # of every client, then of one
-    weight: Any = 1.0
+    steps: Any  # of every client
+    weight: Any  # of every client
     keeps: bool = setting(default=False, static=True)  # whether a client also trains a model of its own
 
     @property
     def batches(self) -> int:
         return self.inner.batches
 
-    def of_ue(self, ue: jax.Array) -> "Epoch":
-        return replace(self, steps=jnp.asarray(self.steps)[ue], weight=jnp.asarray(self.weight)[ue])
-
-    def first(self, params: Params) -> Params | None:
+    def init(self, params: Params) -> Params | None:
         return params if self.keeps else None
 
-    def job(self, loss: Any, start: Params, _: None, kept: Any, batches: Any, beta: jax.Array) -> tuple[Params, Any]:
+    def job(
+        self,
+        start: Params,
+        broadcast: None,  # noqa: ARG002 (the interface)
+        kept: Params | None,
+        batches: Any,
+        context: Context,
+    ) -> tuple[Params, Params | None]:
+        steps, weight = (jnp.asarray(each)[context.ue] for each in (self.steps, self.weight))
+
         def step(w: Params, now: tuple[Any, jax.Array]) -> Params:
             own, number = now
-            gradient = self.inner(loss, w, start, own)
-            return jax.tree.map(lambda g: jnp.where(number < self.steps, g, 0.0), gradient)
+            gradient = self.inner.gradient(w, start, own, context)
+            return jax.tree.map(lambda g: jnp.where(number < steps, g, 0.0), gradient)
 
-        rows = (batches, jnp.arange(batches[0].shape[0]))
-        _, total = descend(step, start, rows, beta)
-        if self.keeps:
-            kept = descend(step, kept, rows, beta)[0]
-        return jax.tree.map(lambda g: self.weight * g, total), kept
+        rows = (batches, jnp.arange(rows_of(batches)))
+        _, total = descend(step, start, rows, context.beta)
+        if kept is not None:
+            kept = descend(step, kept, rows, context.beta)[0]
+        return jax.tree.map(lambda g: weight * g, total), kept
 
 
 METHODS: dict[str, tuple[Objective, int, bool]] = {  # objective, passes over the images, whether clients keep models
@@ -194,14 +201,15 @@ def play(name: str, task: Task, seed: int, rounds: int, seconds: float, every: i
     timeline = simulate(Cell.draw(task.ues, seed), Protocol(task.ues), **load, rounds=rounds)
     script = Script.of(timeline, learner.merge)
     prepared, state = Prepared.of(task, script, learner, seed), start(task, script, learner, seed)
-    length = int(np.asarray(task.data.test_count).max())
+    data: Any = task.data
+    length = int(np.asarray(data.test_count).max())
     look = partial(share_right, task.model, length=length, adapts=name.startswith("Per-FedAvg"))
     curve: list[tuple[int, float]] = []
     done, used_s = 0, 0.0
     while True:
-        shares = [float(look(state.params, task.data, None))]
+        shares = [float(look(state.params, data, None))]
         if state.client_state is not None:
-            shares.append(float(look(state.params, task.data, state.client_state)))
+            shares.append(float(look(state.params, data, state.client_state)))
         curve.append((done, max(shares)))
         tell(curve, used_s)
         if done >= rounds or (used_s > seconds and done > 0):

@@ -38,13 +38,13 @@ def test_dirichlet_shares_leave_nobody_with_too_little_and_fill_nobody_further()
 
 
 def test_a_quarter_of_every_clients_images_is_for_tests():
-    data = small_task().data
+    data: Any = small_task().data
     train, test = (np.asarray(each) for each in (data.train_count, data.test_count))
     assert (test == np.ceil((train + test) / 4)).all()
 
 
 def test_an_epoch_has_every_image_once_before_any_comes_again():
-    data = small_task().data
+    data: Any = small_task().data
     ue = int(np.asarray(data.train_count).argmin())
     count = int(data.train_count[ue])
     x, _ = data.batches(jax.random.key(0), jnp.int32(ue), (2 * count, 1, 1))
@@ -78,12 +78,13 @@ def test_a_round_is_the_mean_of_local_models_weighted_by_their_images():
 
 def test_the_best_round_counts_and_images_weigh_equally():
     task, curves = small_task(), []
+    data: Any = task.data
     play("Ditto", task, 0, rounds=2, seconds=100.0, every=1, tell=lambda curve, _: curves.append(list(curve)))
     assert [done for done, _ in curves[-1]] == [0, 1, 2]
     params = MODEL.init(jax.random.key(0))
-    share = share_right(MODEL, params, task.data, None, length=int(np.asarray(task.data.lengths()[1])), adapts=False)
+    share = share_right(MODEL, params, data, None, length=int(np.asarray(data.lengths()[1])), adapts=False)
     right = 0
     for ue in range(CLIENTS):
         part = task.ue(ue)
         right += int((np.asarray(MODEL(params, jnp.asarray(part.test_x))).argmax(axis=-1) == part.test_y).sum())
-    assert np.isclose(float(share), right / int(np.asarray(task.data.test_count).sum()))
+    assert np.isclose(float(share), right / int(np.asarray(data.test_count).sum()))
