@@ -39,13 +39,13 @@ UES, QUORUM, IMAGES, STEP = 20, 5, 100, 0.01
 PIXELS, CLASSES = 3072, 10
 
 
-def made_up(model: ResNet, seed: int) -> Task:
-    """Return a task of random images."""
+def made_up(seed: int) -> Shards:
+    """Return random images of all UEs."""
     draw = np.random.default_rng(seed)
     count = jnp.full(UES, IMAGES, jnp.int32)
     x = jnp.asarray(draw.integers(0, 255, (UES * IMAGES, PIXELS)), jnp.uint8)
     y = jnp.asarray(draw.integers(0, CLASSES, UES * IMAGES), jnp.int32)
-    return Task("images", model, Shards(x, y, IMAGES * jnp.arange(UES), count, count))
+    return Shards(x, y, IMAGES * jnp.arange(UES), count, count)
 
 
 def of_replay(model: ResNet, seeds: int, rounds: int, turns: int, batch: int) -> Iterator[float]:
@@ -55,7 +55,8 @@ def of_replay(model: ResNet, seeds: int, rounds: int, turns: int, batch: int) ->
     )
     points = [EvaluationPoint(rounds * turn, turn) for turn in range(turns + 2)]
     learner = Learner(FedAvg(), STEP, batch=batch)
-    lanes = [Lane(made_up(model, seed), timeline, learner, points, seed) for seed in range(seeds)]
+    tasks = [Task("images", model, made_up(seed)) for seed in range(seeds)]
+    lanes = [Lane(task, timeline, learner, points, seed) for seed, task in enumerate(tasks)]
     for stand in train_together(lanes):
         jax.block_until_ready(stand.state.params)
         yield time.perf_counter()
@@ -63,7 +64,7 @@ def of_replay(model: ResNet, seeds: int, rounds: int, turns: int, batch: int) ->
 
 def of_bare_loop(model: ResNet, seeds: int, rounds: int, batch: int) -> Callable[[], None]:
     """Return a function that plays some rounds of every seed."""
-    data = [made_up(model, seed).data for seed in range(seeds)]
+    data = [made_up(seed) for seed in range(seeds)]
     x, y = jnp.stack([each.x for each in data]), jnp.stack([each.y for each in data])
     loss = MeanLoss(model)
 
