@@ -50,7 +50,7 @@ def traced(cls: type[Kind]) -> type[Kind]:
     def flatten(one: Any) -> tuple[list[Any], tuple[Any, ...]]:
         return [getattr(one, name) for name in dynamic], (cls, *(getattr(one, name) for name in static))
 
-    def with_keys(one: Any) -> tuple[list[tuple[GetAttrKey, Any]], tuple[Any, ...]]:
+    def with_keys(one: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
         numbers, structure = flatten(one)
         return [(GetAttrKey(name), number) for name, number in zip(dynamic, numbers, strict=True)], structure
 
