@@ -27,10 +27,10 @@ def replay_slowly(task: Task, timeline: Timeline, learner: Learner, seed: int = 
     For the mean and optax. The field's methods have a twin each in tests/learning/twins.py.
     """
     assert isinstance(learner.merge, Mean | Optax)
-    assert learner.objective.init(None) is None
     assert learner.top_k is None  # tests/learning/test_payload.py has a twin of that
     start_key, noise_key = (jax.random.fold_in(jax.random.key(seed), use) for use in (0, 1))
     models = [jax.jit(task.model.init)(start_key)]
+    assert learner.objective.init(models[0]) is None
     optimiser = learner.merge.transformation if isinstance(learner.merge, Optax) else sgd(learner.beta)
     state = optimiser.init(models[0])
     for ues, versions in zip(timeline.ues, timeline.versions, strict=True):

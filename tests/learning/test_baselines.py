@@ -162,11 +162,11 @@ def test_numbers_of_steps_differ_and_matter():
 
 def test_what_ues_keep_is_not_uploaded():
     params = jax.eval_shape(NORMALISED.model.init, jax.random.key(0))
-    kept = {name: set(METHODS[name]().withheld(params)) for name in ("FedBN", "LG-FedAvg", "FedBABU")}
+    kept = {name: set(METHODS[name]().objective.withheld(params)) for name in ("FedBN", "LG-FedAvg", "FedBABU")}
     norm, body = {"norm1.scale", "norm1.shift"}, {"dense1.weight", "dense1.bias"}
     assert kept == {"FedBN": norm, "LG-FedAvg": norm | body, "FedBABU": {"dense2.weight", "dense2.bias"}}
     spec = spec_from(task="digits", model="mlp-norm")  # 64·100 + 100, 100·10 + 10, and 2·100 numbers of the norm
-    sent = {name: upload_bits(spec, METHODS[name]()) / 32 for name in kept}
+    sent = {name: upload_bits(spec, METHODS[name]().objective) / 32 for name in kept}
     assert sent == {"FedBN": 6500 + 1010, "LG-FedAvg": 1010, "FedBABU": 6500 + 200}
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from perfeds2 import InputError, compare
-from perfeds2.learning.data import Shards
+from perfeds2.learning.data import Chosen, Shards
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.evaluate import evaluate_new
 from perfeds2.learning.lanes import Lane
@@ -39,6 +39,12 @@ def line_of(ues, rounds=12):
     return simulate(Cell.draw(ues, 0), Protocol(2, 3), payload_bits=1e5, samples=24, rounds=rounds)
 
 
+def numbers_of(chosen):
+    """Return which UEs of other data these are."""
+    assert isinstance(chosen, Chosen)
+    return np.asarray(chosen.numbers)
+
+
 def only(data, numbers):
     """Return data of some UEs alone, written out without the class that is tested."""
     at = [np.asarray(column)[numbers] for column in (data.start, data.train_count, data.test_count)]
@@ -49,7 +55,7 @@ def only(data, numbers):
 def test_training_is_the_same_as_on_a_task_without_the_new_ues(seed):
     whole = digits(6, 3, seed)
     held = whole.with_new_ues(2, seed)
-    others = np.sort(np.setdiff1d(np.arange(6), np.asarray(held.new.numbers)))
+    others = np.sort(np.setdiff1d(np.arange(6), numbers_of(held.new)))
     without = replace(whole, data=only(whole.data, others))
     learner = Learner(PerFed(0.03), batch=8)
     ours, theirs = (replay(task, line_of(4), learner, seed) for task in (held, without))
@@ -59,12 +65,12 @@ def test_training_is_the_same_as_on_a_task_without_the_new_ues(seed):
 
 def test_new_ues_are_drawn_from_the_seed_and_keep_their_samples():
     whole = digits(8, 3, 0)
-    drawn = [np.asarray(whole.with_new_ues(3, seed).new.numbers).tolist() for seed in range(4)]
-    assert drawn[0] == np.asarray(whole.with_new_ues(3, 0).new.numbers).tolist()
+    drawn = [numbers_of(whole.with_new_ues(3, seed).new).tolist() for seed in range(4)]
+    assert drawn[0] == numbers_of(whole.with_new_ues(3, 0).new).tolist()
     assert len(set(map(tuple, drawn))) > 1
     held = whole.with_new_ues(3, 0)
-    assert sorted([*np.asarray(held.data.numbers).tolist(), *drawn[0]]) == list(range(8))
-    for place, number in enumerate(np.asarray(held.data.numbers)):
+    assert sorted([*numbers_of(held.data).tolist(), *drawn[0]]) == list(range(8))
+    for place, number in enumerate(numbers_of(held.data)):
         assert (held.ue(place).train_x == whole.ue(int(number)).train_x).all()
     assert synthetic(5, labels_per_ue=2, seed=0).with_new_ues(2, 0).ues == 3
     with pytest.raises(ValueError, match=r"of 8 UEs, 1 to 7 can be split off, got 8\."):
@@ -85,7 +91,7 @@ def test_accuracies_are_those_after_0_1_5_and_10_steps_by_hand():
     whole = replace(digits(6, 3, 1), model=LINEAR)
     held, params = whole.with_new_ues(2, 1), LINEAR.init(jax.random.key(4))
     found = np.asarray(evaluate_new(held, params, 0.5))
-    for row, number in enumerate(np.asarray(held.new.numbers)):
+    for row, number in enumerate(numbers_of(held.new)):
         samples = whole.ue(int(number))
         for column, steps in enumerate((0, 1, 5, 10)):
             weight, bias = softmax_steps(params, samples.train_x[:256], samples.train_y[:256], 0.5, steps)
@@ -117,13 +123,17 @@ def test_trainings_side_by_side_see_the_same_new_ues_as_alone():
 @pytest.mark.parametrize(("ues", "share", "new"), [(20, 0.2, 5), (4, 0.34, 2), (20, 0.5, 20), (20, 0.01, 1)])
 def test_the_share_counts_all_ues_and_those_of_the_cell_all_train(ues, share, new):
     task = make_task(spec_from(task="synthetic", ues=ues, new_ues=share), 0)
-    assert (task.ues, task.new.ues) == (ues, new)
+    assert (task.ues, numbers_of(task.new).size) == (ues, new)
 
 
 def test_validation_data_of_new_ues_are_held_out_too():
-    tested, tuned = (make_task(spec_from(task="digits", ues=4, new_ues=0.2, held_out=held), 0) for held in (None, True))
-    assert (np.asarray(tuned.new.train_count) < np.asarray(tested.new.train_count)).all()
-    assert (np.asarray(tuned.new.numbers) == np.asarray(tested.new.numbers)).all()
+    tested, tuned = (
+        make_task(spec_from(task="digits", ues=4, new_ues=0.2, held_out=held), 0).new for held in (None, True)
+    )
+    assert (numbers_of(tuned) == numbers_of(tested)).all()
+    assert tested is not None
+    assert tuned is not None
+    assert (np.asarray(tuned.train_count) < np.asarray(tested.train_count)).all()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.95, "half"])

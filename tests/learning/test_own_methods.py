@@ -117,7 +117,7 @@ def test_a_class_that_is_not_derived_is_refused_with_the_line_that_mends_it():
 def test_an_unknown_need_is_refused():
     @dataclass(frozen=True)
     class Wanting(Merge):
-        needs = frozenset({"everything"})
+        needs = frozenset({"everything"})  # pyright: ignore[reportAssignmentType]
 
     with pytest.raises(InputError, match="Wanting needs everything; use uploads, start_models, broadcast, undrafted"):
         Learner(FedAvg(), merge=Wanting())

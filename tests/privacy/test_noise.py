@@ -231,10 +231,11 @@ def test_epsilon_holds_exactly_for_the_worst_ue_of_every_algorithm(bands, monkey
 def test_what_is_not_uploaded_gets_no_noise(name):
     """FedBABU's head stays as it was drawn, and what FedPer's UEs keep; the layer below gets noise."""
     task = replace(TASK, model=MLP((64, 4, 10)))
-    learner = Learner(METHODS[name](), BETA, 8, clip=CLIP, noise=SIGMA, noise_seed=5)
+    objective = METHODS[name]().objective
+    learner = Learner(objective, BETA, 8, clip=CLIP, noise=SIGMA, noise_seed=5)
     params = first_weights(task.model, np.int32(0))
     key, deviation = secret_key(5), jnp.float32(SIGMA * CLIP)
-    noise = jax.jit(noise_on, static_argnums=(0, 5))(METHODS[name](), key, jnp.int32(3), params, deviation, 1)
+    noise = jax.jit(noise_on, static_argnums=(0, 5))(objective, key, jnp.int32(3), params, deviation, 1)
     head = set(head_of(params))
     assert {each for each, values in noise.items() if not np.any(values)} == head
     ours = noise_on_round({each: np.asarray(w) for each, w in params.items()}, learner, 3)  # in a federation

@@ -695,8 +695,8 @@ def test_a_setting_is_scored_by_its_mean_over_time_not_by_its_end():
         Result([{"time_s": at, "test_accuracy_personal": score} for at, score in rows], [], {})
         for rows in (((0.0, 0.2), (9.0, 0.9)), ((0.0, 0.5), (9.0, 0.5)))
     )
-    assert (_score(late), _score(steady)) == (SeedScore(0.2, 0.9), SeedScore(0.5, 0.5))
-    assert mean_score([SeedScore(0.2, 0.9), SeedScore(0.4, 0.1)]) == pytest.approx(0.3)
+    assert (_score(late), _score(steady)) == (SeedScore(0.2, 0.9, {}), SeedScore(0.5, 0.5, {}))
+    assert mean_score([SeedScore(0.2, 0.9, {}), SeedScore(0.4, 0.1, {})]) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
