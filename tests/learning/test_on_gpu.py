@@ -87,17 +87,32 @@ def test_factors_know_a_model_with_a_loss_of_its_own():
         assert_close(ours, theirs)
 
 
+def is_factored(model, samples, *, one_step=True):
+    return isinstance(factored.loss_for(model, samples, one_step=one_step), factored.FactoredLoss)
+
+
 @pytest.mark.usefixtures("a_gpu")
-def test_factors_are_for_what_they_know():
-    network = MLP((4, 5, 2))
-    for objective in (FedProx(), PerFed(0.1, "hf"), PerFed(0.1, inner_clip=1.0), PerFed(0.1, anneal=9)):
-        assert not factored.pays(network, objective, 4)
-    assert not factored.pays(LSTM(), FedAvg(), 4)
+def test_factors_are_for_what_they_know(monkeypatch):
+    model, used, first_layer = MLP((4, 5, 2)), [], factored.FactoredLoss._first_layer
+    monkeypatch.setattr(
+        factored.FactoredLoss, "_first_layer", lambda loss, *given: used.append(loss) or first_layer(loss, *given)
+    )
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    others = FedProx(), PerFed(0.1, "hf"), PerFed(0.1, inner_clip=1.0), PerFed(0.1, anneal=9)
+    for objective in (*others, *OBJECTIVES.values()):
+        used.clear()
+        batches = jnp.zeros((objective.batches, 4, 4)), jnp.zeros((objective.batches, 4), int)
+        given = context(factored.loss_for(model, 4, one_step=True))
+        jax.eval_shape(lambda w, of=objective, b=batches, c=given: of.gradient(w, w, b, c), params)
+        assert bool(used) == (objective not in others)
+    assert is_factored(model, 4)
+    assert not is_factored(model, 4, one_step=False)
+    assert not is_factored(LSTM(), 4)
 
 
 @pytest.mark.parametrize(("samples", "pays"), [(4, True), (5, False)])
 def test_a_processor_takes_factors_where_they_are_less_work(samples, pays):
-    assert factored.pays(MLP((4, 5, 2)), PerFed(0.1), samples) == pays
+    assert is_factored(MLP((4, 5, 2)), samples) == pays
 
 
 # ---- rounds in blocks
