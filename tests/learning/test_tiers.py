@@ -175,7 +175,11 @@ def test_fedat_is_its_papers_pseudocode():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("quorum", "lag", "cell"),
-    [(2, 1, {"bandwidth_hz": 1e4}), (2, 2, {"cpu_hz": "2e7,2e9"}), (4, 3, {"cpu_hz": "2e8,2e9"})],
+    [
+        (2, 1, {"bandwidth_hz": 1e4, "cycles": "per-parameter"}),
+        (2, 2, {"cpu_hz": "2e7,2e9"}),
+        (4, 3, {"cpu_hz": "2e8,2e9"}),
+    ],
     ids=["left behind", "undrafted", "drafted twice"],
 )
 def test_safa_is_its_papers_pseudocode(quorum, lag, cell):
