@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.site import Site
 from perfeds2.learning.gradients import MeanLoss
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import Context, FedAvg, PerFed
 from perfeds2.runs.folder import open_folder
 
@@ -78,8 +76,9 @@ def test_its_meta_gradient_is_ours():
     x, y = random.normal(size=(3, 8, 5)).astype(np.float32), random.integers(0, 3, (3, 8))
     batches = iter([tuple(as_tensors({"x": x[k], "y": y[k]}).values()) for k in range(3)])
     theirs = example.perfed(as_tensors(params), lambda: next(batches), 0.4)
-    loss, ours = partial(mean_loss, model), jax.jit(PerFed(alpha=0.4), static_argnums=0)
-    same(theirs, ours(lambda w, xy: loss(w, *xy), params, params, (jnp.asarray(x), jnp.asarray(y))))
+    context = Context(MeanLoss(model), jnp.float32(0.2), jnp.int32(0), jnp.int32(0), jax.random.key(0))
+    ours = jax.jit(lambda w, batches: PerFed(alpha=0.4).gradient(w, w, batches, context))
+    same(theirs, ours(params, (jnp.asarray(x), jnp.asarray(y))))
 
 
 @pytest.mark.slow

@@ -15,12 +15,12 @@ from needs import is_present, needs
 from perfeds2 import Cell, FedAvg, Learner, Protocol, Task, compare, evaluate, replay, simulate
 from perfeds2.errors import InputError
 from perfeds2.learning.data import Shards
+from perfeds2.learning.gradients import MeanLoss
 from perfeds2.learning.models import aten
 from perfeds2.learning.models import from_torch as conversion
 from perfeds2.learning.models.aten import ATEN
 from perfeds2.learning.models.from_torch import from_torch, is_torch
 from perfeds2.learning.models.lstm import recur
-from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.objectives import PerFed
 
 if not is_present("torch"):
@@ -29,6 +29,7 @@ if not is_present("torch"):
 import torch  # type: ignore[import-not-found]
 import torch._export.utils as torch_utils  # type: ignore[import-not-found]
 import torch_nets as nets
+from contexts import context
 from in_numpy import train_in_numpy
 from torch import nn  # type: ignore[import-not-found]
 from torch.func import functional_call, grad, vjp  # type: ignore[import-not-found]
@@ -110,9 +111,9 @@ def test_the_exact_meta_gradient_is_pytorchs(net, sample):
     (module, model), x = converted(net, sample), samples(sample, 3, 8)
     seen.update(step.operation for step in model.module.steps)
     y = np.random.default_rng(2).integers(0, 4, (3, 8))
-    params, loss = model.init(jax.random.key(0)), partial(mean_loss, model)
-    perfed = jax.jit(PerFed(alpha=0.3), static_argnums=0)
-    ours = perfed(lambda w, xy: loss(w, *xy), params, params, (jnp.asarray(x), jnp.asarray(y)))
+    params = model.init(jax.random.key(0))
+    perfed = jax.jit(lambda w, batches: PerFed(alpha=0.3).gradient(w, w, batches, context(MeanLoss(model))))
+    ours = perfed(params, (jnp.asarray(x), jnp.asarray(y)))
     with sdpa_kernel(SDPBackend.MATH):  # the one that PyTorch can differentiate twice
         theirs = meta_gradient_of_torch(module, x, y, 0.3)
     assert ours.keys() == theirs.keys()
