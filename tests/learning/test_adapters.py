@@ -149,7 +149,7 @@ def test_convolutions_and_embeddings_are_adapted_too():
 @pytest.mark.slow
 @needs("torch")
 def test_a_pytorch_module_is_adapted_from_its_own_weights():
-    import torch
+    import torch  # type: ignore[import-not-found]  # not a dependency
 
     from perfeds2.learning.models.from_torch import from_torch
 
