@@ -5,7 +5,7 @@ the update). The difference is attributed to the uplink; it includes sending the
 transport overhead.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from perfeds2.learning.task import payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet import MOST_SPREAD
 from perfeds2.network.fleet_file import FleetFile
-from perfeds2.spec.cells import upload_bits
+from perfeds2.spec.cells import cycles_per_sample, upload_bits
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 
@@ -161,5 +161,8 @@ def simulate_fleet(setup: Setup, fleet: Path, bits: float, rounds: int) -> Timel
         raise InputError(
             f"{file.ues} devices answered a job, but a round needs {algorithm.protocol.quorum}; use more rounds (--rounds)."
         )
-    cell = file.cell(Cell.draw(file.ues, setup.seed), setup.spec.learning.batch)
+    drawn = Cell.draw(file.ues, setup.seed)
+    if not setup.own.app_module:  # the cycles that ``simulate`` counts, so that both round alike
+        drawn = replace(drawn, cycles_per_sample=cycles_per_sample(setup.spec))
+    cell = file.cell(drawn, setup.spec.learning.batch)
     return simulate(cell, algorithm.protocol, payload_bits=bits, samples=algorithm.learner.samples, rounds=rounds)
