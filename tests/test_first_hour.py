@@ -44,7 +44,7 @@ SHOWN = {  # what must be among the lines of each notebook
     "own_scheduler": [
         r"^patient +19.1\d+ +0.00\d",
         r"^fair +19.0\d+ +0.07\d",
-        r"^round_robin +24\d\.\d+ +1\d\.\d+ +0\.9\d",
+        r"^round_robin +23\d\.\d+ +1\d\.\d+ +0\.9\d",
         r"^fair +24\d\.\d+ +1\d\.\d+ +0\.9\d",
     ],
     "planning": [

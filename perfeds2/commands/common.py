@@ -238,14 +238,20 @@ def new_folder(out: Path | None, name: str) -> Path:
 def followed(path: Path, track: Sequence[str] | None, page: str = "report.html") -> "Iterator[list[Follower]]":
     """Yield the followers of a command: its live page and its trackers. Delete their files at the end."""
     from perfeds2.report.live import LivePage
-    from perfeds2.runs.progress import LIVE
     from perfeds2.runs.trackers import trackers
 
     live_page = LivePage(path, page)
     yield [live_page, *trackers(track or None, path)]
     live_page.settle()
+    remove_live(path)
+
+
+def remove_live(path: Path) -> None:
+    """Remove the record of progress, which a command that was killed at the very end leaves behind."""
+    from perfeds2.runs.progress import LIVE
+
     with suppress(OSError):  # the disk may be read-only
-        (path / LIVE).unlink(missing_ok=True)  # left behind if the command was killed at the very end
+        (path / LIVE).unlink(missing_ok=True)
 
 
 class Study:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfeds2.commands.common import prepare_to_train, study
+from perfeds2.commands.common import prepare_to_train, remove_live, study
 from perfeds2.console import say
 from perfeds2.errors import InputError
 from perfeds2.spec.names import Value, Values
@@ -36,6 +36,7 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
             with claimed(path, spec):  # it holds this run and no other
                 say(asked.quiet, f"{path} already holds this finished run.")
                 asked.kind.finish(path)
+                remove_live(path)
             if not asked.quiet:
                 asked.kind.print(path)
             return

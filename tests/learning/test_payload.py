@@ -120,6 +120,7 @@ def test_shorter_uploads_give_more_rounds_and_still_learn():
         "ues": 6,
         "horizon_s": 1.5,
         "bandwidth_hz": 2e5,
+        "cycles": "per-parameter",
         "eval_every_s": 0.75,
     }
 

@@ -21,6 +21,7 @@ from perfeds2.spec import build
 from perfeds2.spec.fields import SECTIONS, Spec, settings
 from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import put_text, read_toml, resolve
+from perfeds2.studies import compare
 from perfeds2.studies.compare import simulate_spec
 
 PLACES = [(each.section, each.key) for each in settings()]
@@ -113,6 +114,7 @@ def commands_stop_before_work(monkeypatch):
 
     monkeypatch.setattr(build, "check", reached)
     monkeypatch.setattr(estimate, "refuse_days", reached)
+    monkeypatch.setattr(compare, "refuse_days", reached)
 
 
 numbers_of_flags = itertools.count()

@@ -109,9 +109,7 @@ def test_the_map_has_one_scale_and_names_each_ues_cell():
 
 def test_waiting_for_the_cloud_is_waiting(tmp_path):
     """A synchronous edge works 0.03 s of every 2.06 s, and the model that it waits for at the end comes after 20 s."""
-    flags = (
-        "--cells 3 --ues 30 --radio umi --link shannon --bandwidth-hz 14e6 --fading none --backhaul-s 1 --horizon-s 20"
-    )
+    flags = "--cycles per-parameter --cells 3 --ues 30 --radio umi --link shannon --bandwidth-hz 14e6 --fading none --backhaul-s 1 --horizon-s 20"
     names = "--algorithms FedAvgS2,FedAvg-SYN --out"
     status, said, _ = told("simulate", *flags.split(), *names.split(), tmp_path / "run")
     assert status == 0

@@ -16,6 +16,9 @@ CELL_16 = {
     "target_accuracy": 0.9,
     "radio": "umi",
     "power_w": 0.2,
+    "link": "shannon",  # this and the next two were the defaults when the cell was found
+    "speed_mps": 0,
+    "cycles": "per-parameter",
 }
 
 
