@@ -119,8 +119,7 @@ def test_shorter_uploads_give_more_rounds_and_still_learn():
         "seeds": [0],
         "ues": 6,
         "horizon_s": 1.5,
-        "bandwidth_hz": 2e5,
-        "cycles": "per-parameter",
+        "bandwidth_hz": 1.5e5,
         "eval_every_s": 0.75,
     }
 
