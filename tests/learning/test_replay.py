@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from in_numpy import evaluate_in_numpy
 from replay_twin import replay_slowly
 
+from perfeds2.learning import job
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.learner import Learner
@@ -102,8 +103,8 @@ def test_few_plain_gradients_of_a_wide_network_written_out_are_those_of_the_loop
     quorum = 3
     learner, line = Learner(FedAvg(), beta=0.1, batch=8), timeline(Protocol(quorum, 2))
     in_a_loop = replay(TASK, line, learner)
-    monkeypatch.setattr(module, "WIDE", 1)
-    assert module.Program.of(TASK.model, learner, quorum).written_out == quorum
+    monkeypatch.setattr(job, "WIDE", 1)
+    assert job.Program.of(TASK.model, learner, quorum).written_out == quorum
     written_out = replay(TASK, line, learner)
     for name, weights in in_a_loop.items():
         assert np.array_equal(weights, written_out[name])
@@ -112,12 +113,12 @@ def test_few_plain_gradients_of_a_wide_network_written_out_are_those_of_the_loop
 
 def test_only_few_plain_gradients_are_written_out():
     plain, wide = Learner(FedAvg()), MLP((784, 100, 10))
-    written_out = [module.Program.of(wide, plain, quorum).written_out for quorum in (None, 1, 2, 8, 9)]
+    written_out = [job.Program.of(wide, plain, quorum).written_out for quorum in (None, 1, 2, 8, 9)]
     assert written_out == [None, None, 2, 8, None]
-    assert module.Program.of(wide, plain, 5, one_by_one=False).written_out is None
-    assert module.Program.of(MLP((64, 32, 10)), plain, 5).written_out is None
+    assert job.Program.of(wide, plain, 5, one_by_one=False).written_out is None
+    assert job.Program.of(MLP((64, 32, 10)), plain, 5).written_out is None
     for more in (Learner(PerFed()), Learner(FedAvg(), local_steps=2), Learner(FedAvg(), top_k=0.1)):
-        assert module.Program.of(wide, more, 5).written_out is None
+        assert job.Program.of(wide, more, 5).written_out is None
 
 
 @pytest.mark.slow
