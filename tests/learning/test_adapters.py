@@ -160,7 +160,7 @@ def test_a_pytorch_module_is_adapted_from_its_own_weights():
     with torch.no_grad():
         for number in (0, 2):
             up, down = (torch.tensor(np.asarray(params[f"{number}.weight.lora_{which}"])) for which in "ba")
-            module[number].weight += 2.0 * up @ down
+            module.get_parameter(f"{number}.weight").add_(2.0 * up @ down)
         x = torch.randn(4, 6)
         np.testing.assert_allclose(adapted(params, jnp.asarray(x.numpy())), module(x).numpy(), rtol=1e-4, atol=1e-5)
     assert set(adapt(from_torch(module, jax.ShapeDtypeStruct((6,), np.float32)), "head").init(jax.random.key(0))) == {
