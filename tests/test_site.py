@@ -23,7 +23,8 @@ from typer.main import get_command
 
 import perfeds2
 from perfeds2.cli import app
-from perfeds2.spec.fields import settings
+from perfeds2.spec.fields import own_settings, settings
+from perfeds2.spec.methods import listed_methods
 
 ROOT = Path(__file__).parent.parent
 LOADS = {
@@ -197,6 +198,18 @@ def test_every_name_a_setting_may_have_is_there_with_a_sentence(site, pages):
     terms = re.findall(r"<dt><code>(.*?)</code></dt><dd>(.*?)</dd>", html)
     assert len(terms) == sum(map(len, kinds.values()))
     assert [term for term, said in terms if len(re.sub(r"<.*?>", "", said)) < 15] == []
+
+
+@pytest.mark.slow
+def test_every_method_has_an_entry_with_its_settings_and_its_differences(pages):
+    page = pages["reference/methods.html"]
+    text = " ".join(page.text.split())
+    for method in listed_methods():
+        assert method.name in page.anchors
+        rule = " ".join((method.make.__doc__ or "").split()).partition("``")[0]
+        assert rule.partition("Args:")[0] in text, method.name
+        assert {f"{method.name}.{key}" for key in own_settings(method.make)} <= page.codes
+    assert "multiplies by √(1 + τ) where we divide" in text
 
 
 @pytest.mark.slow

@@ -67,6 +67,7 @@ def reference() -> Reference:
     made.pages["reference/index.md"] = "\n".join(_contents())
     made.pages["reference/settings.md"] = "\n".join(_settings())
     made.pages["reference/names.md"] = "\n".join(_names())
+    made.pages["reference/methods.md"] = "\n".join(_methods())
     for path, command in commands():
         page = f"reference/commands/{path[0]}.md"
         made.pages[page] = made.pages.get(page, "") + "\n".join(_command(path, command)) + "\n"
@@ -145,6 +146,7 @@ def _contents() -> Iterator[str]:
     yield "\n## More\n"
     yield "- [Settings](settings.md): every setting, as a flag, as a key of a spec and as a keyword in Python."
     yield "- [Names](names.md): every policy, schedule, radio, method, merge, task and model that a setting accepts."
+    yield "- [Methods](methods.md): every method's rule, settings, and differences from its paper and its authors' code."
     yield "- [Python](python/index.md): the public names of `perfeds2`, and every module."
 
 
@@ -251,6 +253,30 @@ def _names() -> Iterator[str]:
             listed([(code(name), _said_of(value, *entries.get(name, ("", "")))) for name, value in table.items()])
             + "\n"
         )
+
+
+# ---- methods
+
+
+def _methods() -> Iterator[str]:
+    from dataclasses import fields
+
+    from perfeds2.spec.fields import own_settings
+    from perfeds2.spec.methods import listed_methods
+
+    yield "# Methods\n"
+    yield "Each method's rule, its settings, and how it differs from its paper and its authors' code; `perfeds2 methods NAME` prints the same."
+    yield "[Methods](../explanation/methods.md) explains the symbols and how methods are tested.\n"
+    for method in listed_methods():
+        yield f"## {method.name} {{ #{method.name} }}\n"
+        yield f"<p><small>{inline(method.make.paper)}. Rounds: {method.rounds}.</small></p>\n"
+        yield prose(method.make.__doc__) + "\n"
+        helps = {each.name: each.metadata.get("help", "") for each in fields(method.make)}
+        rows = [
+            (code(f"{method.name}.{key}"), f"{inline(helps[key])}<br><small>Default: {inline(str(each.default))}</small>")
+            for key, each in own_settings(method.make).items()
+        ]
+        yield (listed(rows) if rows else "") + "\n"
 
 
 def _anchor(what: str) -> str:

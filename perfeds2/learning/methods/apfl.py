@@ -17,6 +17,9 @@ class APFL(Objective):
 
     w takes its steps on the same batches, and ∇_v f_i(v̄) = α_i·∇f_i(v̄). Once a job, with its first batch, α_i follows its
     own slope: α_i −= β·⟨v_i − w, ∇f_i(v̄)⟩, within 0 and 1. The UE keeps v_i and α_i.
+
+    This is algorithm 1, which mixes weights. The authors' code mixes the outputs of the two models and adds 0.02·α_i
+    to the slope of α_i. The first α_i = 0.5 is its default.
     """
 
     paper = "Deng et al., 2020, algorithm 1"

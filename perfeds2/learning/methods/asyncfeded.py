@@ -14,6 +14,9 @@ class AsyncFedED(Merge):
 
     The paper adapts the number of local steps, K ← K + ⌊κ(γ̄ − γ)⌋. A timeline knows no weights, so this is κ = 0. Several uploads
     are merged one after the other.
+
+    λ = ε = 1 applies a fresh upload in full; the paper tunes both for each task. The rule was checked against the
+    authors' script.
     """
 
     paper = "Wang et al., 2022, algorithm 1"

@@ -15,6 +15,8 @@ class Ditto(KeepsModel):
     """Beside FedAvg's steps, as many of v_i −= β(∇f_i(v_i) + λ(v_i − w)) on batches of their own.
 
     w is the model the UE was handed. The UE keeps v_i as its own model.
+
+    λ = 1 is that of the authors' script.
     """
 
     paper = "Li et al., ICML 2021, algorithm 1"

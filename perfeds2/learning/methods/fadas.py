@@ -16,6 +16,8 @@ class FADAS(Merge):
     """AMSGrad on the mean move with step η, or η/τ_max where the round's largest staleness τ_max exceeds τ_c.
 
     The paper prints min(η, 1/τ_max), which at η = 0.001 acts only beyond τ_max = 1,000; its authors' code divides η by τ_max.
+
+    β₁, β₂, ε, η and τ_c were checked against the authors' script.
     """
 
     paper = "Wang et al., ICML 2024, algorithm 1"

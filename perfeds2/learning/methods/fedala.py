@@ -22,6 +22,10 @@ class FedALA(Objective):
     v_i is the UE's last layer after its last job. Before each job, W_i takes a step of length η along the loss's slope
     for every local step, on batches of its own, within 0 and 1. It is 1 at first. The UE's own model is where a job
     would start from the newest model.
+
+    The server applies local steps, as for all methods here; the paper's averages local models, which diverged with
+    stale updates. The authors' code (``TsingZ0/FedALA``) has the same rule, first W_i and η for the last layer only.
+    There, W_i learns for an epoch on 80 % of the data, and in the first job until the loss settles.
     """
 
     paper = "Zhang et al., AAAI 2023, algorithm 1"

@@ -20,6 +20,10 @@ class FedASMU(Merge):
     After a merge the UE's λ_i, σ_i and ι_i take a step down the loss's slope in a, ⟨g_i, w_i − w⟩; g_i is the mean
     gradient of its job. They stay at least 0. Several uploads are merged one after the other. The paper's UEs also fetch
     the newest model in the middle of a job; here they do not.
+
+    Compared with two implementations by others. Both (``shy117/DirBridge``, ``wangpengyu2004/AFVLM_CM``) have the
+    same a and ξ and start at λ = 1, ι = 0, μ = 1 with a step of 0.01. There, λ, σ and ι follow the measured loss, not
+    its slope. σ is 1 in the first; the second has the exponent σ = 0.5 in place of σ/2.
     """
 
     paper = "Liu et al., AAAI 2024, algorithm 1"

@@ -16,6 +16,9 @@ class FedAsync(Merge):
     """w ← (1 − α_τ)·w + α_τ·w_i with α_τ = α·s(τ); local steps are FedProx's. Several uploads are merged one after the other.
 
     As in the paper, τ counts the merge itself: it is 1 for a fresh upload.
+
+    So a fresh upload has weight α·s(1), here 0.42. ``proximal`` is 0.1, not the 0.005 of the paper's experiments. α,
+    a and b are those of the authors' script.
     """
 
     paper = "Xie et al., 2019, algorithm 1"

@@ -17,7 +17,12 @@ from perfeds2.timeline.protocol import Protocol
 
 @traced
 class FedAT(Method):
-    """A round closes when one tier's UEs are complete; w = Σ_m T_{M+1−m}/T · w_m over all tiers (``--tiers``)."""
+    """A round closes when one tier's UEs are complete; w = Σ_m T_{M+1−m}/T · w_m over all tiers (``--tiers``).
+
+    All M tiers work at the same time, each with A of its UEs; w_m is the mean of tier m's last round, T_m its number
+    of rounds, and T their sum. Local steps are FedProx's, with 0.1 in place of the paper's 0.4. The paper's
+    compression is left out. Tiers are sorted once, by the expected time of a job on an equal share of the band.
+    """
 
     paper = "Chai et al., SC 2021, algorithm 2"
     mode = "ASY"

@@ -9,7 +9,11 @@ from perfeds2.learning.trees import stepped, zeros
 
 @traced
 class FedAvgM(Merge):
-    """v ← momentum·v + Δ with Δ = mean of the UEs' moves, and w −= η_g·v."""
+    """v ← momentum·v + Δ with Δ = mean of the UEs' moves, and w −= η_g·v.
+
+    Its steps become ten times as long as FedAvg's, so it may diverge at a β that suits FedAvg: use ``--set
+    FedAvgM.beta=0.01``. We found no code to compare η_g with.
+    """
 
     paper = "Hsu et al., 2019"
 

@@ -10,6 +10,8 @@ class FedBN(FedPer):
     """Steps on all layers together; normalisation layers are not uploaded. Without such layers it is FedAvg.
 
     Of our models, mlp-norm has one. Those of a PyTorch model are found by their names.
+
+    mlp-norm normalises the hidden layer of each sample, so it needs no statistics of batches.
     """
 
     paper = "Li et al., ICLR 2021, algorithm 1"

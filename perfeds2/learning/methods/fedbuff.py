@@ -24,6 +24,8 @@ class FedBuff(Merge):
 
     With s = 1 it is the mean. With a momentum, what is subtracted is the running sum d ← momentum·d + mean.
 
+    The paper has no staleness bound: ``--max-staleness unbounded``.
+
     Args:
         discount: s(τ): "poly" is (1 + τ)^−a, "hinge" is 1 up to b and then 1/(a(τ − b) + 1), "constant" is 1.
         server_step: η_g, the server's step size.

@@ -14,7 +14,11 @@ from perfeds2.learning.trees import Number, zeros
 
 @traced
 class FedDyn(Objective):
-    """Steps along ∇f_i − g_i + μ(w − w_start), then g_i += μ(w_start − w_end), which the UE keeps."""
+    """Steps along ∇f_i − g_i + μ(w − w_start), then g_i += μ(w_start − w_end), which the UE keeps.
+
+    The authors' code (``alpemreacar/FedDyn``) has the same two rules. Its μ is 0.01 for CIFAR-10, and smaller for UEs
+    with more data, and it clips gradients at norm 10. ``--clip`` is refused, as with SCAFFOLD.
+    """
 
     paper = "Acar et al., ICLR 2021, algorithm 1"
     keeps_uploads = True

@@ -40,6 +40,10 @@ class FedNova(SomeSteps):
     """A job takes K_i of the K local steps and uploads K/K_i times the sum of their gradients; w −= mean.
 
     K_i is drawn for each job. So the effective number of steps τ_eff is K in every round. With K_i = K it is FedAvg.
+
+    The default 0.4 is the paper's 2 to 5 epochs; the clock counts K steps for every job. The authors' code
+    (``JYWa/FedNova``) has the same normalised sums, but takes the mean of the K_i as τ_eff, and a job takes 2 epochs
+    or more.
     """
 
     paper = "Wang et al., NeurIPS 2020, eq. (6)"

@@ -44,7 +44,11 @@ class FedOpt(Merge):
 
 @traced
 class FedAdam(FedOpt):
-    """Adam at the server: w −= η_g·m/(√v + τ), with v ← β₂·v + (1 − β₂)·Δ²."""
+    """Adam at the server: w −= η_g·m/(√v + τ), with v ← β₂·v + (1 − β₂)·Δ².
+
+    β₁, β₂, τ and the first value of v, τ², were checked against the authors' script, as were those of FedYogi and
+    FedAdagrad.
+    """
 
     def second(self, v: Array, d: Array) -> Array:
         return self.second_decay * v + (1 - self.second_decay) * d**2

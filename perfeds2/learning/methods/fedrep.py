@@ -38,7 +38,10 @@ class KeepsHead(Objective):
 
 @traced
 class FedPer(KeepsHead):
-    """Steps on all layers together; the last one is not uploaded."""
+    """Steps on all layers together; the last one is not uploaded.
+
+    We found no code to compare with its single local layer.
+    """
 
     paper = "Arivazhagan et al., 2019, algorithms 1 and 2"
 
@@ -54,6 +57,9 @@ class FedRep(KeepsHead):
     """τ steps of the UE's own head for every local step of the layers below; the head is not uploaded.
 
     As in the paper's experiments, ten epochs of the head to one of the others.
+
+    In the authors' code (``lgcollins/FedRep``) the layers below train for one epoch on CIFAR-10 with two labels, and
+    otherwise for five.
     """
 
     paper = "Collins et al., ICML 2021, algorithm 1"

@@ -8,7 +8,11 @@ from perfeds2.learning.settings import traced
 
 @traced
 class LGFedAvg(FedPer):
-    """Steps on all layers together; only the last one is uploaded. The opposite of FedPer."""
+    """Steps on all layers together; only the last one is uploaded. The opposite of FedPer.
+
+    The authors' code (``pliang279/LG-FedAvg``) also shares the last layer. It starts from a model of FedAvg, and
+    counts each UE's best model by test accuracy.
+    """
 
     paper = "Liang et al., 2020, algorithm 1"
 

@@ -20,6 +20,9 @@ class MOON(Objective):
 
     near and last are the cosines between a sample's features, the inputs of the last layer, in w and in the model the
     UE received, and in w and in the model of the UE's last job. The UE keeps the latter, w_0 at first.
+
+    The authors' code (``QinbinLi/MOON``) has the same loss with μ = 1, T = 0.5 and one earlier model, and adds a
+    projection head of 256 numbers to the model.
     """
 
     paper = "Li et al., CVPR 2021, algorithm 1"

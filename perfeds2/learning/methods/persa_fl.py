@@ -9,7 +9,12 @@ ETA = "η_g: the server's step size."
 
 @traced
 class PersAFL(PerFed):
-    """PerFed's steps along (I − α∇²f) ∇f(w − α∇f), and w −= η_g·Δ_i as soon as an upload arrives."""
+    """PerFed's steps along (I − α∇²f) ∇f(w − α∇f), and w −= η_g·Δ_i as soon as an upload arrives.
+
+    With η_g = 1 it is PerFed-ASY. The paper's server applies every Δ as it arrives, without a staleness bound
+    (although its theory assumes one). With a bound and more than one upload per round it is PerFedS2. We found no
+    code to compare with.
+    """
 
     paper = "Toghani et al., 2022, option B"
     mode = "ASY"
@@ -27,7 +32,11 @@ class PersAFL(PerFed):
 
 @traced
 class PersAFLMoreau(Moreau):
-    """Moreau's steps along λ(w − θ̂(w)), and w −= η_g·Δ_i as soon as an upload arrives."""
+    """Moreau's steps along λ(w − θ̂(w)), and w −= η_g·Δ_i as soon as an upload arrives.
+
+    θ̂ comes from K steps, as pFedMe's; the paper iterates to an accuracy ν. Evaluations take plain personal steps,
+    without the pull towards w. With η_g = 1 it is Moreau-ASY. We found no code to compare with.
+    """
 
     paper = "Toghani et al., 2022, option C"
     mode = "ASY"

@@ -15,6 +15,8 @@ class PFedMe(KeepsModel, Moreau):
     """In each local step θ ≈ argmin f_i(θ) + λ/2‖θ − w‖², then w −= β·λ(w − θ).
 
     θ comes from w as Moreau's does, on the step's batch. The UE keeps its last θ as its own model.
+
+    θ starts at w with steps of α/(1 + αλ); the authors' code starts at the last θ.
     """
 
     paper = "Dinh et al., NeurIPS 2020, algorithm 1"

@@ -14,7 +14,12 @@ from perfeds2.learning.trees import pick
 
 @traced
 class QFFL(Objective):
-    """Steps along f_i^q·∇f_i, the gradient of f_i^(q+1)/(q+1); the loss and its gradient are those of one batch."""
+    """Steps along f_i^q·∇f_i, the gradient of f_i^(q+1)/(q+1); the loss and its gradient are those of one batch.
+
+    β must fit q. The paper's solver q-FedAvg also divides by an estimate of the curvature, for which UEs upload a
+    second number. In the authors' code (``litian96/fair_flearn``) one step is their q-FedSGD with a static step size;
+    its README uses q = 5.
+    """
 
     paper = "Li et al., ICLR 2020, eq. (2)"
     search: ClassVar = {"beta": None, "alpha": None, "fairness": 1.0}

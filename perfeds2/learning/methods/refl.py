@@ -17,6 +17,8 @@ class REFL(Merge):
 
     Λ_i is the squared distance of Δ_i from the mean of the round's fresh moves, or from 0 if it has none. This is its
     merge; its choice of UEs is ``--schedule refl``.
+
+    The weights and β were checked against the authors' script.
     """
 
     paper = "Abdelmoniem et al., EuroSys 2023, staleness-aware aggregation"

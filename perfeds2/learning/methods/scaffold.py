@@ -12,7 +12,12 @@ from perfeds2.learning.trees import Number, rows_of, stepped, zeros
 
 @traced
 class Scaffold(Objective):
-    """Steps along g − c_i + c, then c_i ← c_i − c + Δ_i/(steps·β) (option II); the server merges c too."""
+    """Steps along g − c_i + c, then c_i ← c_i − c + Δ_i/(steps·β) (option II); the server merges c too.
+
+    Option II and η_g = 1 are those of the authors' script. A UE works with the c that came with its model, which may
+    be stale. Uploads need no extra bits, because c_i⁺ − c_i follows from Δ_i and c; on the downlink c doubles the
+    model. ``--clip`` is refused, because it would change Δ_i without the UE's knowledge.
+    """
 
     paper = "Karimireddy et al., ICML 2020, algorithm 1"
     keeps_uploads = True

@@ -16,6 +16,9 @@ class SEAFL(Merge):
     """w ← (1 − θ)·w + θ·Σ p_i·w_i, with p_i in proportion to α·b/(τ_i + b) + μ·(cos(w_i − w_start, w) + 1)/2.
 
     This is its aggregation. Its second variant, which ends slow UEs' jobs early, changes the rounds and is left out.
+
+    We found no code of SEAFL. Port, the nearest method with public code (``TL-System/plato``), has the same weights
+    with b = 10, but takes the cosine with the model's last move, has α = 1, also weights by samples, and has no θ.
     """
 
     paper = "Islam et al., 2025, algorithm 1"

@@ -8,7 +8,11 @@ from perfeds2.timeline.protocol import Protocol
 
 @traced
 class TiFL(Method):
-    """Each round is FedAvg with UEs of one tier, so no UE waits for a slower tier (``--tiers``)."""
+    """Each round is FedAvg with UEs of one tier, so no UE waits for a slower tier (``--tiers``).
+
+    UEs are sorted by latency into M tiers. Each round draws a tier with equal probability, and A of its UEs; the
+    others rest. This is the paper's static policy; the adaptive one is ``--schedule tifl_adaptive``.
+    """
 
     paper = "Chai et al., HPDC 2020"
     mode = "SYN"
