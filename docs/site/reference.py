@@ -63,11 +63,14 @@ class Reference:
 @cache
 def reference() -> Reference:
     """Generate all reference pages."""
+    from perfeds2.paper.errata import errata_in_full
+
     made = Reference()
     made.pages["reference/index.md"] = "\n".join(_contents())
     made.pages["reference/settings.md"] = "\n".join(_settings())
     made.pages["reference/names.md"] = "\n".join(_names())
     made.pages["reference/methods.md"] = "\n".join(_methods())
+    made.pages["reference/errata.md"] = errata_in_full()
     for path, command in commands():
         page = f"reference/commands/{path[0]}.md"
         made.pages[page] = made.pages.get(page, "") + "\n".join(_command(path, command)) + "\n"
@@ -147,6 +150,7 @@ def _contents() -> Iterator[str]:
     yield "- [Settings](settings.md): every setting, as a flag, as a key of a spec and as a keyword in Python."
     yield "- [Names](names.md): every policy, schedule, radio, method, merge, task and model that a setting accepts."
     yield "- [Methods](methods.md): every method's rule, settings, and differences from its paper and its authors' code."
+    yield "- [Errata in full](errata.md): each error of the paper, what we do instead, and numbers that show it."
     yield "- [Python](python/index.md): the public names of `perfeds2`, and every module."
 
 
@@ -273,7 +277,10 @@ def _methods() -> Iterator[str]:
         yield prose(method.make.__doc__) + "\n"
         helps = {each.name: each.metadata.get("help", "") for each in fields(method.make)}
         rows = [
-            (code(f"{method.name}.{key}"), f"{inline(helps[key])}<br><small>Default: {inline(str(each.default))}</small>")
+            (
+                code(f"{method.name}.{key}"),
+                f"{inline(helps[key])}<br><small>Default: {inline(str(each.default))}</small>",
+            )
             for key, each in own_settings(method.make).items()
         ]
         yield (listed(rows) if rows else "") + "\n"

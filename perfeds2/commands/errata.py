@@ -10,7 +10,7 @@ def errata(
     numbers: list[int] | None = typer.Argument(
         None, help="Errata to show in full, by number. (default: a list of all)", metavar="N", show_default=False
     ),
-    markdown: bool = flag("--markdown", "Print docs/reports/errata.md: all of them in full.", default=False),
+    markdown: bool = flag("--markdown", "Print docs/reports/errata.md: a line for each.", default=False),
     quiet: bool = flag("--quiet", "Print only numbers: erratum, quantity and value, separated by tabs.", default=False),
 ) -> None:
     """Show where the paper's formulas are wrong, with numbers.

@@ -1,9 +1,11 @@
 """Show where the paper contradicts itself, and by how much.
 
 ``errata.toml`` describes the errors, with the numbers that ``benchmarks/errata`` computes. ``errata_markdown`` writes
-``docs/reports/errata.md``, and ``perfeds2 errata N`` prints one erratum.
+``docs/reports/errata.md``, a line for each; ``errata_in_full`` is a page of the site's reference, and ``perfeds2 errata N``
+prints one erratum.
 """
 
+import re
 import textwrap
 import tomllib
 from collections.abc import Sequence
@@ -14,7 +16,6 @@ from typing import Any
 from perfeds2.errors import InputError
 
 Numbers = list[tuple[str, int | float | str]]  # what is measured, and its value
-FIRST_NEW = 16
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,22 @@ def errata_table(numbers: Sequence[int] | None = None) -> str:
 
 def errata_markdown() -> str:
     """Return the text of docs/reports/errata.md."""
-    listed = [_markdown_section(item) for item in ERRATA]
-    first_new = next(at for at, item in enumerate(ERRATA) if item.number == FIRST_NEW)
-    parts = [
-        PROSE["introduction"],
-        *listed[:first_new],
-        PROSE["new"],
-        *listed[first_new:],
-        PROSE["slips"],
-        PROSE["left_open"],
+    rows = [
+        f"| [{item.number}](../reference/errata.md#erratum-{item.number}) | {_escaped(item.where)} | {_first_sentence(_escaped(item.wrong))} |"
+        for item in ERRATA
     ]
-    return "\n\n".join(parts) + "\n"
+    table = "\n".join(["| | place | what is wrong |", "|---|---|---|", *rows])
+    return "\n\n".join([PROSE["introduction"], table, PROSE["slips"], PROSE["left_open"]]) + "\n"
+
+
+def errata_in_full() -> str:
+    """Return all errata in full, as a page of the site."""
+    opening = "# Errata in full\n\nEach case: what the paper prints, what is wrong, what perfeds2 does, and numbers that show it."
+    return "\n\n".join([opening, *map(_markdown_section, ERRATA)]) + "\n"
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.])\s+(?=[A-Z])", text)[0]
 
 
 def chosen(numbers: Sequence[int]) -> list[Erratum]:
@@ -112,7 +118,7 @@ def _markdown_section(item: Erratum) -> str:
     ]
     return "\n".join(
         [
-            f"### {item.number}. {_escaped(item.where)}",
+            f"## {item.number}. {_escaped(item.where)} {{ #erratum-{item.number} }}",
             "",
             f"**Printed.** {_escaped(item.printed)}",
             "",
