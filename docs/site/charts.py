@@ -90,6 +90,12 @@ def reliability() -> str:
     return bars("Tried in tests, without a lost or wrong result (logarithmic)", found, floor=1.0)
 
 
+def attacks() -> str:
+    table = rows("attacks.md", "| merge | one of 6, 2 labels: clean |")
+    found = [Value(name, number(kept), f"{number(kept):g}", name == "trimmed-mean") for name, _, kept, *_ in table]
+    return bars("Kept of the clean accuracy with one hostile UE of six, in percent", found)
+
+
 def nearest() -> str:
     found = []
     for name, _, seconds, *_ in rows("nearest.md", "| method | β | seconds to"):
@@ -140,6 +146,7 @@ CHARTS: dict[str, Callable[[], str]] = {
     "pfllib": pfllib,
     "federation": federation,
     "reliability": reliability,
+    "attacks": attacks,
     "nearest": nearest,
     "plans": plans,
 }
