@@ -96,6 +96,12 @@ def attacks() -> str:
     return bars("Kept of the clean accuracy with one hostile UE of six, in percent", found)
 
 
+def edges() -> str:
+    table = rows("edges.md", "| edge, cloud | equal cells, free backhaul |")
+    found = [Value(name, number(ratio), ratio.split(" ")[0], name.startswith("semi"), 1.0) for name, ratio, *_ in table]
+    return bars("Seconds to 80 % divided by those of sync, sync (edge, cloud)", found)
+
+
 def nearest() -> str:
     found = []
     for name, _, seconds, *_ in rows("nearest.md", "| method | β | seconds to"):
@@ -147,6 +153,7 @@ CHARTS: dict[str, Callable[[], str]] = {
     "federation": federation,
     "reliability": reliability,
     "attacks": attacks,
+    "edges": edges,
     "nearest": nearest,
     "plans": plans,
 }
