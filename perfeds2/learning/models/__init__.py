@@ -16,13 +16,13 @@ from perfeds2.learning.models.resnet import resnet18_gn
 from perfeds2.learning.models.transformer import transformer
 
 MODELS: Mapping[str, Model | Callable[..., Model]] = {
-    "mlp": mlp,
-    "mlp-norm": partial(mlp, normalised=True),
-    "lenet5": LENET.fitting,
-    "lenet5-relu": LENET_RELU.fitting,
-    "cnn": CNN.fitting,
+    "mlp": mlp,  # One hidden layer of 100, ReLU: 79,510 parameters on MNIST. Digits and synthetic data have 32
+    "mlp-norm": partial(mlp, normalised=True),  # The same with a normalised hidden layer, for FedBN
+    "lenet5": LENET.fitting,  # LeNet-5 as published: tanh, 2×2 averages; the default for CIFAR-100 (69,656 parameters)
+    "lenet5-relu": LENET_RELU.fitting,  # The same with ReLU and max pooling; its personalised training may diverge
+    "cnn": CNN.fitting,  # 32 and 64 maps, a dense layer of 512, ReLU, max pooling: 924,708 parameters
     "resnet18-gn": resnet18_gn,
-    "lstm": LSTM(),
-    "lstm-leaf": LSTM_LEAF,
+    "lstm": LSTM(),  # An embedding of 8, a layer of 128, a dense layer on its last state; the default for Shakespeare
+    "lstm-leaf": LSTM_LEAF,  # LEAF's: two layers of 256, 817,872 parameters
     "transformer": transformer,
 }
