@@ -25,6 +25,7 @@ from perfeds2.spec.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 HOUR = sorted(
     (ROOT / "docs" / "tutorial").glob("*.md")
 )  # each begins where the one before ended; tests/test_first_hour.py types them
@@ -117,6 +118,103 @@ def test_a_report_opens_with_its_answer_and_a_figure(path):
 def test_a_long_page_opens_with_a_summary(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.split()) < 2500 or "In short" in text.partition("\n## ")[0]
+
+
+MOST_WORDS = 2_000  # on a page; the ledger has a table of 44 claims
+MOST_WORDS_IN_ALL = 73_000
+SHORTER_SOON = {"design.md": 3_000, "schedulers.md": 2_200, "cells.md": 2_050, "deploy.md": 2_050, "ledger.md": 3_200}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_can_be_read_in_ten_minutes(path):
+    assert len(path.read_text(encoding="utf-8").split()) < SHORTER_SOON.get(path.name, MOST_WORDS)
+
+
+def test_the_documents_are_short():
+    assert sum(len(path.read_text(encoding="utf-8").split()) for path in PAGES) < MOST_WORDS_IN_ALL
+
+
+TWICE = {  # what several pages state, each in its words: the numbers in brackets are the same, up to rounding
+    "PerFedS2 by default": {
+        "README.md": r"PerFedS2 \|.*\*\*([\d.]+) ± ([\d.]+)\*\*.*\n(?:.*\n)+?.*useless on this task\]\S+ \((\d+) %\)",
+        "docs/explanation/personalisation.md": r"\| PerFedS2 \|.*\| (?=[\d.]+ ±.*\| ([\d.]+) ± ([\d.]+) \|)([\d.]+) ±",
+    },
+    "FedAvgS2 by default": {
+        "README.md": r"\| FedAvgS2 \|.*\| ([\d.]+) ± ([\d.]+) \|",
+        "docs/explanation/personalisation.md": r"\| FedAvgS2 \| 0.*\| ([\d.]+) ± ([\d.]+) \|\n",
+    },
+    "tuned on CIFAR-100": {
+        "docs/reports/ledger.md": r"\| 15 \|.*undecided \| (\+[\d.]+) ± ([\d.]+)",
+        "docs/reports/reproduction.md": r"(\+0\.25) ± ([\d.]+) on CIFAR-100",
+        "docs/reports/arena.md": r"over the horizon, (\+[\d.]+) ± ([\d.]+) points",
+    },
+    "tuned on MNIST": {
+        "docs/reports/ledger.md": r"\| 13 \|.*\*\*holds\*\* \| (\+[\d.]+) ± ([\d.]+)",
+        "docs/reports/reproduction.md": r"(\+[\d.]+) ± ([\d.]+) points on MNIST",
+    },
+    "against synchronous training": {
+        "docs/reports/ledger.md": r"\| 1 \| PerFedS2 saves.*? \| \+([\d.]+)",
+        "docs/reports/reproduction.md": r"over the horizon is ([\d.]+) points above",
+    },
+    "FedJAX": {
+        "docs/reports/peers.md": r"\| FedJAX \| 121.*?\) \|.*?\) \| ([\d.]+)",
+        "docs/reports/performance.md": r"it is ([\d.]+) times as fast as FedJAX",
+    },
+    "PyTorch on one thread": {
+        "docs/reports/peers.md": r"PyTorch loop, 1 thread \|(?:.*?\|){3} ([\d.]+)",
+        "docs/reports/performance.md": r"perfeds2 is ([\d.]+) times .* as fast as a bare PyTorch loop",
+    },
+    "the SNR of the radios": {
+        "docs/explanation/radio.md": r"SNR [\d.]+ \(([\d.]+) to ([\d.]+)\) dB(?:.*\n)+?.*SNR of [\d.]+ dB \(([\d.]+) to ([\d.]+)\)",
+        "docs/reports/ledger.md": r"\[(\d+) to (\d+) dB of SNR, where links of `umi` have (\d+) to (\d+)\]",
+    },
+    "cycles of a multiply-add": {
+        "docs/reports/computing.md": r"charges about (\d+) cycles per multiply-add",
+        "docs/explanation/design.md": r"about (\d+) per multiply-add",
+        "docs/reports/errata.md": r"about (\d+) per multiply-add",
+    },
+    "a federation on one machine": {
+        "docs/reports/federation.md": r"it takes (\d+) to (\d+) s, and",
+        "docs/how-to/deploy.md": r"the run takes \[(\d+) to (\d+) s\]",
+    },
+    "messages of a device": {
+        "docs/explanation/wire.md": r"from one device \| (\S+) and (\d+) GiB",
+        "docs/explanation/federation.md": r"(\S+) messages and (\d+) GiB per minute",
+    },
+    "UEs that are evaluated": {
+        "docs/how-to/results.md": r"a sample of (\S+) is evaluated",
+        "docs/reports/scale.md": r"a sample of (\S+) UEs",
+    },
+    "good plans": {
+        "docs/how-to/planning.md": r"within (\d+) % of the best recommendable choice in (\d) of 10 cells",
+        "docs/reports/plans.md": r"within (\d+) % of the best choice that may be recommended in (\d) of 10 cells",
+    },
+}
+
+
+@pytest.mark.parametrize("what", TWICE)
+def test_a_number_that_stands_twice_is_the_same(what):
+    stated = {}
+    for page, pattern in TWICE[what].items():
+        found = re.search(pattern, (ROOT / page).read_text(encoding="utf-8"))
+        assert found, f"{page} no longer states {what} as {pattern}"
+        stated[page] = found.groups()
+    for one, *others in zip(*stated.values(), strict=True):
+        assert all(agree(one, other) for other in others), stated
+
+
+def agree(one, other):
+    """Whether two numbers are equal when written with the digits of the shorter."""
+    first, second = (text.strip(",").replace(",", "") for text in (one, other))
+    digits = min(len(text.partition(".")[2]) for text in (first, second))
+    return abs(float(first) - float(second)) <= 0.5 * 10**-digits + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"), [("7.68", "7.7", True), ("7.68", "7.6", False), ("1,024", "1024", True)]
+)
+def test_numbers_agree_up_to_rounding(one, other, same):
+    assert agree(one, other) is same
 
 
 OLD_PHRASES = re.compile(
