@@ -1,8 +1,9 @@
 """perfeds2 arena: which method is best, on equal terms?"""
 
+import typer
+
 from perfeds2.commands.common import flag, study
 from perfeds2.commands.completion import of_kind
-from perfeds2.spec.names import Value
 from perfeds2.spec.values import ALGORITHM, TASK
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS
 
@@ -10,6 +11,7 @@ LEAVES_OUT = ("algorithms", "rounds", "held_out", "cells")  # --cells names seve
 
 
 def arena(
+    context: typer.Context,
     methods: str | None = flag(
         "--methods",
         "Methods to compare, or all. (default: twelve and baselines, see docs/how-to/arena.md)",
@@ -33,14 +35,13 @@ def arena(
         "--tuning-seeds", "Number of tuning seeds, separate from evaluation seeds.", "N", TUNING_SEEDS
     ),
     rungs: int = flag("--rungs", "Number of successive-halving rungs (factor 3).", "N", RUNGS),
-    **given: Value,
 ) -> None:
     """Tune and compare many methods on equal terms.
 
     Tunes every method with the same number of tries, then trains all with fresh seeds. Writes a folder with report.html,
     arena.csv, arena.json and arena.tex.
     """
-    with study("arena", given) as asked:
+    with study("arena", context) as asked:
         from perfeds2.spec.values import read_list
         from perfeds2.studies.arena_plan import make_arena
         from perfeds2.studies.grid import parse_grid

@@ -1,12 +1,12 @@
 """Share what commands have in common: flags for settings, the spec they describe, progress, and the steps of a study."""
 
-import inspect
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,11 +56,28 @@ NAMES = 5  # most names that --help lists of a kind
 class SettingsCommand(TyperCommand):
     """A command with flags for settings: --help shows the basic ones and --help-all every one.
 
-    Names are looked up when the help is shown, because some tables import JAX.
+    Names are looked up when the help is shown, because some tables import JAX. The values of ``flags`` are the context's
+    ``obj``; those of the function's own parameters are passed to it.
     """
 
-    settings: Sequence[Setting] = settings()
-    own_defaults: Mapping[str, Sequence[Value]] = {}
+    def __init__(
+        self,
+        flags: Flags,
+        *,
+        settings: Sequence[Setting] = settings(),
+        own_defaults: Mapping[str, Sequence[Value]] | None = None,
+        **more: Any,
+    ) -> None:
+        self.settings, self.own_defaults = settings, own_defaults or {}
+        self.flags = {name: declared(name, *described) for name, described in flags.items()}
+        more["params"] += [option for option, _ in self.flags.values()]
+        super().__init__(**more)
+
+    def invoke(self, ctx: Any) -> Any:
+        ctx.obj = {
+            name: read(value=ctx.params.pop(name)) for name, (_, read) in self.flags.items() if name in ctx.params
+        }
+        return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # click's; newer typers bring their own click
         shown, full = copy(self), ALL in ctx.meta
@@ -87,6 +104,21 @@ class SettingsCommand(TyperCommand):
             if value and name in names
         ]
         return f"{panel}, for example {' '.join(words)}" if words else panel
+
+
+@cache
+def declared(name: str, kind: Any, described: OptionInfo) -> tuple[TyperOption, Callable[..., Any]]:
+    """Return the option of a flag, and what converts its value. Typer makes both of a function with this parameter."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def read(value: kind = described) -> Any:
+        return value
+
+    command: Any = typer.main.get_command(app)
+    (option,) = command.params
+    option.name = name
+    return option, command.callback
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:
@@ -129,8 +161,24 @@ STUDY: Flags = {  # flags of arena, plan, sweep and tune
 WITH_RESUME = {"resume", "quiet", "yes", "as_json", *STUDY}  # the folder has all other settings
 
 
+def setting_flags(described: Iterable[Setting]) -> Flags:
+    """Return the type and default of a flag for each setting, by keyword."""
+    flags: Flags = {}
+    for each in described:
+        panel = {"rich_help_panel": each.panel}
+        kind = str | None if each.look else bool | None
+        flags[each.keyword] = (
+            kind,
+            flag(each.flag, each.description, each.look, autocompletion=of_setting(each), **panel),
+        )
+        if each.keyword == "seeds":
+            flags["seed"] = (str | None, flag("--seed", "Just this one seed.", "SEED", **panel))
+    flags["help_all"] = (bool, HELP_ALL)
+    return flags
+
+
+SETTINGS = setting_flags(settings())
 COMMON: Flags = {
-    "context": (typer.Context, inspect.Parameter.empty),  # not a flag: typer passes which flags were typed
     "spec": (Path | None, flag("--spec", "TOML file with settings; flags override it.", "FILE")),
     "set_": (
         list[str] | None,
@@ -160,50 +208,20 @@ def add_command(
 
     Args:
         app: Where it is added.
-        command: A function that takes its own flags as parameters and all others as ``**given``.
+        command: A function that takes its own flags as parameters, and Typer's context with all others.
         flags: Flags it shares with other commands.
         leave_out: Settings and common flags it does not have.
         defaults: Its own defaults of settings, for the help.
         group: Its group in ``perfeds2 --help``.
     """
-    for each in inspect.signature(command).parameters.values():
-        if isinstance(each.default, OptionInfo):
-            each.default.rich_help_panel = command.__name__.capitalize()
-    every = {**(flags or {}), **setting_flags(settings()), **COMMON}
-    shown = type("OwnCommand", (SettingsCommand,), {"own_defaults": defaults or {}})
-    known = {name: each for name, each in every.items() if name not in leave_out}
-    app.command(cls=shown, rich_help_panel=group, epilog=EPILOG)(with_flags(command, known))
-
-
-def setting_flags(known: Iterable[Setting]) -> Flags:
-    """Return the type and default of a flag for each setting, by keyword."""
-    flags: Flags = {}
-    for each in known:
-        panel = {"rich_help_panel": each.panel}
-        kind = str | None if each.look else bool | None
-        flags[each.keyword] = (
-            kind,
-            flag(each.flag, each.description, each.look, autocompletion=of_setting(each), **panel),
-        )
-        if each.keyword == "seeds":
-            flags["seed"] = (str | None, flag("--seed", "Just this one seed.", "SEED", **panel))
-    flags["help_all"] = (bool, HELP_ALL)
-    return flags
-
-
-def with_flags(command: Callable[..., None], flags: Flags) -> Callable[..., None]:
-    """Give a command these flags in place of ``**given``.
-
-    Typer makes options of a signature. Its functions that make a single one are internal and differ between versions.
-    """
-    own = [each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD]
-    parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in own] + [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in flags.items()
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions take attributes
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
+    for described in command.__defaults__ or ():
+        if isinstance(described, OptionInfo):
+            described.rich_help_panel = command.__name__.capitalize()
+    every = {**(flags or {}), **SETTINGS, **COMMON}
+    shown = partial(
+        SettingsCommand, {name: every[name] for name in every if name not in leave_out}, own_defaults=defaults
+    )
+    app.command(cls=shown, rich_help_panel=group, epilog=EPILOG)(command)  # type: ignore[arg-type]  # it makes a command
 
 
 def take_settings(given: Values) -> tuple[Path | None, list[str], Values]:
@@ -335,12 +353,11 @@ class Study:
 
 
 @contextmanager
-def study(command: str, given: Values) -> Iterator[Study]:
+def study(command: str, context: typer.Context) -> Iterator[Study]:
     """Yield the request to a command, and exit with status 1 if trainings failed."""
-    context: typer.Context = given.pop("context")
-    sources = {name: context.get_parameter_source(name) for name in context.params}
+    sources = {name: context.get_parameter_source(name) for name in (*context.params, *context.obj)}
     typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    made = Study(command, given)
+    made = Study(command, context.obj)
     with guarded(command, made.place):
         if made.resume is not None and typed - WITH_RESUME:
             raise InputError("--resume takes everything from the folder; give it without other settings.")

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from perfeds2.commands.common import prepare_to_train, remove_live, study
 from perfeds2.console import say
 from perfeds2.errors import InputError
@@ -13,18 +15,18 @@ if TYPE_CHECKING:
     from perfeds2.spec.fields import Spec
 
 
-def compare(**given: Value) -> None:
+def compare(context: typer.Context) -> None:
     """Compare algorithms on the same cell, data, fading and initial weights.
 
     Writes a folder with report.html, summary.json, metrics.csv and more files.
     """
-    do_spec("compare", given, {})
+    do_spec("compare", context, {})
 
 
-def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
+def do_spec(command: str, context: typer.Context, defaults: Mapping[str, Value]) -> None:
     """Do compare, run or simulate."""
     trains = command != "simulate"
-    with study(command, given) as asked:
+    with study(command, context) as asked:
         from perfeds2.runs.folder import Folder, claimed, with_interval
 
         spec = asked.spec(defaults) if asked.resume is None else _resumed(asked.resume)
@@ -41,11 +43,11 @@ def do_spec(command: str, given: Values, defaults: Mapping[str, Value]) -> None:
                 asked.kind.print(path)
             return
         if trains:
-            prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), given.get("workers"))
+            prepare_to_train(len(spec.algorithms) * len(spec.run.seeds), asked.given.get("workers"))
         from perfeds2.studies.compare import prepare
 
         usual_s = spec.run.eval_every_s
-        spec, prepared = prepare(spec, yes=given["yes"], trains=trains, thin_out=is_open)
+        spec, prepared = prepare(spec, yes=asked.given["yes"], trains=trains, thin_out=is_open)
         if spec.run.eval_every_s != usual_s:
             say(asked.quiet, _thinned(spec.run.eval_every_s, usual_s))
         if trains:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from perfeds2.commands.certificates import CERTIFICATE_COMMANDS, CREDENTIALS, open_credentials
-from perfeds2.commands.common import QUIET, SettingsCommand, flag, new_folder, setting_flags, with_flags
+from perfeds2.commands.common import QUIET, SettingsCommand, flag, new_folder, setting_flags
 from perfeds2.commands.watch import watch
 from perfeds2.console import give_up, guarded, say
 from perfeds2.deployment.fields import FOLLOWED, RENAMED
@@ -35,13 +35,7 @@ PATHS = ("data_dir", "app_module", "cloud_credentials")
 FLAGS = setting_flags(FOLLOWED)
 FLAGS["set_"] = (list[str] | None, flag("--set", "A method's setting: Method.key=value. Repeatable.", "KEY=VALUE"))
 OWN_DEFAULTS = {each.keyword: [each.default] for each in FOLLOWED if (each.section, each.key) in RENAMED}
-
-
-class FederationCommand(SettingsCommand):
-    """A command with the settings of a federation."""
-
-    settings = FOLLOWED
-    own_defaults = OWN_DEFAULTS
+WITH_SETTINGS: Value = functools.partial(SettingsCommand, FLAGS, settings=FOLLOWED, own_defaults=OWN_DEFAULTS)
 
 
 def make_setup(given: Values) -> "Setup":
@@ -56,7 +50,7 @@ def make_setup(given: Values) -> "Setup":
         )
     own_model = absolute(given.pop("model"))
     assigned = [text.partition("=") for text in given.pop("set_") or []]
-    texts = {name.replace("_", "-"): value for name, value in given.items() if name != "help_all"}
+    texts = {name.replace("_", "-"): value for name, value in given.items()}
     setup = Setup.from_texts(texts | {name.strip(): value.strip() for name, _, value in assigned}, own_model)
     check_model(setup.spec)
     _ = setup.losses, setup.schedule  # refuse settings that do not fit
@@ -86,13 +80,13 @@ def open_queue(state: Path) -> "Queue":
 
 
 def local(
+    context: typer.Context,
     device_data: str | None = flag(
         "--device-data", "Data folder of each device; {} is the device number.", "PATTERN", rich_help_panel="Federation"
     ),
     out: Path | None = flag("--out", "Result folder. (default: a new one in runs/)", "DIR"),
     resume: Path | None = flag("--resume", "Continue an interrupted federation.", "DIR"),
     quiet: bool = QUIET,
-    **given: Value,
 ) -> None:
     """Run a whole federation on this machine: certificates, broker, server, devices, report.
 
@@ -107,7 +101,7 @@ def local(
         from perfeds2.deployment.status import live_table
         from perfeds2.report.run import print_summary
 
-        setup = make_setup(given) if resume is None else Setup.read(resume)
+        setup = make_setup(context.obj) if resume is None else Setup.read(resume)
         path = resume or new_folder(out, f"federate-{setup.name}")
         place.append(path)
         with live_table(quiet) as show:
@@ -220,7 +214,11 @@ def status(credentials: Path = CREDENTIALS, state: Path = STATE) -> None:
 
 
 def submit(
-    out: Path = RUN, credentials: Path = CREDENTIALS, state: Path = STATE, quiet: bool = QUIET, **given: Value
+    context: typer.Context,
+    out: Path = RUN,
+    credentials: Path = CREDENTIALS,
+    state: Path = STATE,
+    quiet: bool = QUIET,
 ) -> None:
     """Start a federation on a running server.
 
@@ -229,7 +227,7 @@ def submit(
     from perfeds2.deployment.supervisor import already_runs
     from perfeds2.runs.folder import claimed
 
-    setup = make_setup(given)
+    setup = make_setup(context.obj)
     open_queue(state).check_new(out)  # a queued run keeps its settings
     with claimed(out, setup.server_spec, otherwise=already_runs(out)):
         setup.write(out)
@@ -288,10 +286,10 @@ def reporting_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 federate_app = typer.Typer(help="Run the protocol on real devices over MQTT.\n\nStart with: perfeds2 federate local")
-federate_app.command(cls=FederationCommand)(with_flags(local, FLAGS))
+federate_app.command(cls=WITH_SETTINGS)(local)
 for command in (*CERTIFICATE_COMMANDS, server, device, status):
     federate_app.command()(reporting_errors(command))
-federate_app.command(cls=FederationCommand)(reporting_errors(with_flags(submit, FLAGS)))
+federate_app.command(cls=WITH_SETTINGS)(reporting_errors(submit))
 for command in (resume, stop, verify):
     federate_app.command()(reporting_errors(command))
 federate_app.command()(watch)

@@ -3,7 +3,6 @@
 import typer
 
 from perfeds2.commands.common import flag, prepare_to_train, study
-from perfeds2.spec.names import Value
 from perfeds2.spec.resolve import resolve
 
 LEAVES_OUT = (
@@ -14,6 +13,7 @@ DEFAULTS = {"algorithms": ["PerFedS2"]}
 
 
 def plan(
+    context: typer.Context,
     check: bool = flag("--check", "Also check the settings given by the flags themselves.", default=False),
     search: list[str] | None = flag(
         "--search", "A setting and the values to search, such as quorum=2,5. Repeatable.", "NAME=VALUES"
@@ -30,14 +30,13 @@ def plan(
         "--least-share", "Limit: smallest share of merges per UE. (default: above 0)", "SHARE"
     ),
     as_json: bool = flag("--json", "Print the plan as JSON instead of a table.", default=False),
-    **given: Value,
 ) -> None:
     """Find the protocol settings that reach a target accuracy soonest.
 
     Searches A, S, bandwidth, schedule, stale rule, local steps and bits. Writes a folder with report.html, plan.json and
     planned.toml, the spec that adopts the choice.
     """
-    with study("plan", given) as asked:
+    with study("plan", context) as asked:
         from perfeds2.studies.grid import parse_grid
         from perfeds2.studies.plan import PlanQuestion
         from perfeds2.studies.plan_data import PlanRequest

@@ -24,18 +24,18 @@ DEFAULTS = {"horizon_s": [1]}
 
 
 def play(
+    context: typer.Context,
     port: int = flag("--port", "Port on this machine; 0 picks a free one.", "PORT", 0),
     no_open: bool = flag("--no-open", "Print the address and open no browser.", default=False),
     export: Path | None = flag("--export", "Write the page as one file that works offline.", "FILE.html"),
-    **given: Value,
 ) -> None:
     """Play with a cell in the browser.
 
     Shows a synchronous, a semi-synchronous and an asynchronous cell side by side on the same fading. Ctrl-C ends it.
     """
-    quiet = given.pop("quiet")
+    quiet = context.obj["quiet"]
     with guarded("play", []):
-        _, _, flags = take_settings(given | {"spec": None, "set_": None})
+        _, _, flags = take_settings(context.obj | {"spec": None, "set_": None})
         if not 0 <= port < 2**16:
             raise InputError(f"--port must be from 0 to {2**16 - 1}, got {port}.")
         from perfeds2.play.knobs import knobs_at

@@ -1,13 +1,14 @@
 """perfeds2 simulate: run only the clock."""
 
+import typer
+
 from perfeds2.commands.compare import do_spec
-from perfeds2.spec.names import Value
 
 LEAVES_OUT = ("data_dir", "alpha", "beta", "eval_every_s", "target_accuracy", "metric", "stop_when_diverged")  # unused
 
 DEFAULTS = {"seeds": [0]}
 
 
-def simulate(**given: Value) -> None:
+def simulate(context: typer.Context) -> None:
     """Simulate rounds, merges and waiting times without training."""
-    do_spec("simulate", given, DEFAULTS)
+    do_spec("simulate", context, DEFAULTS)

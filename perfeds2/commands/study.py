@@ -4,22 +4,21 @@ import typer
 
 from perfeds2.commands.common import study as asking
 from perfeds2.errors import InputError
-from perfeds2.spec.names import Value
 
 DEFAULTS = {"algorithms": ["PerFedS2"]}
 
 
 def study(
+    context: typer.Context,
     name: str | None = typer.Argument(
         None, help="Your function, which takes the settings and train().", metavar="FILE.py:NAME", show_default=False
     ),
-    **given: Value,
 ) -> None:
     """Run your own study: choose trainings and make a table of them.
 
     Writes a folder with report.html, study.csv, study_metrics.csv and study.json.
     """
-    with asking("study", given) as asked:
+    with asking("study", context) as asked:
         from perfeds2.studies.own import make_study
 
         if asked.resume is not None:

@@ -6,25 +6,24 @@ import typer
 
 from perfeds2.commands.common import flag, study
 from perfeds2.errors import InputError
-from perfeds2.spec.names import Value
 
 DEFAULTS = {"algorithms": ["PerFedS2"]}
 
 
 def sweep(
+    context: typer.Context,
     file: Path | None = typer.Argument(
         None, help="Settings as a TOML file; flags and the grid override it.", metavar="SPEC", show_default=False
     ),
     grid: list[str] | None = flag(
         "--grid", "A setting and its values: quorum=1,2,5 or seed=0..19. Repeatable.", "NAME=VALUES"
     ),
-    **given: Value,
 ) -> None:
     """Vary settings over a grid, such as --grid quorum=1,2,5 --grid seed=0..19.
 
     Writes a folder with report.html, sweep.csv, sweep_summary.csv and sweep_front.csv (seconds and joules to the target).
     """
-    with study("sweep", given) as asked:
+    with study("sweep", context) as asked:
         from perfeds2.studies.grid import grid_from_flags
 
         if asked.resume is not None:

@@ -1,14 +1,17 @@
 """perfeds2 tune: which step sizes suit each algorithm?"""
 
+import typer
+
 from perfeds2.commands.common import flag, study
 from perfeds2.errors import InputError
-from perfeds2.spec.names import Value, Values
+from perfeds2.spec.names import Values
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS
 
 LEAVES_OUT = ("seeds", "seed", "rounds", "eval_every_s", "held_out", "stop_when_diverged")
 
 
 def tune(
+    context: typer.Context,
     search: list[str] | None = flag(
         "--search",
         "Values to try: beta=0.02,0.2 or PerFedS2.alpha=0.01,0.03. Repeatable. (default: alpha and beta)",
@@ -19,14 +22,13 @@ def tune(
     ),
     rungs: int = flag("--rungs", "Number of successive-halving rungs (factor 3).", "N", RUNGS),
     figure: str | None = flag("--figure", "Tune the cell and algorithms of a figure, exp_1 to exp_8.", "NAME"),
-    **given: Value,
 ) -> None:
     """Find the step sizes that suit each algorithm.
 
     Uses successive halving on validation data, never on test data. Writes a folder with report.html, tune.csv and
     tuned.toml, which compare, sweep and reproduce take as --spec.
     """
-    with study("tune", given) as asked:
+    with study("tune", context) as asked:
         from perfeds2.studies.grid import parse_grid
         from perfeds2.studies.tune_space import make_search
 
