@@ -21,7 +21,7 @@ import numpy as np
 from perfeds2.files import write_text
 from perfeds2.learning.attacks import ATTACKS, hostile_ues
 from perfeds2.learning.methods import ROBUST
-from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.pool import WorkerChoice, run_all
 from perfeds2.runs.statistics import mean_and_interval
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.training import trainings_of
@@ -65,7 +65,7 @@ class Bench:
             )
             found[name] = trainings_of(spec, f"{merge}, {name}")
         everything = [one for trainings in found.values() for one in trainings]
-        results = run_all(everything, self.store, Workers(together=True), strict=True)
+        results = run_all(everything, self.store, WorkerChoice(together=True), strict=True)
         return {
             name: np.array([honest_accuracy(results[one], share, one.seed) for one in trainings])
             for name, trainings in found.items()

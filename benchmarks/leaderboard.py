@@ -30,7 +30,7 @@ from perfeds2.files import read_json, write_atomically, write_text
 from perfeds2.report.arena import write_arena
 from perfeds2.report.live import progress
 from perfeds2.runs.costs import IN_ARENA, SECONDS
-from perfeds2.runs.pool import PROCESSES, Workers
+from perfeds2.runs.pool import PROCESSES, WorkerChoice
 from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Row
 from perfeds2.spec.hashes import hashed
@@ -357,7 +357,7 @@ def _run(given: argparse.Namespace) -> None:
     plan = plan_suite(given.suite, values, **lists)
     if given.submit is not None:
         need_cryptography()  # before hours of training
-    how = Execution(Workers(given.workers, PROCESSES), page=write_arena)
+    how = Execution(WorkerChoice(given.workers, PROCESSES), page=write_arena)
     with progress(quiet=False, command="arena") as watch:
         met = run_arena(plan, given.out, replace(how, watch=watch))
     if met.failures:

@@ -17,7 +17,7 @@ from unittest import mock
 from perfeds2.commands.common import prepare_to_train
 from perfeds2.report.live import LivePage
 from perfeds2.runs import progress
-from perfeds2.runs.pool import Workers
+from perfeds2.runs.pool import WorkerChoice
 from perfeds2.runs.session import Execution
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import train_spec
@@ -43,12 +43,12 @@ def turn(place: Path) -> tuple[float, float, float]:
     spec, lines, followers, began_s = spec_from(**SPEC), list[float](), list[float](), time.process_time()
     patch = mock.patch.object
     with (
-        patch(progress.Live, "evaluations", counted(progress.Live.evaluations, lines)),
-        patch(progress.Live, "training", counted(progress.Live.training, lines)),
-        patch(progress.Live, "share", counted(progress.Live.share, lines)),
+        patch(progress.LiveFile, "evaluations", counted(progress.LiveFile.evaluations, lines)),
+        patch(progress.LiveFile, "training", counted(progress.LiveFile.training, lines)),
+        patch(progress.LiveFile, "share", counted(progress.LiveFile.share, lines)),
         patch(progress, "_follow", counted(progress._follow, followers)),
     ):
-        train_spec(spec, "compare", place, Execution(Workers(), followers=[LivePage(place)]))
+        train_spec(spec, "compare", place, Execution(WorkerChoice(), followers=[LivePage(place)]))
     return sum(lines), sum(followers), time.process_time() - began_s
 
 

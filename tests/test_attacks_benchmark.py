@@ -7,7 +7,7 @@ from in_numpy import train_in_numpy
 from benchmarks import attacks
 from benchmarks.attacks import CLEAN, NAMES, Bench, by_attack, by_share, honest_accuracy, main
 from perfeds2.learning.attacks import hostile_ues
-from perfeds2.runs.pool import Workers
+from perfeds2.runs.pool import WorkerChoice
 from perfeds2.runs.store import Result, Store
 
 
@@ -38,7 +38,9 @@ def test_the_tables_have_a_row_for_every_merge(monkeypatch, tmp_path):
 def test_one_command_trains_and_writes_the_table(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(attacks, "NAMES", ["sign-flip"])
     train_in_numpy(monkeypatch.setattr, traced=True)
-    monkeypatch.setattr(attacks, "Workers", lambda **_: Workers())  # one after the other, as the stand-in needs it
+    monkeypatch.setattr(
+        attacks, "WorkerChoice", lambda **_: WorkerChoice()
+    )  # one after the other, as the stand-in needs it
     given = ["--task", "synthetic", "--seeds", "1", "--rounds", "2", "--merges", "median", "--only", "attacks"]
     main([*given, "--out", str(tmp_path)])
     table = (tmp_path / "attacks.md").read_text("utf-8")

@@ -17,7 +17,7 @@ from needs import needs
 from perfeds2.commands import watch as command
 from perfeds2.report import live as view
 from perfeds2.report import terminal
-from perfeds2.runs.progress import LIVE, Live, Progress, open_live
+from perfeds2.runs.progress import LIVE, LiveFile, Progress, open_live_file
 
 ROOT = Path(__file__).parent.parent
 KINDS = {  # by what says whose folder it is
@@ -50,7 +50,7 @@ def test_it_follows_every_kind_of_command_and_ends_with_it(tmp_path, kind):
     (tmp_path / file).write_text("")
 
     def work():
-        with open_live(tmp_path, name) as live:
+        with open_live_file(tmp_path, name) as live:
             one, other = (live.training("", each, 0, 4) for each in ("PerFedS2", "FedAvg-SYN"))
             live.evaluations(one, lambda _: rows(0, 4))
             live.share(Progress("PerFedS2 seed 0", 0.5))
@@ -75,8 +75,8 @@ def test_it_follows_every_kind_of_command_and_ends_with_it(tmp_path, kind):
 def test_a_killed_run_is_said_to_be_killed_and_how_it_goes_on(tmp_path):
     (tmp_path / "spec.toml").write_text("")
     code = (
-        "import sys, time; from pathlib import Path; from perfeds2.runs.progress import Live, Progress\n"
-        "live = Live(Path(sys.argv[1])); live.begin('compare'); live.share(Progress('x', 0.4)); print('here', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from perfeds2.runs.progress import LiveFile, Progress\n"
+        "live = LiveFile(Path(sys.argv[1])); live.begin('compare'); live.share(Progress('x', 0.4)); print('here', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None
@@ -93,14 +93,14 @@ def test_a_killed_run_is_said_to_be_killed_and_how_it_goes_on(tmp_path):
 
 def test_what_was_interrupted_or_went_wrong_is_said(tmp_path):
     (tmp_path / "spec.toml").write_text("")
-    with pytest.raises(KeyboardInterrupt), open_live(tmp_path, "run"):
+    with pytest.raises(KeyboardInterrupt), open_live_file(tmp_path, "run"):
         raise KeyboardInterrupt
     status, _, err = told("watch", tmp_path)
     assert (status, err.splitlines()[-1]) == (
         1,
         f"perfeds2 watch: run was interrupted at 0%; continue with: perfeds2 run --resume {tmp_path}.",
     )
-    with pytest.raises(OSError, match="no space"), open_live(tmp_path, "run"):
+    with pytest.raises(OSError, match="no space"), open_live_file(tmp_path, "run"):
         raise OSError("no space")
     status, _, err = told("watch", tmp_path)
     assert status == 1
@@ -132,7 +132,7 @@ def test_a_folder_where_nothing_works_is_told_in_a_sentence(tmp_path, files, sta
 
 
 def test_a_study_of_ones_own_is_followed(tmp_path):
-    with pytest.raises(OSError, match="no space"), open_live(tmp_path, "smallest-quorum"):
+    with pytest.raises(OSError, match="no space"), open_live_file(tmp_path, "smallest-quorum"):
         raise OSError("no space")
     status, _, err = told("watch", tmp_path)
     assert status == 1
@@ -149,7 +149,7 @@ def test_no_folder_is_told_in_a_sentence(tmp_path):
 @needs("posix")
 def test_ctrl_c_leaves_the_run_alone(tmp_path):
     (tmp_path / "spec.toml").write_text("")
-    live = Live(tmp_path)
+    live = LiveFile(tmp_path)
     live.begin("compare")
     before = (tmp_path / LIVE).read_bytes()
     watching = subprocess.Popen(

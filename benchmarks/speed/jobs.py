@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.speed.timing import Announce, Measurement, measured
 from perfeds2.runs.estimate import count_cores
-from perfeds2.runs.pool import PROCESSES, Workers, run_all
+from perfeds2.runs.pool import PROCESSES, WorkerChoice, run_all
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.resolve import spec_from
@@ -63,7 +63,7 @@ def _train(processes: int, seeds: Sequence[int], settings: Mapping[str, Any]) ->
     with tempfile.TemporaryDirectory(prefix="perfeds2-bench-") as place:
         store = Store(Path(place) / "trainings", whole=True)
         began = time.perf_counter()
-        trained = run_all(trainings_of(spec), store, Workers(processes, PROCESSES, retries=0))
+        trained = run_all(trainings_of(spec), store, WorkerChoice(processes, PROCESSES, retries=0))
         took_s = time.perf_counter() - began
         if trained.failures:
             raise RuntimeError(f"a training of the benchmark failed: {trained.failures[0].error}")

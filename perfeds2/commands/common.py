@@ -319,7 +319,7 @@ class Study:
             The results.
         """
         from perfeds2.report.live import progress
-        from perfeds2.runs.pool import Workers
+        from perfeds2.runs.pool import WorkerChoice
         from perfeds2.runs.session import Execution
         from perfeds2.runs.store import open_others
         from perfeds2.spec.cells import fleet_warnings
@@ -329,7 +329,7 @@ class Study:
                 say(self.quiet, f"Warning: {line}")
         given, path, kind = self.given, self.folder(name), self.kind
         others = open_others(given.get("reuse") or ())
-        workers = Workers(given.get("workers", 1), given.get("on", "here"), given.get("retries", 2))
+        workers = WorkerChoice(given.get("workers", 1), given.get("on", "here"), given.get("retries", 2))
         drawn: list[Path] = []
         with followed(path, given.get("track")) as followers, progress(self.quiet, self.command) as watch:
             how = Execution(

@@ -62,7 +62,7 @@ def reproduce(
         from perfeds2.paper.figures import TASK, command_of, load_figures
         from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger, write_ledger
         from perfeds2.report.live import progress
-        from perfeds2.runs.pool import Workers
+        from perfeds2.runs.pool import WorkerChoice
         from perfeds2.runs.session import Execution
         from perfeds2.spec.resolve import put_text, resolve
         from perfeds2.studies.figure import merged
@@ -96,7 +96,7 @@ def reproduce(
             check_beside(beside, scale)
             place.append(path)
             with followed(path, track, "reproduction.html") as followers, progress(quiet, "reproduce") as watch:
-                how = Execution(Workers(workers), watch=watch, followers=followers, page=draw)
+                how = Execution(WorkerChoice(workers), watch=watch, followers=followers, page=draw)
                 asked = partial(open_set, scale=scale, changes=changed, tuned=tuned)
                 for figure, table in run_figures(figures, curves, path, how, asked):
                     written += [table, *write_figure(figure, table, path)]

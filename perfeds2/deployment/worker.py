@@ -23,7 +23,7 @@ Turn = Callable[[], AbstractContextManager[object]]  # makes the context in whic
 
 
 @dataclass
-class Worker:
+class DeviceWorker:
     """Takes work from a queue, and puts what it finds into the inbox."""
 
     owner: Callable[[int], Owner]  # by device number

@@ -37,11 +37,9 @@ from perfeds2.spec.tasks import check_model, recipe_of
 HERE = "here"
 PROCESSES = "processes"
 
-Log = Callable[[str], None]
-
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerChoice:
     """Which workers train.
 
     ``here`` is this process and, with ``count`` above 1, others like it. ``processes`` are processes of one core
@@ -100,7 +98,7 @@ class Results:
         return result
 
 
-def check_work(trainings: Sequence[Training], workers: Workers, *, yes: bool) -> None:
+def check_work(trainings: Sequence[Training], workers: WorkerChoice, *, yes: bool) -> None:
     """Check workers, models and the estimated time before anything is written.
 
     Raises:
@@ -118,11 +116,10 @@ def check_work(trainings: Sequence[Training], workers: Workers, *, yes: bool) ->
 def run_all(
     trainings: Sequence[Training],
     store: Store,
-    workers: Workers = Workers(),
+    workers: WorkerChoice = WorkerChoice(),
     reporter: Reporter | None = None,
     *,
     strict: bool = False,
-    log: Log | None = None,
 ) -> Results:
     """Train what a store lacks.
 
@@ -132,7 +129,6 @@ def run_all(
         workers: Which workers train.
         reporter: Receives the progress.
         strict: Raise if a training fails for good, instead of continuing with the others.
-        log: Called with a sentence for every training that ends or fails.
 
     Returns:
         The results and failures.
@@ -145,7 +141,7 @@ def run_all(
     wanted = list({one.key: one for one in trainings}.values())
     missing = [one for one in wanted if store.get(one.key) is None]
     found, reused = len(wanted) - len(missing), 0
-    run = _Run(store, workers, reporter or Reporter(), strict, log or (lambda _: None))
+    run = _Run(store, workers, reporter or Reporter(), strict)
     jobs: list[Job] = []
     engine = Engine()
     if missing:
@@ -263,7 +259,7 @@ def serve(waiting: list[Job], place: Place, engine: Engine, log: Path) -> Iterat
             worker.end()
 
 
-def find_workers(wanted: Sequence[Training], workers: Workers) -> Engine:
+def find_workers(wanted: Sequence[Training], workers: WorkerChoice) -> Engine:
     """Find the available workers. Objects defined in no file cannot be sent to another process and train here."""
     unwritten = any(one.spec.unwritten for one in wanted)
     if workers.on == HERE or unwritten:
@@ -286,8 +282,8 @@ def find_workers(wanted: Sequence[Training], workers: Workers) -> Engine:
 class _Run:
     """The loop over worker events: it keeps results and retries failures."""
 
-    def __init__(self, store: Store, workers: Workers, reporter: Reporter, strict: bool, log: Log) -> None:
-        self.store, self.workers, self.reporter, self.strict, self.log = store, workers, reporter, strict, log
+    def __init__(self, store: Store, workers: WorkerChoice, reporter: Reporter, strict: bool) -> None:
+        self.store, self.workers, self.reporter, self.strict = store, workers, reporter, strict
         self._attempts = Counter[int]()
         self._failed: list[tuple[Job, Failure, bool]] = []  # the flag: whether a retry could have helped
         self._done = 0
@@ -326,7 +322,7 @@ class _Run:
                     self._keep(job)
                     self.reporter.done(event.place)
                 elif hands_back and reply["again"] and "died" not in reply:
-                    self.log(f"{job.title}: {reply['error']}; trained again when the others have ended")
+                    self.reporter.log(f"{job.title}: {reply['error']}; trained again when the others have ended")
                     self.reporter.failed(event.place, reply["error"], again=True)
                     left.append(job)
                 else:
@@ -343,7 +339,7 @@ class _Run:
             if result is None:
                 raise RuntimeError(f"{one.title} left no result.")
             facts = result.facts
-            self.log(f"{one.title}: {facts['rounds']} rounds, {facts['end_s']:.6g} simulated seconds")
+            self.reporter.log(f"{one.title}: {facts['rounds']} rounds, {facts['end_s']:.6g} simulated seconds")
 
     def _fail(self, event: Event, *, alone: bool) -> bool:
         """Count a failed attempt and return whether to retry the job."""
@@ -352,7 +348,7 @@ class _Run:
         attempts, error = self._attempts[job.number], reply["error"]
         if self.strict and (alone or not reply["again"]):
             raise reply.get("cause") or InputError(error)
-        self.log(f"{job.title}: {error} (attempt {attempts} of {retries + 1})")
+        self.reporter.log(f"{job.title}: {error} (attempt {attempts} of {retries + 1})")
         if reply["again"] and attempts <= retries:
             return True
         if self.strict:

@@ -1,4 +1,4 @@
-"""Publish the progress of a command to the terminal, ``watch``, the live page and trackers.
+"""Publish the progress of a command to the terminal, ``watch``, the live page, trackers and ``events.log``.
 
 A command that trains appends to ``live.jsonl`` in its folder: its name, every evaluation of every training (written
 by the process that trains it), and about once a second its overall progress. Readers follow the file, and none of
@@ -62,16 +62,23 @@ class _Running:
 
 
 class Reporter:
-    """Collects the progress of a command, writes it to the live file, and passes it to a callback.
+    """Collects the progress of a command, writes it to the live file and a log, and passes it to a callback.
 
     Args:
         watch: Called with every ``Progress``, in the thread that started the command.
         live: Where evaluations and progress are written; None writes nothing.
         total: Number of trainings of the whole command; None counts those announced by ``asked``.
+        log: Called with a sentence for every training that ends or fails.
     """
 
-    def __init__(self, watch: Watch | None = None, live: "Live | None" = None, total: int | None = None) -> None:
-        self.live, self._watch, self._planned = live, watch, total
+    def __init__(
+        self,
+        watch: Watch | None = None,
+        live: "LiveFile | None" = None,
+        total: int | None = None,
+        log: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.live, self.log, self._watch, self._planned = live, log, watch, total
         self._counts: dict[str, int] = dict.fromkeys(("asked", "done", "found", "failed", "retried", "rounds"), 0)
         self._wrote_s = 0.0
         self._running: dict[int, _Running] = {}  # by worker number
@@ -138,7 +145,7 @@ class Reporter:
 # ---- the live file
 
 
-class Live:
+class LiveFile:
     """Appends to the live file of a folder. Disk errors never stop the command."""
 
     def __init__(self, folder: Path) -> None:
@@ -189,9 +196,9 @@ class Live:
 
 
 @contextmanager
-def open_live(folder: Path, command: str, followers: "Sequence[Follower]" = ()) -> Iterator[Live]:
+def open_live_file(folder: Path, command: str, followers: "Sequence[Follower]" = ()) -> Iterator[LiveFile]:
     """Keep a command's live file while the command runs, and pass new lines to followers in this process."""
-    live, over, end = Live(folder), threading.Event(), INTERRUPTED
+    live, over, end = LiveFile(folder), threading.Event(), INTERRUPTED
     live.begin(command)
     following = threading.Thread(target=_follow, args=(folder, list(followers), over), daemon=True)
     if followers:

@@ -8,8 +8,8 @@ from typing import Any
 
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import RUN, Folder, FolderKind, StudyRequest, claim, locked, prepare_parts
-from perfeds2.runs.pool import PROCESSES, Results, Workers, run_all
-from perfeds2.runs.progress import Follower, Reporter, Watch, open_live
+from perfeds2.runs.pool import PROCESSES, Results, WorkerChoice, run_all
+from perfeds2.runs.progress import Follower, Reporter, Watch, open_live_file
 from perfeds2.runs.store import Reuse, Store, open_others
 from perfeds2.runs.trackers import TrackerChoice, trackers
 from perfeds2.runs.training import Training
@@ -24,7 +24,7 @@ KEYWORDS = ("on", "workers", "retries", "reuse", "watch", "yes", "track")  # of 
 class Execution:
     """How the trainings of a study are executed."""
 
-    workers: Workers = Workers(None, PROCESSES)  # noqa: RUF009 (frozen)
+    workers: WorkerChoice = WorkerChoice(None, PROCESSES)  # noqa: RUF009 (frozen)
     reuse: Reuse = ()  # folders of other studies whose results may be copied
     watch: Watch | None = None  # called with a ``Progress`` while the study proceeds
     yes: bool = False  # run even if the estimate exceeds one day
@@ -63,13 +63,7 @@ class Execution:
             track: Trackers that receive every evaluation, such as "tensorboard" (docs/how-to/live.md).
         """
         refuse_while_loading(study)
-        return cls(Workers(workers, on, retries, together), reuse, watch, yes, trackers(track, out))
-
-    @contextmanager
-    def reporting(self, path: Path | None, command: str, total: int | None = None) -> Iterator[Reporter]:
-        """Yield a reporter of a command's progress: to ``watch``, and in a folder to its live file and followers."""
-        with nullcontext() if path is None else open_live(path, command, self.followers) as live:
-            yield Reporter(self.watch, live, total)
+        return cls(WorkerChoice(workers, on, retries, together), reuse, watch, yes, trackers(track, out))
 
 
 @dataclass
@@ -78,7 +72,7 @@ class Session:
 
     path: Path | None
     store: Store
-    workers: Workers
+    workers: WorkerChoice
     reporter: Reporter
     folder: Folder | None = None  # of a run
     shows: bool = True  # whether there is anything to draw
@@ -120,19 +114,20 @@ class Session:
                 session = cls(path, Store(None), how.workers, Reporter(), folder)
                 yield session
             else:
-                if folder is not None and how.typed:
-                    folder.log(f"started: {how.typed}")
-                with how.reporting(path, command or Path(kind.requests[0]).stem, total) as reporter:
+                log = (lambda _: None) if folder is None else folder.log
+                if how.typed:
+                    log(f"started: {how.typed}")
+                name = command or Path(kind.requests[0]).stem
+                with nullcontext() if path is None else open_live_file(path, name, how.followers) as live:
                     store = Store(path and path / kind.store, reuse=others, whole=is_run)
-                    session = cls(path, store, how.workers, reporter, folder)
+                    session = cls(path, store, how.workers, Reporter(how.watch, live, total, log), folder)
                     yield session
             if path is not None and session.shows:
                 how.page(path)
 
     def train(self, trainings: Sequence[Training], *, strict: bool = False) -> Results:
         """Train what the store lacks. List trainings that fail for good in the results, or raise if ``strict``."""
-        log = None if self.folder is None else self.folder.log
-        return run_all(trainings, self.store, self.workers, self.reporter, strict=strict, log=log)
+        return run_all(trainings, self.store, self.workers, self.reporter, strict=strict)
 
 
 def base_values(base: Base) -> Values:

@@ -26,7 +26,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import Json
 from perfeds2.learning.compiled import collect_rarely, deterministic, keep_compiled
 from perfeds2.learning.train import MetricMeans
-from perfeds2.runs.progress import Live
+from perfeds2.runs.progress import LiveFile
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import PreparedTraining, Workbench, train_group
 from perfeds2.runs.training import Training
@@ -97,7 +97,7 @@ class Place:
     """Where results and evaluations are written."""
 
     store: Store
-    live: Live | None
+    live: LiveFile | None
 
 
 def train_job(job: Job, prepared: Sequence[PreparedTraining], place: Place, tell: Tell) -> None:
@@ -374,7 +374,7 @@ def serve_text(asked: Json, bench: Workbench, tell: Tell) -> Reply:
         made = tuple(Training(_resolved(json.dumps(values)), label) for values, label in asked["trainings"])
         job = Job(0, made, asked["group"], asked["halves"])
         store = Store(None if asked["store"] is None else Path(asked["store"]), whole=asked["whole"])
-        live = None if asked["live"] is None else Live(Path(asked["live"]))
+        live = None if asked["live"] is None else LiveFile(Path(asked["live"]))
         train_job(job, [bench.prepare(one) for one in made], Place(store, live), tell)
         return {"done": True} | ({} if asked["store"] else {"results": [store.get(one.key) for one in made]})
     except Exception as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from perfeds2.runs.comparison import Comparison, Which, load_comparison, write_results
 from perfeds2.runs.estimate import evaluations_worth, refuse_days
 from perfeds2.runs.folder import RUN, evaluated_every, read_run
-from perfeds2.runs.pool import Workers
+from perfeds2.runs.pool import WorkerChoice
 from perfeds2.runs.progress import Reporter
 from perfeds2.runs.session import Execution, Session
 from perfeds2.runs.store import Facts, Result
@@ -53,7 +53,7 @@ def train_spec(
     spec: Spec,
     command: str,
     path: Path | None,
-    how: Execution = Execution(Workers()),  # noqa: B008 (frozen)
+    how: Execution = Execution(WorkerChoice()),  # noqa: B008 (frozen)
     trainings: Sequence[Training] | None = None,
 ) -> Comparison:
     """Train every algorithm and seed of a spec that its folder lacks; load a finished run.

@@ -20,7 +20,7 @@ import numpy as np
 
 from perfeds2.learning.learner import Learner
 from perfeds2.learning.points import EvaluationPoint
-from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.pool import WorkerChoice, run_all
 from perfeds2.runs.progress import Reporter
 from perfeds2.runs.store import Row, Store
 from perfeds2.runs.trainer import costs_at
@@ -97,7 +97,7 @@ class Trials:
         work_s = sum(horizon_s for *_, horizon_s in wanted)
         self.expected_s = max(self.expected_s - work_s, work_s)  # a guess that was too small: as much again
         self.reporter.next_part(work_s / max(work_s + self.expected_s, 1e-9))
-        results = run_all(trainings, self.store, Workers(), self.reporter, strict=True)
+        results = run_all(trainings, self.store, WorkerChoice(), self.reporter, strict=True)
         return [results[one].rows for one in trainings]
 
     def _training(self, choice: Choice, seed: int, horizon_s: float) -> Training:

@@ -14,7 +14,7 @@ import tomli_w
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished, read_table, write_text
 from perfeds2.runs.folder import REPRODUCTION, FolderKind
-from perfeds2.runs.pool import Workers
+from perfeds2.runs.pool import WorkerChoice
 from perfeds2.runs.session import Execution, Session
 from perfeds2.runs.store import TRAININGS, Store
 from perfeds2.runs.training import Training, trainings_of
@@ -106,7 +106,7 @@ def reproduce(
     figures: Sequence[Figure],
     curves: Sequence[FigureCurve],
     out: Path,
-    execution: Execution = Execution(Workers()),  # noqa: B008 (frozen)
+    execution: Execution = Execution(WorkerChoice()),  # noqa: B008 (frozen)
     claims: Callable[[Path], None] = lambda _: None,
 ) -> Iterator[tuple[Figure, Path]]:
     """Train what is missing, write a table per figure, and yield each figure and its file when it is complete.

@@ -16,7 +16,7 @@ from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.preparation import Owner, travelling
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.site import Site
-from perfeds2.deployment.worker import Worker
+from perfeds2.deployment.worker import DeviceWorker
 
 WITHIN_S = 60.0
 
@@ -30,7 +30,7 @@ class Live:
         self.broker = stack.enter_context(running_broker(self.credentials, ("127.0.0.1", 0), folder / "broker", kind))
         self.site = Site("127.0.0.1", self.broker.port, self.credentials)
         self.log = list[str]()
-        self.worker = Worker(lambda number: Owner(state=folder / "devices" / str(number)))
+        self.worker = DeviceWorker(lambda number: Owner(state=folder / "devices" / str(number)))
         threading.Thread(target=self.worker.run_for_ever, daemon=True).start()
         self.devices = {}
         for number in range(self.setup.ues):

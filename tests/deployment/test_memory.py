@@ -13,7 +13,7 @@ from perfeds2.deployment.device import MOST_RUNS, Memory, compute_job, kept_at_f
 from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.worker import Worker
+from perfeds2.deployment.worker import DeviceWorker
 from perfeds2.errors import InputError
 from perfeds2.learning.replay import Prepared, advance, start
 from perfeds2.learning.script import Script
@@ -229,4 +229,4 @@ def test_a_device_that_has_no_place_to_keep_anything_says_so():
     setup = Setup.from_texts({"algorithm": "FedPer", **SMALL})
     with pytest.raises(InputError, match="start this device with --state DIR"):
         prepare(travelling(setup, "a-run"), Owner(), 0)
-    assert Worker(lambda _: Owner()) is not None
+    assert DeviceWorker(lambda _: Owner()) is not None

@@ -113,7 +113,7 @@ def test_a_device_enrols_by_two_commands_and_renews_while_it_runs(here, monkeypa
     from perfeds2.deployment.mqtt.link import Link
     from perfeds2.deployment.preparation import Owner
     from perfeds2.deployment.site import Site
-    from perfeds2.deployment.worker import Worker
+    from perfeds2.deployment.worker import DeviceWorker
 
     made, device = Credentials(here / "credentials"), Credentials(here / "device")
     status, tokens, _ = command_line.told("federate", "token", "--devices", 4)
@@ -128,7 +128,7 @@ def test_a_device_enrols_by_two_commands_and_renews_while_it_runs(here, monkeypa
         assert (status, "This is device 3." in said) == (0, True)
         status, said = command_line.perfeds2(*command)
         assert (status, "unknown or was used" in said) == (2, True)
-        worker = Worker(lambda _: Owner())
+        worker = DeviceWorker(lambda _: Owner())
         running = DeviceClient(3, Link(site, 3), worker.work, worker.inbox)
         before = device.file(3, "crt").read_bytes()
         many._renew([running], site)

@@ -20,7 +20,7 @@ from perfeds2.deployment.mqtt.wire import Parcel, Topics
 from perfeds2.deployment.preparation import Owner, travelling
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Request
-from perfeds2.deployment.worker import Worker
+from perfeds2.deployment.worker import DeviceWorker
 
 TOPICS = Topics()
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.float32(1.5) * np.ones((), np.float32)}
@@ -280,7 +280,7 @@ class DeviceSide:
         self.server = Listening(self.broker)
         for topic in TOPICS.from_devices:
             self.server.link.subscribe(topic)
-        self.worker = Worker(lambda _: owner, inbox=AtOnce())
+        self.worker = DeviceWorker(lambda _: owner, inbox=AtOnce())
         self.said = []
         self.device = DeviceClient(1, self.broker.link(), self.worker.work, self.worker.inbox, self.said.append)
         self.device.start()
@@ -389,7 +389,7 @@ def test_what_travels_has_no_paths():
 
 
 def test_two_devices_of_one_process_share_what_is_built_in():
-    worker = Worker(lambda _: Owner())
+    worker = DeviceWorker(lambda _: Owner())
     assert isinstance(worker.work, queue.SimpleQueue)
     run = travelling(Setup.from_texts({"devices": 2, "quorum": 1}), "r")
     assert worker._prepare(0, run) is worker._prepare(1, run)

@@ -43,7 +43,7 @@ from perfeds2.deployment.server import end_training, request_evaluations
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.site import Site
 from perfeds2.deployment.transport import Request
-from perfeds2.deployment.worker import Worker
+from perfeds2.deployment.worker import DeviceWorker
 from perfeds2.errors import InputError
 
 TOPICS = Topics()
@@ -285,7 +285,7 @@ def slow_world(tmp_path, owner=Owner(), quorum=2):  # noqa: B008 (frozen)
     """A federation in which device 0, in a thread of its own, would sleep for a day in every job."""
     made = world(tmp_path, devices=3, quorum=quorum, rounds=6, **{"max-staleness": 1, "slow": "0=100000"})
     made.devices[0].link.kill()
-    worker = Worker(lambda _: owner)
+    worker = DeviceWorker(lambda _: owner)
     device = made.devices[0] = DeviceClient(0, made.broker.link(), worker.work, worker.inbox, say=lambda _: None)
     device.start()
     threading.Thread(target=worker.run_for_ever, daemon=True).start()

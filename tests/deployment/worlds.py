@@ -16,7 +16,7 @@ from perfeds2.deployment.mqtt.runs import decoder, key_check
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.preparation import Owner, travelling
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.worker import Worker
+from perfeds2.deployment.worker import DeviceWorker
 from perfeds2.learning.replay import replay
 from perfeds2.runs.folder import Folder, open_folder
 
@@ -28,7 +28,7 @@ class World:
     setup: Setup
     folder: Folder
     broker: Any = field(default_factory=FakeBroker)
-    worker: Worker = field(init=False)
+    worker: DeviceWorker = field(init=False)
     devices: dict = field(default_factory=dict)
     log: list = field(default_factory=list)
     said: list = field(default_factory=list)  # by devices
@@ -36,7 +36,9 @@ class World:
     credentials: Credentials | None = None  # needed for secure aggregation
 
     def __post_init__(self):
-        self.worker = Worker(lambda number: Owner(state=self.folder.path / "devices" / str(number)), inbox=AtOnce())
+        self.worker = DeviceWorker(
+            lambda number: Owner(state=self.folder.path / "devices" / str(number)), inbox=AtOnce()
+        )
 
     def start_server(self):
         setup, algorithm, checkpoints = self.setup, self.setup.algorithm, Checkpoints(self.folder)

@@ -15,7 +15,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning import train
 from perfeds2.runs import trainer as module
 from perfeds2.runs.folder import open_folder
-from perfeds2.runs.pool import Workers
+from perfeds2.runs.pool import WorkerChoice
 from perfeds2.runs.session import Execution
 from perfeds2.runs.store import load_arrays, save_arrays
 from perfeds2.spec.resolve import resolve, spec_from
@@ -117,7 +117,7 @@ def test_a_run_stopped_at_any_evaluation_ends_with_the_same_bytes(tmp_path, monk
     for stop in (1, 8, calls):
         folder = tmp_path / f"stopped-{stop}"
         with pytest.raises(KilledError):
-            train_spec(spec, "compare", folder, Execution(Workers(), watch=killed_after(stop)))
+            train_spec(spec, "compare", folder, Execution(WorkerChoice(), watch=killed_after(stop)))
         train_spec(spec, "compare", folder)
         assert (folder / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
         assert (folder / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()

@@ -21,7 +21,7 @@ from perfeds2 import FedAvg, compare
 from perfeds2.errors import InputError
 from perfeds2.runs import estimate, trainer, workers
 from perfeds2.runs.folder import open_folder
-from perfeds2.runs.pool import PROCESSES, Workers, find_workers, run_all
+from perfeds2.runs.pool import PROCESSES, WorkerChoice, find_workers, run_all
 from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import trainings_of
@@ -82,7 +82,7 @@ def test_two_processes_leave_the_bytes_of_one_even_if_one_is_killed(tmp_path, mo
             os.kill(killed[0], signal.SIGKILL)
 
     in_one = train_spec(spec, "compare", tmp_path / "one")
-    execution = Execution(Workers(2), watch=watch, followers=[recorder])
+    execution = Execution(WorkerChoice(2), watch=watch, followers=[recorder])
     in_two = train_spec(spec, "compare", tmp_path / "two", execution)
     same_files(tmp_path / "one", tmp_path / "two")
     same_as_written(recorder, tmp_path / "two")
@@ -116,7 +116,7 @@ def test_what_is_in_the_store_is_not_trained_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "train", lambda *_, **__: pytest.fail("trained again"))
         patch.setattr("perfeds2.spec.build.simulate", lambda *_, **__: pytest.fail("played again"))
-        train_spec(spec, "compare", folder.path, Execution(Workers(2)))
+        train_spec(spec, "compare", folder.path, Execution(WorkerChoice(2)))
     train_spec(spec, "compare", tmp_path / "whole")
     same_files(folder.path, tmp_path / "whole")
 
@@ -176,7 +176,7 @@ def test_how_many_processes_there_are(monkeypatch):
     monkeypatch.setattr(estimate, "free_bytes", lambda: 0)
     assert estimate.count_processes(each, None) == 1
     with pytest.raises(InputError, match="--workers must be at least 1, got 0"):
-        Workers(0).check()
+        WorkerChoice(0).check()
 
 
 def test_processes_of_one_core_are_limited_by_memory_too(monkeypatch):
@@ -186,8 +186,8 @@ def test_processes_of_one_core_are_limited_by_memory_too(monkeypatch):
     monkeypatch.setattr(estimate, "count_gpus", lambda: 0)
     for free, count in ((None, 4), (99 * estimate.bytes_needed(many), 4), (3 * estimate.bytes_needed(many), 3), (0, 1)):
         monkeypatch.setattr(estimate, "free_bytes", lambda free=free: free)
-        assert find_workers(many, Workers(None, PROCESSES)).count == count
-        assert find_workers(many, Workers(8, PROCESSES)).count == 8
+        assert find_workers(many, WorkerChoice(None, PROCESSES)).count == count
+        assert find_workers(many, WorkerChoice(8, PROCESSES)).count == 8
 
 
 @pytest.mark.parametrize("command", ["compare", "run", "reproduce", "sweep", "tune", "arena"])

@@ -17,8 +17,8 @@ from recorder import Recorder, same_as_written
 
 from perfeds2 import compare
 from perfeds2.runs import progress as module
-from perfeds2.runs.pool import HERE, Workers
-from perfeds2.runs.progress import DONE, INTERRUPTED, LIVE, Board, Live, Reporter, Tail, born, open_live
+from perfeds2.runs.pool import HERE, WorkerChoice
+from perfeds2.runs.progress import DONE, INTERRUPTED, LIVE, Board, LiveFile, Reporter, Tail, born, open_live_file
 from perfeds2.runs.session import Execution
 from perfeds2.spec.resolve import nested, spec_from
 from perfeds2.studies.compare import train_spec
@@ -62,7 +62,7 @@ def test_those_who_follow_see_what_metrics_csv_says_in_the_end(tmp_path, monkeyp
     """So they do if processes train and one is killed: test_jobs.py and test_sharing.py."""
     train_in_numpy(monkeypatch.setattr)
     recorder, spec = Recorder(), spec_from(**TINY)
-    train_spec(spec, "compare", tmp_path / "run", Execution(Workers(), followers=[recorder]))
+    train_spec(spec, "compare", tmp_path / "run", Execution(WorkerChoice(), followers=[recorder]))
     same_as_written(recorder, tmp_path / "run")
     assert recorder.ends == 1
     assert (recorder.board.end, recorder.board.share) == (DONE, 1.0)
@@ -82,11 +82,11 @@ def test_a_run_that_was_interrupted_shows_everything_once_when_it_goes_on(tmp_pa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_spec(spec, "compare", tmp_path / "run", Execution(Workers(), watch=stop, followers=[first]))
+        train_spec(spec, "compare", tmp_path / "run", Execution(WorkerChoice(), watch=stop, followers=[first]))
     assert first.board.end == INTERRUPTED
     before = len(first.rows)
     assert 0 < before < 4 * 6
-    train_spec(spec, "compare", tmp_path / "run", Execution(Workers(), followers=[second]))
+    train_spec(spec, "compare", tmp_path / "run", Execution(WorkerChoice(), followers=[second]))
     same_as_written(second, tmp_path / "run")  # the file remembers what was shown before
 
 
@@ -95,7 +95,7 @@ def test_sweeps_and_tunings_show_every_training_under_its_settings(tmp_path, mon
     train_in_numpy(monkeypatch.setattr)
     base = nested({**TINY, "algorithms": ["FedAvgS2"], "seeds": [0, 1]})
     recorder = Recorder()
-    execution = Execution(Workers(on=HERE), followers=[recorder])
+    execution = Execution(WorkerChoice(on=HERE), followers=[recorder])
     swept = run_sweep(make_grid(base, {"quorum": [1, 2]}), tmp_path / "sweep", execution)
     shown, table = recorder.table(), swept.table
     assert set(shown["label"]) == {"quorum=1", "quorum=2"}
@@ -107,7 +107,7 @@ def test_sweeps_and_tunings_show_every_training_under_its_settings(tmp_path, mon
 
     recorder = Recorder()
     search = make_search(nested({**TINY, "algorithms": ["FedAvgS2"]}), {"beta": [0.02, 0.07]}, seeds=1, rungs=2)
-    run_search(search, tmp_path / "tune", Execution(Workers(), followers=[recorder]))
+    run_search(search, tmp_path / "tune", Execution(WorkerChoice(), followers=[recorder]))
     labels = {each.label for each in recorder.board.trainings.values()}
     assert {label.rpartition(", ")[0] for label in labels} == {"beta=0.02", "beta=0.07"}
     assert len({label.rpartition(", ")[2] for label in labels}) == 2  # two rungs, a third and the whole of the horizon
@@ -125,20 +125,20 @@ def test_one_who_fails_while_following_does_not_stop_the_command(tmp_path, capsy
             raise AssertionError("it is not asked again")
 
     recorder = Recorder()
-    with open_live(tmp_path, "compare", [Broken(), recorder]) as live:
+    with open_live_file(tmp_path, "compare", [Broken(), recorder]) as live:
         show(live, "", "A", 1, [{"time_s": 0.0, "test_accuracy_personal": 0.5}])
     assert len(recorder.rows) == 1
     assert capsys.readouterr().err == "perfeds2: the tracker's disk is full (the run continues)\n"
 
 
 def test_a_disk_that_takes_nothing_does_not_stop_the_command(tmp_path):
-    live = Live(tmp_path / "nowhere")
+    live = LiveFile(tmp_path / "nowhere")
     live.begin("compare")
     show(live, "", "A", 1, [{"time_s": 0.0, "test_accuracy_personal": 0.5}])
     live.close()
 
 
-def show(live: Live, label: str, algorithm: str, of: int, rows: list[dict[str, Any]]) -> None:
+def show(live: LiveFile, label: str, algorithm: str, of: int, rows: list[dict[str, Any]]) -> None:
     live.evaluations(live.training(label, algorithm, 0, of), lambda first: rows[first:])
 
 
@@ -148,7 +148,7 @@ def show(live: Live, label: str, algorithm: str, of: int, rows: list[dict[str, A
 def log_of(path: Path, evaluations: int, resumed_at: int = 0) -> bytes:
     """What a command has written that trains two, was killed and goes on from a checkpoint."""
     for again in (0, resumed_at):
-        live = Live(path)
+        live = LiveFile(path)
         live.begin("compare")
         for name in ("A", "B"):
             rows = [
@@ -188,7 +188,7 @@ def test_however_the_file_comes_it_says_the_same_and_nothing_twice(tmp_path_fact
 
 def test_a_killed_writer_leaves_half_a_line_and_the_next_begins_a_new_one(tmp_path):
     (tmp_path / LIVE).write_bytes(b'{"share":0.1,"at":1.0,"wh')
-    live = Live(tmp_path)
+    live = LiveFile(tmp_path)
     live.write(share=0.2, at=2.0, what="B")
     live.close()
     assert (tmp_path / LIVE).read_text().splitlines()[1] == '{"share":0.2,"at":2.0,"what":"B"}'
@@ -223,7 +223,7 @@ def test_the_rest_takes_as_long_as_the_pace_since_the_last_start_says():
 
 
 def test_a_process_that_is_gone_without_a_word_is_dead_and_one_of_another_machine_is_not(tmp_path):
-    code = "import sys; from pathlib import Path; from perfeds2.runs.progress import Live; Live(Path(sys.argv[1])).begin('run')"
+    code = "import sys; from pathlib import Path; from perfeds2.runs.progress import LiveFile; LiveFile(Path(sys.argv[1])).begin('run')"
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
     text = (tmp_path / LIVE).read_text()
     board = Board()

@@ -19,7 +19,7 @@ import pytest
 from needs import needs
 
 from perfeds2.errors import InputError
-from perfeds2.runs.pool import HERE, Workers
+from perfeds2.runs.pool import HERE, WorkerChoice
 from perfeds2.runs.ray_workers import Ray
 from perfeds2.runs.session import Execution
 from perfeds2.spec.resolve import nested
@@ -96,7 +96,7 @@ def tables(out: Path) -> list[bytes]:
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """What this process leaves; test_jobs.py compares it with several."""
     out = tmp_path_factory.mktemp("here") / "out"
-    run_sweep(make_grid(nested(BASE), GRID), out, Execution(Workers(on=HERE)))
+    run_sweep(make_grid(nested(BASE), GRID), out, Execution(WorkerChoice(on=HERE)))
     return tables(out)
 
 

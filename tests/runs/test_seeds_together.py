@@ -5,7 +5,7 @@ from in_numpy import train_in_numpy
 
 from perfeds2 import compare
 from perfeds2.runs import trainer
-from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.pool import WorkerChoice, run_all
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec import build
@@ -86,10 +86,10 @@ def test_settings_of_one_shape_are_trained_together_from_one_timeline(tmp_path, 
     train, simulate = trainer._train_together, build.simulate
     monkeypatch.setattr(trainer, "_train_together", lambda work, ones: groups.append(ones) or train(work, ones))
     monkeypatch.setattr(build, "simulate", lambda *given, **more: clocks.append(given) or simulate(*given, **more))
-    together = run_all(trainings, Store(tmp_path / "store"), Workers(together=True))
+    together = run_all(trainings, Store(tmp_path / "store"), WorkerChoice(together=True))
     assert [len(ones) for ones in groups] == [4, 4]  # two specs, two seeds; objectives differ in shape
     assert len(clocks) == 4  # two objectives, two seeds: β is nothing to the clock
-    alone = run_all(trainings, Store(None), Workers(together=False))
+    alone = run_all(trainings, Store(None), WorkerChoice(together=False))
     for one in trainings:
         assert_close(together[one].rows, alone[one].rows)
         first, *others = (other for other in trainings if (other.algorithm, other.seed) == (one.algorithm, one.seed))

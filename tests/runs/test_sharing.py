@@ -19,7 +19,7 @@ from perfeds2.commands.common import prepare_to_train
 from perfeds2.errors import InputError
 from perfeds2.runs import estimate, pool, trainer, workers
 from perfeds2.runs.folder import open_folder
-from perfeds2.runs.pool import Workers, run_all
+from perfeds2.runs.pool import WorkerChoice, run_all
 from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import groups_of, trainings_of
@@ -85,7 +85,7 @@ def test_how_many_processes_share_a_gpu(monkeypatch):
         == 1
     )
     with pytest.raises(InputError, match="--workers must be at least 1, got 0"):
-        Workers(0).check()
+        WorkerChoice(0).check()
 
     class Mine(FedAvg):
         pass
@@ -156,7 +156,7 @@ def test_a_kill_and_an_interrupt_of_two_processes_leave_the_bytes_of_one(alone, 
     assert "seed 0 and 1 more: its process was killed by SIGKILL (out of memory?) (attempt 1 of 3)" in log
     monkeypatch.delenv(in_numpy.PAUSE_S)
     spec, recorder = spec_from(**SETTINGS, algorithms=TWO), Recorder()
-    execution = Execution(Workers(1, together=True), followers=[recorder])
+    execution = Execution(WorkerChoice(1, together=True), followers=[recorder])
     train_spec(spec, "compare", out, execution)
     same_files(alone, out)
     same_as_written(recorder, out)
@@ -200,10 +200,10 @@ def test_a_single_group_that_is_missing_needs_no_other_process(alone, tmp_path, 
     spec = spec_from(**SETTINGS, algorithms=TWO)
     folder = open_folder(tmp_path / "run", spec)
     first, _ = groups_of(trainings_of(spec))
-    run_all(first, Store(folder.parts, whole=True), Workers(together=True))
+    run_all(first, Store(folder.parts, whole=True), WorkerChoice(together=True))
     monkeypatch.setattr(pool, "Process", lambda *_: pytest.fail("sent to a process"))
     trained = counting(monkeypatch)
-    train_spec(spec, "compare", folder.path, Execution(Workers(2, together=True)))
+    train_spec(spec, "compare", folder.path, Execution(WorkerChoice(2, together=True)))
     assert trained == [2]
     same_files(alone, folder.path)
 

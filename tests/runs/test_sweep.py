@@ -24,7 +24,7 @@ from perfeds2.report.read_studies import load_sweep_folder
 from perfeds2.report.sweep import front_charts, front_line, print_sweep, setting_charts, write_sweep
 from perfeds2.runs import training
 from perfeds2.runs.costs import SPENT
-from perfeds2.runs.pool import HERE, Workers, run_all
+from perfeds2.runs.pool import HERE, WorkerChoice, run_all
 from perfeds2.runs.progress import Progress, Reporter
 from perfeds2.runs.ray_workers import Ray
 from perfeds2.runs.session import Execution
@@ -239,9 +239,9 @@ def test_a_folder_with_something_else_is_refused(whole, tmp_path):
     with pytest.raises(InputError, match=r"holds no sweep\.csv"):
         load_sweep(tmp_path)
     for flag, wrong in (
-        ("on", Workers(1, "slurm")),
-        ("workers", Workers(0, "ray")),
-        ("retries", Workers(1, "ray", -1)),
+        ("on", WorkerChoice(1, "slurm")),
+        ("workers", WorkerChoice(0, "ray")),
+        ("retries", WorkerChoice(1, "ray", -1)),
     ):
         with pytest.raises(InputError, match=f"--{flag}"):
             run_sweep(HAND, tmp_path / "new", Execution(wrong))
@@ -304,7 +304,7 @@ def test_points_trained_together_get_what_they_get_alone(monkeypatch):
     train_in_numpy(monkeypatch.setattr)
     grid = make_grid(nested(SMALL) | {"learning": {"batch": 4, "beta": 0.5}}, {"alpha": [0.05, 0.5], "seed": [0, 1]})
     every = [one for point in grid.points for one in trainings_of(point.spec)]
-    both, alone = (run_all(every, Store(None), Workers(together=together)) for together in (True, False))
+    both, alone = (run_all(every, Store(None), WorkerChoice(together=together)) for together in (True, False))
     for one in every:
         for row, same in zip(both[one].rows, alone[one].rows, strict=True):
             assert row.pop("algorithm") == same.pop("algorithm")
@@ -494,7 +494,7 @@ def test_an_interrupted_sweep_ends_with_the_same_bytes(tmp_path, monkeypatch):
         '[cell]\nues = 4\n[task]\nlabels_per_ue = 10\n[learning]\nbatch = 4\n[run]\nalgorithms = ["FedAvgS2"]\n'
     )
     begin = ["base.toml", "--horizon-s", "0.3", "--eval-every-s", "0.1", "--grid", "quorum=1,2", "--grid", "seed=0..1"]
-    whole = run_sweep(make_grid(nested(SMALL), GRID), tmp_path / "whole", Execution(Workers(on=HERE)))
+    whole = run_sweep(make_grid(nested(SMALL), GRID), tmp_path / "whole", Execution(WorkerChoice(on=HERE)))
     path, before, crew = tmp_path / "out", set(children()), []
 
     def interrupt(_, __):

@@ -16,7 +16,7 @@ from perfeds2 import compare, errors
 from perfeds2.errors import InputError
 from perfeds2.files import read_table
 from perfeds2.runs import trackers as module
-from perfeds2.runs.progress import Board, Live, Tail, open_live
+from perfeds2.runs.progress import Board, LiveFile, Tail, open_live_file
 from perfeds2.runs.trackers import TOLD, TRACKERS, Tracked, read_told, trackers
 from perfeds2.spec.resolve import flattened
 
@@ -65,7 +65,7 @@ def rows_to(of: int) -> list[dict[str, Any]]:
 def run_until(folder: Path, named: str, evaluations: int, of: int = 5) -> None:
     """A command that is tracked, and ends after this many evaluations: interrupted, unless these are all."""
     (one,) = trackers(named, folder)
-    live = Live(folder)
+    live = LiveFile(folder)
     live.begin("compare")
     config = {"protocol": {"quorum": 2}, "run": {"seeds": [0, 1]}}
     live.evaluations(live.training("", "A", 0, of, config=config), lambda first: rows_to(evaluations)[first:])
@@ -142,7 +142,7 @@ def test_a_damaged_memory_of_what_was_told_is_none(tmp_path, text):
 
 
 def test_a_tracker_that_is_told_nothing_is_never_opened(tmp_path, own):
-    with open_live(tmp_path, "compare", trackers(own, tmp_path)):
+    with open_live_file(tmp_path, "compare", trackers(own, tmp_path)):
         pass
     assert not (tmp_path / "own.jsonl").exists()
     assert not (tmp_path / TOLD).exists()

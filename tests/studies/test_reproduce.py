@@ -15,7 +15,7 @@ from perfeds2.errors import InputError
 from perfeds2.paper import figures as tables
 from perfeds2.paper.figures import EQUAL, FIGURES, PAPER, SIX, algorithms, command_of, load_curves, load_figures, varied
 from perfeds2.runs import trainer, workers
-from perfeds2.runs.pool import Workers
+from perfeds2.runs.pool import WorkerChoice
 from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import Training
@@ -170,7 +170,7 @@ def test_an_interrupted_reproduction_goes_on_and_ends_with_the_same_bytes(reprod
         if progress.share > 0.7:
             raise StoppedError
 
-    execution = Execution(Workers(), watch=stop_in_the_second_figure)
+    execution = Execution(WorkerChoice(), watch=stop_in_the_second_figure)
     going_on = reproduce(BOTH, curves_of(*BOTH), tmp_path, execution)
     assert next(going_on)[0] == ALGORITHMS  # a figure is there as soon as its trainings are
     with pytest.raises(StoppedError):

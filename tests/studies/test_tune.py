@@ -24,7 +24,7 @@ from perfeds2.learning.objectives import FedAvg, Objective
 from perfeds2.learning.task import Task
 from perfeds2.paper.figures import FIGURES
 from perfeds2.report.tuning import edge_notes, headline, landscapes, numeric, print_tuning, write_tuning
-from perfeds2.runs.pool import Workers
+from perfeds2.runs.pool import WorkerChoice
 from perfeds2.runs.session import Execution
 from perfeds2.runs.store import Result
 from perfeds2.runs.training import trainings_of
@@ -455,7 +455,7 @@ def test_a_single_value_is_a_list_of_it():
 @pytest.mark.parametrize(("more", "sentence"), [({"on": "slurm"}, "--on takes"), ({"count": 0}, "--workers must be")])
 def test_what_no_one_can_do_leaves_no_folder(tmp_path, more, sentence):
     with pytest.raises(InputError, match=sentence):
-        run_trainings(search_of(ONE, {"beta": [0.1]}), tmp_path / "new", Execution(Workers(**more)))
+        run_trainings(search_of(ONE, {"beta": [0.1]}), tmp_path / "new", Execution(WorkerChoice(**more)))
     with pytest.raises(InputError, match="days of this machine"):
         run_search(
             search_of(ONE | {"horizon_s": 1e9}, {"beta": [0.1]}), tmp_path / "new", on=played(near(0.1)), yes=False
@@ -537,7 +537,7 @@ def test_the_test_part_is_never_looked_at(tmp_path):
     def scores(task: Any, name: str):
         base = TINY | {"task": task, "algorithms": ["FedAvgS2"], "horizon_s": 0.5, "labels_per_ue": 10}
         search = make_search(nested(base), {"beta": [0.05, 0.2]}, rungs=1, seeds=2)
-        return run_trainings(search, tmp_path / name, Execution(Workers())).table
+        return run_trainings(search, tmp_path / name, Execution(WorkerChoice())).table
 
     clean, other = (
         scores("digits", "clean"),

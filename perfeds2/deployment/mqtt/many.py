@@ -25,7 +25,7 @@ from perfeds2.deployment.mqtt.wire import Topics
 from perfeds2.deployment.preparation import Owner
 from perfeds2.deployment.processes import Restarts, die_with_parent, repeating
 from perfeds2.deployment.site import Site
-from perfeds2.deployment.worker import Turn, Worker
+from perfeds2.deployment.worker import DeviceWorker, Turn
 from perfeds2.errors import InputError
 
 AGAIN_AFTER_S = 1.0  # least delay before a dead device is restarted
@@ -39,7 +39,7 @@ def run_together(
     from perfeds2.learning.compiled import keep_compiled
 
     keep_compiled()
-    worker, topics = Worker(owner, turn), Topics(site.federation)
+    worker, topics = DeviceWorker(owner, turn), Topics(site.federation)
     devices = [
         DeviceClient(number, Link(site, number), worker.work, worker.inbox, topics=topics, credentials=site.credentials)
         for number in numbers
