@@ -30,7 +30,7 @@ def hashed(values: Values, later: Mapping[str, Mapping[str, Value]] = LATER) -> 
     return kept
 
 
-def as_written(values: Values, always: Mapping[str, Iterable[str]]) -> Values:
+def as_written(values: Values, always: Mapping[str, Iterable[str]], changed: Values) -> Values:
     """Return the values of a spec file as the version that wrote it meant them.
 
     A file with all settings of a section, as every run writes it, has later settings at their first default. A file with
@@ -39,6 +39,8 @@ def as_written(values: Values, always: Mapping[str, Iterable[str]]) -> Values:
     Args:
         values: Nested values.
         always: By section, the settings that a written file always has.
+        changed: By section, the first default of settings whose default is another one today. The request of a sweep or a
+            search records these settings; one without them is older.
     """
     meant = dict(values)
     for section, first in LATER.items():
@@ -46,5 +48,8 @@ def as_written(values: Values, always: Mapping[str, Iterable[str]]) -> Values:
         if isinstance(given, Mapping) and set(always[section]) - set(first) <= set(given):
             meant[section] = {key: value for key, value in first.items() if value is not None} | dict(given)
     if isinstance(values.get("base"), Mapping):  # the settings of a sweep or a search
-        meant["base"] = as_written(values["base"], always)
+        meant["base"] = as_written(values["base"], always, changed)
+        for section, first in changed.items():
+            if isinstance(given := meant["base"].get(section, {}), Mapping):
+                meant["base"][section] = first | dict(given)
     return meant

@@ -21,7 +21,7 @@ from perfeds2.runs.session import reading
 from perfeds2.spec.fields import SECTIONS, Spec
 from perfeds2.spec.methods import method_of, name_in_tables, settings_name
 from perfeds2.spec.names import Named, Values
-from perfeds2.spec.resolve import EACH, nested, place_of, put, read_toml, resolve
+from perfeds2.spec.resolve import EACH, nested, place_of, put, read_toml, resolve, validated
 from perfeds2.spec.values import ALGORITHM, CELL, read_list
 from perfeds2.studies.figure import merged
 from perfeds2.studies.grid import AxisValues, Listed, as_read, axis_values, copied, own_files
@@ -120,7 +120,7 @@ class ArenaPlan:
         return make_search(own, usual | self.asked, seeds=self.tuning_seeds, rungs=self.rungs)
 
     def to_toml(self) -> str:
-        base = as_read(self.base, self.bouts[0].spec)
+        base = as_read(self.base, validated(Spec, self.base).with_(methods=self.bouts[0].spec.methods))
         return tomli_w.dumps(
             {
                 **({"suite": self.suite} if self.suite else {}),

@@ -16,7 +16,8 @@ from perfeds2.runs.folder import SWEEP
 from perfeds2.runs.session import reading
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Values
-from perfeds2.spec.resolve import EACH, SEEDS, as_list, name_of, place_of, put, resolve, take
+from perfeds2.spec.resolve import CHANGED, EACH, SEEDS, as_list, name_of, place_of, put, resolve, take
+from perfeds2.studies.figure import merged
 
 MOST_RUNS = 100_000
 MODEL = ("task", "model")
@@ -184,8 +185,12 @@ def copied(values: Mapping[str, object]) -> Values:
 
 
 def as_read(given: Values, spec: Spec) -> Values:
-    """Return the given values as the spec reads them, such as numbers instead of text."""
-    return _picked(given, spec.values())
+    """Return the given values as the spec reads them, such as numbers instead of text, and settings whose default changed."""
+    read = spec.values()
+    return merged(
+        {section: {key: read[section][key] for key in changed} for section, changed in CHANGED.items()},
+        _picked(given, read),
+    )
 
 
 def _picked(given: Mapping[str, object], read: Values) -> Values:

@@ -10,8 +10,11 @@ from benchmarks.leaderboard import fingerprint, plan_suite
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec import hashes
 from perfeds2.spec.fields import SECTIONS, CellSpec, LearningSpec, Spec
-from perfeds2.spec.resolve import resolve
+from perfeds2.spec.resolve import nested, resolve
 from perfeds2.spec.values import Section, setting
+from perfeds2.studies.arena_plan import make_arena, read_plan
+from perfeds2.studies.grid import make_grid, read_sweep
+from perfeds2.studies.tune_space import make_search, read_search
 
 FIRST = {  # sections and settings of the first hashes; never edit this
     "task": "name model labels_per_ue split target ue_column loss metric data_dir held_out",
@@ -120,3 +123,21 @@ def test_every_later_setting_that_a_hash_would_notice_has_a_line_in_the_table():
         if section == "learning" or info.default is not None
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("asked", [{"quorum": 1}, {"quorum": 1, "cycles": "counted"}], ids=["usual", "asked"])
+@pytest.mark.parametrize("kind", ["sweep", "search", "arena"])
+def test_a_request_keeps_its_trainings_when_a_default_changes(tmp_path, kind, asked):
+    base = nested({"ues": 4, "rounds": None, "algorithms": ["PerFedS2"], **asked})
+    if kind == "sweep":
+        made, file, read = make_grid(base, {"alpha": [0.1]}), "sweep.toml", lambda path: read_sweep(path).points[0].spec
+    elif kind == "search":
+        made, file, read = make_search(base, {"beta": [0.1]}), "tune.toml", lambda path: read_search(path).spec
+    else:
+        made, file, read = make_arena(base, tries=0), "arena.toml", lambda path: read_plan(path).bouts[0].spec
+    (tmp_path / file).write_text(made.to_toml())
+    assert read(tmp_path).cell.cycles == "counted"
+    before = made.to_toml().replace('cycles = "counted"\n', "")
+    assert before != made.to_toml()
+    (tmp_path / file).write_text(before)  # by a version that knew only one rule
+    assert read(tmp_path).cell.cycles == "per-parameter"

@@ -171,6 +171,12 @@ def test_cells_are_settings_files_or_names(tmp_path, monkeypatch):
     assert [bout.spec.run.target_accuracy for bout in plan.bouts[::3]] == [0.95, 0.7]  # each task's own
 
 
+def test_a_resumed_arena_has_the_cells_it_began_with(tmp_path):
+    plan = make_arena({"cell": {"ues": 10}}, cells=["ues=20", "paper"], methods=["PerFedS2"], tries=0)
+    (tmp_path / "arena.toml").write_text(plan.to_toml())
+    assert [bout.spec.cell.ues for bout in read_plan(tmp_path).bouts] == [20, 10]
+
+
 def test_without_cells_the_given_one_is_the_arenas():
     plan = plan_of({"radius_m": 300.0}, tries=0)
     assert [bout.cell for bout in plan.bouts] == ["paper"]
