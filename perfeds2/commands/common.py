@@ -338,7 +338,7 @@ class Study:
                 watch,
                 given.get("yes", False),
                 followers,
-                page=lambda path: drawn.extend((kind.finish or kind.draw)(path)),
+                page=lambda path: drawn.extend(kind.draw(path)),
                 typed=f"perfeds2 {' '.join(sys.argv[1:])}",
             )
             found = kind.run(request, path=path, how=how, **more)
@@ -347,8 +347,9 @@ class Study:
             say(self.quiet, f"Reused {sum(other.taken for other in others)} trainings.")
         if drawn and not self.quiet:
             kind.print(path)
-        if kind.tables:
-            say(self.quiet, "\n".join(f"Wrote: {file}" for file in (*(path / name for name in kind.tables), *drawn)))
+        if tables := kind.folder.tables:
+            written = (*(path / name for name in tables), *drawn)
+            say(self.quiet, "\n".join(f"Wrote: {file}" for file in written))
         return found
 
 

@@ -35,9 +35,11 @@ def do_spec(command: str, context: typer.Context, defaults: Mapping[str, Value])
         if trains and asked.resume is None:
             spec, is_open = with_interval(spec, asked.values(defaults), path)
         if Folder(path).finished:
+            from perfeds2.report.run import finish_report
+
             with claimed(path, spec):  # it holds this run and no other
                 say(asked.quiet, f"{path} already holds this finished run.")
-                asked.kind.finish(path)
+                finish_report(path)
                 remove_live(path)
             if not asked.quiet:
                 asked.kind.print(path)

@@ -41,6 +41,7 @@ class FolderKind:
     requests: tuple[str, ...]  # files with what was asked for, written first; a second one has the request's ``spec``
     result: str  # written last
     store: str = TRAININGS  # folder of the trainings; a run deletes its own at the end
+    tables: tuple[str, ...] = ()  # files to list at the end
 
     def is_in(self, folder: Path) -> bool:
         return (folder / self.requests[0]).exists()
@@ -53,11 +54,13 @@ class FolderKind:
 
 RUN = FolderKind("run", ("spec.toml",), "summary.json", PARTS)
 FEDERATION = FolderKind("run", ("federation.toml", "spec.toml"), "summary.json", PARTS)
-SWEEP = FolderKind("sweep", ("sweep.toml",), "sweep_summary.csv")
-TUNING = FolderKind("tuning", ("tune.toml",), "tuned.toml")
-ARENA = FolderKind("arena", ("arena.toml",), "arena.json")
+SWEEP = FolderKind(
+    "sweep", ("sweep.toml",), "sweep_summary.csv", tables=("sweep.csv", "sweep_summary.csv", "sweep_front.csv")
+)
+TUNING = FolderKind("tuning", ("tune.toml",), "tuned.toml", tables=("tuned.toml", "tune.csv"))
+ARENA = FolderKind("arena", ("arena.toml",), "arena.json", tables=("arena.csv", "arena_metrics.csv", "arena.json"))
 PLAN = FolderKind("plan", ("plan.toml", "spec.toml"), "plan.json")
-OWN = FolderKind("study", ("study.toml",), "study.json")
+OWN = FolderKind("study", ("study.toml",), "study.json", tables=("study.csv",))
 REPRODUCTION = FolderKind("reproduction", ("reproduce.toml",), "claims.csv")
 
 

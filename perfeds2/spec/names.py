@@ -79,7 +79,7 @@ class Kind:
 
     def table(self) -> Mapping[str, Value]:
         """Return the built-in objects by name. Some tables import JAX."""
-        return _imported(self.place) if self.place else {}
+        return imported(self.place) if self.place else {}
 
     def __get_pydantic_core_schema__(self, *_: object) -> core_schema.CoreSchema:
         """Make ``Annotated[Named, TASK]`` validate a task from its name and serialise it as text."""
@@ -105,7 +105,7 @@ class Kind:
         if self._has_settings(given):
             return Named(given, _with_settings(table[given.partition(":")[0]], given))
         if self.is_path is not None and self.is_path(given):
-            file = _imported(self.file).open(given)
+            file = imported(self.file).open(given)
             return Named(given, file, given, file.digest)
         if ":" in given:
             return self._checked(_referred(given))
@@ -146,7 +146,7 @@ class Kind:
         )
 
 
-def _imported(place: str) -> Value:
+def imported(place: str) -> Value:
     """Return what MODULE:NAME refers to."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
