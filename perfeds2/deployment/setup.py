@@ -27,9 +27,10 @@ from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
-from perfeds2.spec.build import Algorithm, asking, make_learner
+from perfeds2.spec.build import Algorithm, asking
 from perfeds2.spec.cells import cloud_protocol
 from perfeds2.spec.fields import CellsSpec, LearningSpec, Spec
+from perfeds2.spec.learners import make_learner
 from perfeds2.spec.methods import ListedMethod
 from perfeds2.spec.names import Kind, load_source
 from perfeds2.spec.privacy import losses_by_merges, refuse_unless_summable, with_noise_before

@@ -15,7 +15,7 @@ from perfeds2.report.document import Part, document, paragraph, section, verbati
 from perfeds2.report.on_paper import write_figures
 from perfeds2.report.read import AlgorithmResult
 from perfeds2.report.read_studies import ArenaFolder, BoutFound, load_arena
-from perfeds2.report.results import Measure, fairness, new_ues, results_table, to_target
+from perfeds2.report.results import Measure, fairness, new_ues, of_score, results_table, to_target
 from perfeds2.report.style import ACCURACY
 from perfeds2.report.tables import (
     Cell,
@@ -158,7 +158,7 @@ def _careful(bout: BoutFound) -> list[str]:
 def bout_table(bout: BoutFound) -> Table:
     """Return a row per method, first to the target on top: accuracy, costs, fairness and the settings found."""
     run = replace(bout.run, algorithms=tuple(bout.ranked), looks=bout.run.styles, cost=SECONDS)
-    score, unit = run.score, " (%)" if run.score.is_share else ""
+    score = run.score
     costs = [
         replace(to_target(run), spread=True),
         Measure("rounds_to_target", "Rounds", "\nrounds", ",.0f", is_cost=True),
@@ -166,14 +166,7 @@ def bout_table(bout: BoutFound) -> Table:
     ]
     if any(each.finite("joules_to_target") for each in run.algorithms):
         costs.append(Measure("joules_to_target", "Energy (J)", "\njoules", ",.1f", is_cost=True))
-    end = Measure(
-        ACCURACY,
-        f"{capitalised(score.word)} at the end{unit}",
-        f"{score.head}\nat the end",
-        score.form,
-        score.scale,
-        max,
-    )
+    end = of_score(score, ACCURACY, f"{capitalised(score.word)} at the end", f"{score.head}\nat the end")
     found = (text_column("Settings found"), [_settings(each) for each in run.algorithms])
     extras = [found] if any(each.settings for each in run.algorithms) else []
     return results_table(run, [end, *costs, *new_ues(run), *fairness(run)], extras, head="Method")

@@ -44,49 +44,48 @@ PRIVACY = (
     Measure("epsilon_median", "median ε of the UEs", "ε\nmedian", ".3g"),
 )
 WAITING = Measure("waiting_share", "UEs wait (% of time)", "UEs\nwait (%)", ".1f", 100)
+JAIN = Measure("jain", "Jain's index", "Jain's\nindex", ".4f", best=max)
 
 
-def accuracies(score: Score) -> tuple[Measure, Measure]:
+def of_score(score: Score, name: str, head: str, narrow: str) -> Measure:
+    """Return a column for a mean of the metric that is called accuracy; ``{}`` in ``narrow`` stands for its unit."""
+    unit = " (%)" if score.is_share else ""
+    return Measure(name, head + unit, narrow.format(unit), score.form, score.scale, max)
+
+
+def accuracies(score: Score) -> list[Measure]:
     """Return the columns for global and personalised accuracy."""
-    unit, head = " (%)" if score.is_share else "", score.head
     whose = {GLOBAL: "global", ACCURACY: "personal"}
-    one, two = (
-        Measure(name, f"Test {score.word}, {word}{unit}", f"{head}\n{word}", score.form, score.scale, max)
-        for name, word in whose.items()
-    )
-    return one, two
+    return [of_score(score, name, f"Test {score.word}, {who}", f"{score.head}\n{who}") for name, who in whose.items()]
+
+
+def _recorded(run: RunResults, *measures: Measure) -> list[Measure]:
+    """Return those columns that an algorithm has numbers for."""
+    return [each for each in measures if any(each.name in one.estimates for one in run.algorithms)]
 
 
 def fairness(run: RunResults) -> list[Measure]:
     """Return the columns for how personalised accuracy is spread over the UEs; nothing if that is not recorded."""
-    score, unit = run.score, " (%)" if run.score.is_share else ""
-    tenth = Measure(
-        "worst_decile", f"Worst tenth of UEs{unit}", f"worst tenth\nof UEs{unit}", score.form, score.scale, max
-    )
-    jain = Measure("jain", "Jain's index", "Jain's\nindex", ".4f", best=max)
-    found = [tenth, jain] if score.is_share else [tenth]
-    return [each for each in found if any(each.name in one.estimates for one in run.algorithms)]
+    tenth = of_score(run.score, "worst_decile", "Worst tenth of UEs", "worst tenth\nof UEs{}")
+    return _recorded(run, tenth, *[JAIN] * run.score.is_share)
 
 
 def by_samples(run: RunResults) -> list[Measure]:
     """Return the column for personalised accuracy weighted by the UEs' samples; nothing if that is not recorded."""
-    score, unit = run.score, " (%)" if run.score.is_share else ""
-    name, head = f"{ACCURACY}_by_samples", f"Test {score.word}, personal, by samples{unit}"
-    found = Measure(name, head, "by\nsamples", score.form, score.scale, max)
-    return [found] if any(name in one.estimates for one in run.algorithms) else []
+    head = f"Test {run.score.word}, personal, by samples"
+    return _recorded(run, of_score(run.score, f"{ACCURACY}_by_samples", head, "by\nsamples"))
 
 
 def new_ues(run: RunResults) -> list[Measure]:
     """Return the columns for the accuracy on UEs that never trained; nothing if there are none."""
-    score, unit = run.score, " (%)" if run.score.is_share else ""
     heads = zip(NEW_UES_METRICS, NEW_UES_STEPS, strict=True)
-    found = [
-        Measure(
-            name, f"New UEs, {counted(steps, 'step')}{unit}", f"new UEs\n{steps} steps", score.form, score.scale, max
-        )
-        for name, steps in heads
-    ]
-    return [each for each in found if any(each.name in one.estimates for one in run.algorithms)]
+    return _recorded(
+        run,
+        *(
+            of_score(run.score, name, f"New UEs, {counted(steps, 'step')}", f"new UEs\n{steps} steps")
+            for name, steps in heads
+        ),
+    )
 
 
 def to_target(run: RunResults) -> Measure:
@@ -104,7 +103,7 @@ def learned(run: RunResults, measures: Sequence[Measure]) -> list[Measure]:
 
 def clock_measures(run: RunResults) -> list[Measure]:
     """Return the columns that follow from the timeline; with noise, also the privacy loss."""
-    return [*TIMING, *(each for each in PRIVACY if any(each.name in one.estimates for one in run.algorithms)), WAITING]
+    return [*TIMING, *_recorded(run, *PRIVACY), WAITING]
 
 
 def page_measures(run: RunResults) -> list[Measure]:

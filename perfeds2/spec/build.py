@@ -22,118 +22,44 @@ The user's own functions are called with those of the known values that their pa
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, replace
-from functools import cache, partial
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from perfeds2.allocation.bandwidth import Bandwidth, Policy, Uplink, between, equal_finish, equal_share, in_each_cell
-from perfeds2.errors import InputError, input_errors
+from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share, in_each_cell
+from perfeds2.errors import InputError
 from perfeds2.learning.feedback import REPORTS
-from perfeds2.learning.learner import Learner, expect_part
-from perfeds2.learning.merges import Merge
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.method import Method, World
-from perfeds2.learning.methods import parts_of
-from perfeds2.network.cell import Cell
-from perfeds2.network.cells import Cells
-from perfeds2.network.link import PerUe
 from perfeds2.privacy import MESSAGES
 from perfeds2.spec.baselines import alone_in, rounds_of, without_others
 from perfeds2.spec.cells import (
     cloud_protocol,
-    compression_settings,
     cycles_per_sample,
     limits_energy,
     make_budget,
-    make_cell,
-    make_network,
     model_bits,
     seconds_a_step,
     upload_bits,
 )
 from perfeds2.spec.edge_servers import EdgePlan, has_own_rounds, plan_edges, refuse_at_edges
-from perfeds2.spec.fields import PrivacySpec, Spec
+from perfeds2.spec.fields import Spec
 from perfeds2.spec.jobs import in_epochs, job_samples
-from perfeds2.spec.methods import ListedMethod, method_of
+from perfeds2.spec.learners import learner_of, learner_settings, make_method, refuse_what_does_not_fit
+from perfeds2.spec.methods import method_of
 from perfeds2.spec.names import Named, Values, call, expect, user_errors
-from perfeds2.spec.privacy import has_noise, refuse_unless_private, refuse_unless_summable
-from perfeds2.spec.rounds import bound_of, plan_rounds, protocol_of
+from perfeds2.spec.privacy import has_noise, refuse_unless_summable
+from perfeds2.spec.rounds import bound_of, protocol_of
+from perfeds2.spec.stage import FROM_SETTINGS, Algorithm, Stage, settings_bandwidth
 from perfeds2.spec.tasks import check_model, make_task, model_of
 from perfeds2.timeline.cells import network_of, simulate_cells
 from perfeds2.timeline.chunks import CHUNK, ChunkedPlay
-from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import conditions_of, simulate
-from perfeds2.timeline.state import Schedule
 
 # ---- algorithms
-
-FROM_SETTINGS = Protocol(1)  # stands for the protocol that the settings describe
-
-
-def settings_bandwidth(uplink: Uplink) -> Bandwidth:
-    """Stand for the bandwidth policy that the settings name."""
-    raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """What a UE computes, when a round closes, and how the bandwidth is shared.
-
-    In a comparison, everything left at its default follows the settings: ``--batch``, ``--quorum``, ``--bandwidth`` and so
-    on. A note lists what the algorithm fixes.
-
-    Attributes:
-        name: Its name in tables and charts.
-        learner: The objective, step sizes and merge.
-        protocol: The quorum and the staleness bound; by default those of the settings, with their schedule.
-        bandwidth: The policy that divides the uplink bandwidth among uploading UEs; by default that of the settings.
-        schedule: The UEs planned for each round; None closes a round on the first arrivals.
-        shares: Participation target of each UE (η), shape (n,); None is equal shares.
-        mode: SYN, S2, ASY or custom; only shown.
-
-    Example:
-        >>> from perfeds2 import Algorithm, FedBuff, Learner, PerFed, compare
-        >>> mine = Algorithm("Discounted", Learner(PerFed(0.03), merge=FedBuff()))
-        >>> result = compare(task="synthetic", ues=4, algorithms=["PerFedS2", mine], seeds=[0], rounds=4)
-        >>> [row["algorithm"] for row in result.summary["algorithms"]]
-        ['PerFedS2', 'Discounted']
-    """
-
-    name: str
-    learner: Learner
-    protocol: Protocol = FROM_SETTINGS
-    bandwidth: Policy = settings_bandwidth
-    schedule: Schedule | None = None
-    shares: PerUe | None = None
-    mode: str = "custom"
-
-    @property
-    def objective(self) -> str:
-        """The class name of the objective, such as ``PerFed``."""
-        return type(self.learner.objective).__name__
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What the algorithms of a seed share: the cell, its schedules, and a cache of timelines.
-
-    Nothing in it depends on what is learned, so specs with equal ``clock_key`` share a stage.
-    """
-
-    seed: int
-    cell: Cell
-    plan: Callable[[float], tuple[PerUe, Schedule | None]]  # shares and schedule, by samples per job; cached
-    timelines: dict[Hashable, Timeline] = field(default_factory=dict)
-    cells: Cells | None = None  # if there are several
-
-    @classmethod
-    def of(cls, spec: Spec, seed: int) -> "Stage":
-        cells = make_network(spec, seed)
-        cell = make_cell(spec, seed) if cells is None else cells.whole
-        planned = cell if cells is None or spec.edges == 1 else cells.alone(0)  # an edge plans its own rounds
-        return cls(seed, cell, cache(partial(plan_rounds, spec, planned, seed)), cells=cells)
 
 
 def clock_key(spec: Spec) -> Hashable:
@@ -202,7 +128,7 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
         return _follow_settings(spec, stage, expect(made, Algorithm, "--algorithms", named))
     name, own = found
     method = make_method(spec, name, own)
-    learner = in_epochs(spec, stage.seed, name, without_others(spec, name, _learner_of(spec, name, method)))
+    learner = in_epochs(spec, stage.seed, name, without_others(spec, name, learner_of(spec, name, method)))
     if method.has_own_rounds:
         return _in_own_rounds(spec, stage, Algorithm(name, learner, mode=own.mode), method)
     bandwidth = _bandwidth(spec, races=own.mode == "ASY")
@@ -254,7 +180,7 @@ def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:
         del given["alpha"]  # its own step is the objective's
     follows = {key: value for key, value in given.items() if vars(own.learner)[key] == defaults[key]}
     algorithm = replace(own, learner=replace(own.learner, **follows))
-    _refuse_what_does_not_fit(
+    refuse_what_does_not_fit(
         spec.privacy, own.name, algorithm.learner, spec.learning.merge if "merge" in follows else None
     )
     if own.protocol is FROM_SETTINGS:
@@ -295,67 +221,6 @@ def _terms(algorithm: Algorithm) -> dict[str, object]:
         "schedule": "first" if algorithm.schedule is None else "planned",
         "bandwidth": getattr(algorithm.bandwidth, "__name__", "own"),
     }
-
-
-def learner_settings(spec: Spec, algorithm: str) -> Values:
-    """Return the settings of the spec that are fields of ``Learner``."""
-    learning, known = spec.learning_of(algorithm), _known(spec, algorithm)
-    found = {key: value for key, value in known.items() if key in Learner.__dataclass_fields__}
-    found |= compression_settings(spec)
-    if learning.attack is not None:
-        found["attack"] = learning.attack.value
-    found["noise"], found["bands"] = spec.privacy.noise, spec.privacy.bands or 1
-    chosen = learning.merge
-    if chosen is not None:
-        merge = chosen.value
-        if not isinstance(merge, Merge):  # a class, or a function that makes a merge
-            merge = call(merge, f"--merge {chosen}", known | spec.method_settings(chosen.label))
-        with input_errors(f"--merge {chosen}"):
-            expect_part(merge, Merge, "a merge")
-        found["merge"] = merge
-    return found
-
-
-def _known(spec: Spec, algorithm: str) -> Values:
-    return {key: value for key, value in spec.learning_of(algorithm) if value is not None}
-
-
-def make_method(spec: Spec, algorithm: str, listed: ListedMethod) -> Method:
-    """Make a method with its settings."""
-    made = call(listed.make, f"the method {algorithm}", _known(spec, algorithm) | spec.method_settings(algorithm))
-    expect_part(made, Method, "a method")
-    return made
-
-
-def make_learner(spec: Spec, algorithm: str, listed: ListedMethod) -> Learner:
-    """Make the learner of a method, with the settings that the method and its merge take."""
-    return _learner_of(spec, algorithm, make_method(spec, algorithm, listed))
-
-
-def _learner_of(spec: Spec, algorithm: str, method: Method) -> Learner:
-    objective, merge = parts_of(method)
-    given: Values = {"merge": merge}
-    learner = Learner(objective, **given | learner_settings(spec, algorithm))
-    _refuse_what_does_not_fit(spec.privacy, algorithm, learner, spec.learning_of(algorithm).merge)
-    return learner
-
-
-def _refuse_what_does_not_fit(privacy: PrivacySpec, algorithm: str, learner: Learner, merge: Named | None) -> None:
-    """Refuse settings that a method does not support."""
-    refuse_unless_private(privacy, algorithm, learner)
-    given = {"--top-k": learner.top_k, "--compress": learner.compress}
-    why = "it merges late uploads as well, and a UE cannot know which of them were used"
-    if learner.objective.keeps_uploads:
-        given |= {"--clip": learner.clip, "--bits": learner.bits, "--merge": merge}
-        why = "what its UEs keep is computed from whole uploads, and it has a merge of its own"
-    elif "undrafted" not in learner.merge.needs:
-        return
-    for flag, value in given.items():
-        if value is not None:
-            what = flag if flag == "--compress" else f"{flag} {value}"
-            raise InputError(
-                f"{what} cannot be combined with {algorithm}: {why}. Leave it out, or remove {algorithm} from --algorithms."
-            )
 
 
 # ---- timelines

@@ -42,7 +42,7 @@ from perfeds2.learning.train import train, train_together
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import load_checkpoint, save_checkpoint
-from perfeds2.spec.build import make_learner
+from perfeds2.spec.learners import make_learner
 from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol

@@ -27,8 +27,9 @@ from perfeds2.learning.transforms import largest, numbers_sent, place_bits
 from perfeds2.network.cell import Cell
 from perfeds2.runs.store import Store
 from perfeds2.runs.trainer import load_checkpoint, save_checkpoint
-from perfeds2.spec.build import check, make_learner
+from perfeds2.spec.build import check
 from perfeds2.spec.cells import model_bits, upload_bits
+from perfeds2.spec.learners import make_learner
 from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol
