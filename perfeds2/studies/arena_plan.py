@@ -24,7 +24,7 @@ from perfeds2.spec.names import Named, Values
 from perfeds2.spec.resolve import EACH, nested, place_of, put, read_toml, resolve, validated
 from perfeds2.spec.values import ALGORITHM, CELL, read_list
 from perfeds2.studies.figure import merged
-from perfeds2.studies.grid import AxisValues, Listed, as_read, axis_values, copied, own_files
+from perfeds2.studies.grid import AxisValues, Listed, axis_values, copied, own_files, recorded
 from perfeds2.studies.search import RUNGS, TUNING_SEEDS
 from perfeds2.studies.tune_space import Search, Settings, make_search, one_method
 
@@ -120,7 +120,7 @@ class ArenaPlan:
         return make_search(own, usual | self.asked, seeds=self.tuning_seeds, rungs=self.rungs)
 
     def to_toml(self) -> str:
-        base = as_read(self.base, validated(Spec, self.base).with_(methods=self.bouts[0].spec.methods))
+        base = recorded(self.base, validated(Spec, self.base).with_(methods=self.bouts[0].spec.methods))
         return tomli_w.dumps(
             {
                 **({"suite": self.suite} if self.suite else {}),

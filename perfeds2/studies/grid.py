@@ -160,7 +160,7 @@ def make_grid(base: Values, grid: Listed) -> Grid:
         axes[place] = replace(axis, values=tuple(json.loads(value) for value in used))
     first = points[0].spec
     values.get("run", {}).pop("seeds", None)  # saved with the grid
-    base = as_read(values, first)
+    base = recorded(values, first)
     models = {str(point.spec.task.model) for point in points}
     if len(models) == 1 and first.task.model is not None and MODEL not in [axis.place for axis in axes]:
         put(base, *MODEL, models.pop())  # saved even if it is the task's default, which may change
@@ -185,12 +185,13 @@ def copied(values: Mapping[str, object]) -> Values:
 
 
 def as_read(given: Values, spec: Spec) -> Values:
-    """Return the given values as the spec reads them, such as numbers instead of text, and settings whose default changed."""
-    read = spec.values()
-    return merged(
-        {section: {key: read[section][key] for key in changed} for section, changed in CHANGED.items()},
-        _picked(given, read),
-    )
+    """Return the given values as the spec reads them, such as numbers instead of text."""
+    return _picked(given, spec.values())
+
+
+def recorded(given: Values, spec: Spec) -> Values:
+    """Return the given values as the spec reads them, and settings whose default has changed in an earlier version."""
+    return as_read(merged({section: dict(changed) for section, changed in CHANGED.items()}, given), spec)
 
 
 def _picked(given: Mapping[str, object], read: Values) -> Values:

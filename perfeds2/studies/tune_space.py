@@ -17,7 +17,7 @@ from perfeds2.spec.methods import settings_name
 from perfeds2.spec.names import Named, Values
 from perfeds2.spec.resolve import EACH, place_of, put, resolve
 from perfeds2.spec.tasks import metric_of
-from perfeds2.studies.grid import AxisValues, Listed, as_read, axis_values, copied, own_files
+from perfeds2.studies.grid import AxisValues, Listed, axis_values, copied, own_files, recorded
 from perfeds2.studies.search import FACTOR, RUNGS, TUNING_SEEDS
 
 FACTORS = {"alpha": (1 / 3, 1, 3, 9, 27), "beta": (1 / 9, 1 / 3, 1, 3, 9, 27)}  # multiples of the current values
@@ -86,7 +86,7 @@ class Search:
 
     def to_toml(self) -> str:
         search = {name: {key: list(values) for key, values in axes.items()} for name, axes in self.axes.items()}
-        base = as_read(self.base, self.spec) | own_files([self.spec])
+        base = recorded(self.base, self.spec) | own_files([self.spec])
         return tomli_w.dumps({"seeds": list(self.seeds), "rungs": self.rungs, "search": search, "base": base})
 
 
