@@ -44,7 +44,7 @@ class LocalEpochs(Objective):
         self,
         start: Params,
         broadcast: None,  # noqa: ARG002 (the interface)
-        kept: None,
+        client_state: None,
         batches: Batches,
         context: Context,
     ) -> tuple[Params, None]:
@@ -56,7 +56,7 @@ class LocalEpochs(Objective):
             return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), gradient)
 
         _, total = descend(until_taken, start, (batches, jnp.arange(rows_of(batches))), context.beta)
-        return total, kept
+        return total, client_state
 
 
 def steps_of(train_count: Int[np.ndarray, " n"], epochs: float, batch: int) -> Float[np.ndarray, " n"]:

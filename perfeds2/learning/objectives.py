@@ -97,24 +97,24 @@ class Objective(Method):
         raise NotImplementedError(f"{type(self).__name__} has neither gradient nor job.")
 
     def job(
-        self, start: Params, broadcast: Broadcast, kept: ClientState, batches: Batches, context: Context
+        self, start: Params, broadcast: Broadcast, client_state: ClientState, batches: Batches, context: Context
     ) -> tuple[Params, ClientState]:
         """Return the upload, which is the sum of the gradients of all steps, and what the UE keeps then.
 
         Args:
             start: The model that the UE received.
             broadcast: What the merge sent along; None without.
-            kept: What the UE kept at the end of its last merged job.
+            client_state: What the UE client_state at the end of its last merged job.
             batches: One row per local step, with ``self.batches`` batches each.
             context: The loss, and what the job knows.
         """
         if rows_of(batches) == 1:
-            return self.gradient(start, start, pick(batches, 0), context), kept
+            return self.gradient(start, start, pick(batches, 0), context), client_state
 
         def gradient(w: Params, own: Batches) -> Params:
             return self.gradient(w, start, own, context)
 
-        return descend(gradient, start, batches, context.beta)[1], kept
+        return descend(gradient, start, batches, context.beta)[1], client_state
 
     def replacing(self, model: Model, outputs_and_rank: Callable[[], tuple[int, int]]) -> Model:
         """Return the model that UEs have in place of the task's; the function counts its outputs and a sample's axes."""
@@ -132,8 +132,8 @@ class KeepsModel(Objective):
         return params
 
     @staticmethod
-    def personal(params: Params, kept: Params) -> Params:
-        return kept
+    def personal(params: Params, client_state: Params) -> Params:
+        return client_state
 
 
 @traced

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfeds2.learning.losses import LOSSES, MEASURES, OF_NUMBERS, R2, Loss, Metric, accuracy, cross_entropy
-from perfeds2.learning.models.model import Judged, Model, bare
+from perfeds2.learning.models.model import Model, ModelWithLoss, bare
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def tenths(values: np.ndarray) -> np.ndarray:
     return np.unique(np.searchsorted(edges, values, side="right"), return_inverse=True)[1].reshape(-1)
 
 
-def judged(model: Model, target: Targets, loss: str | Loss | None, metric: str | Metric | None) -> Model:
+def with_loss(model: Model, target: Targets, loss: str | Loss | None, metric: str | Metric | None) -> Model:
     """Return a model with a loss and a metric that fit the target.
 
     Cross-entropy with accuracy is the default, so such a model is returned bare.
@@ -67,4 +67,4 @@ def judged(model: Model, target: Targets, loss: str | Loss | None, metric: str |
     measure = R2(target.unit) if measure is R2 else measure
     if loss_function is cross_entropy and measure is accuracy:
         return bare(model)
-    return Judged(bare(model), loss_function, measure, target.shift, target.unit)
+    return ModelWithLoss(bare(model), loss_function, measure, target.shift, target.unit)

@@ -20,7 +20,7 @@ from perfeds2.learning.models.from_torch import from_torch
 from perfeds2.learning.models.mlp import MLP, mlp
 from perfeds2.learning.models.model import Model, bare
 from perfeds2.learning.partition import ByLabel, Samples, Split
-from perfeds2.learning.target import Targets, judged
+from perfeds2.learning.target import Targets, with_loss
 
 # Per sample. A median device then computes about as long as it sends (docs/explanation/design.md).
 CYCLES_PER_PARAMETER = 100
@@ -158,7 +158,7 @@ class Task:
             split = ByLabel(min(3, target.labels) if labels_per_ue is None else labels_per_ue)
         parts = split(Samples.of(target.groups(y), owners=owners), ues, seed)
         outputs = 1 if loss == "binary" else target.outputs
-        network = judged(model or usual_model(rows.shape[1], outputs, rows.dtype), target, loss, metric)
+        network = with_loss(model or usual_model(rows.shape[1], outputs, rows.dtype), target, loss, metric)
         return cls(name, network, Shards.of(rows, target.in_units(y), parts))
 
     @classmethod
@@ -201,7 +201,7 @@ class Task:
         recipe = Recipe.of_file(file, tuple(target), ue_column, chosen if isinstance(chosen, str) else None)
         split = split or usual_split(table)
         task = recipe(ues or (len(table.names) or 20), None, seed, split=split)
-        return replace(task, model=judged(model or bare(task.model), recipe.learned, chosen, metric))
+        return replace(task, model=with_loss(model or bare(task.model), recipe.learned, chosen, metric))
 
     @classmethod
     def from_torch(cls, module: Any, x: Any, y: Any, *, name: str = "torch", **how: Any) -> "Task":

@@ -15,9 +15,9 @@ from perfeds2.learning.files.own_file import OwnFile, in_words
 from perfeds2.learning.losses import MEASURES
 from perfeds2.learning.models.adapter import adapt
 from perfeds2.learning.models.from_torch import from_torch, is_torch, weights_of
-from perfeds2.learning.models.model import DoesNotFit, Judged, Model, bare
+from perfeds2.learning.models.model import DoesNotFit, Model, ModelWithLoss, bare
 from perfeds2.learning.partition import ByLabel, Given, Samples, Split
-from perfeds2.learning.target import Targets, judged
+from perfeds2.learning.target import Targets, with_loss
 from perfeds2.learning.task import Recipe, Task, logits
 from perfeds2.spec.fields import Spec, TaskSpec
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
@@ -88,7 +88,7 @@ def metric_of(spec: Spec) -> str:
     if spec.task.metric is not None:
         return _plain(spec.task.metric.label)
     model = None if recipe_of(spec) is not None else model_of(spec)
-    if not isinstance(model, Judged):
+    if not isinstance(model, ModelWithLoss):
         return "accuracy"
     metric: object = model.metric
     ours = (name for name, each in MEASURES.items() if metric is each or type(metric) is each)
@@ -148,7 +148,7 @@ def split_of(named: Named | None) -> Split | None:
 def with_loss_and_metric(spec: Spec, task: Recipe | Task, model: Model) -> Model:
     """Return a model with the chosen loss and metric, or else with the task's own."""
     loss, metric = spec.task.loss, spec.task.metric
-    before = task.model if isinstance(task.model, Judged) else None
+    before = task.model if isinstance(task.model, ModelWithLoss) else None
     if loss is None and metric is None:
         return model if before is None or model is before else replace(before, model=bare(model))
     if isinstance(task, Recipe):
@@ -165,14 +165,14 @@ def with_loss_and_metric(spec: Spec, task: Recipe | Task, model: Model) -> Model
         for one, task_own in zip((loss, metric), usual, strict=True)
     ]
     with input_errors(f"--task {spec.task.name}"):
-        model = judged(model, target, *own)
-    if isinstance(model, Judged):
-        _check_judged(model, target, task.sample, f"--loss {loss}", f"--metric {metric}")
+        model = with_loss(model, target, *own)
+    if isinstance(model, ModelWithLoss):
+        _check_loss(model, target, task.sample, f"--loss {loss}", f"--metric {metric}")
     return model
 
 
 @lru_cache(maxsize=64)
-def _check_judged(model: Judged, target: Targets, sample: jax.ShapeDtypeStruct, loss: str, metric: str) -> None:
+def _check_loss(model: ModelWithLoss, target: Targets, sample: jax.ShapeDtypeStruct, loss: str, metric: str) -> None:
     """Refuse a loss that does not return one number per sample, and a metric that does not return one number."""
     x, mask = jax.ShapeDtypeStruct((3, *sample.shape), sample.dtype), jax.ShapeDtypeStruct((3,), bool)
     y = jax.ShapeDtypeStruct((3,), np.int32) if target.labels else jax.ShapeDtypeStruct((3, target.outputs), np.float32)

@@ -9,9 +9,9 @@ from sklearn import metrics
 from perfeds2 import Task
 from perfeds2.learning.losses import LOSSES, MEASURES, R2, accuracy, binary, cross_entropy, mse
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Judged, mean_loss, measure
+from perfeds2.learning.models.model import ModelWithLoss, mean_loss, measure
 from perfeds2.learning.partition import Natural, Quantity
-from perfeds2.learning.target import Targets, judged, tenths
+from perfeds2.learning.target import Targets, tenths, with_loss
 
 random = np.random.default_rng(1)
 LOGITS, LABELS = random.normal(size=(50, 4)).astype(np.float32), random.integers(0, 4, 50)
@@ -63,7 +63,7 @@ def test_numbers_are_learned_in_units_of_their_own_and_measured_as_they_were():
     x = random.normal(size=(60, 3))
     y = 1000 + 50 * x[:, 0]
     task = Task.of_arrays("mine", x, y, ues=3, seed=0, split=Quantity(0.5), metric="rmse")
-    assert isinstance(task.model, Judged)
+    assert isinstance(task.model, ModelWithLoss)
     shapes = jax.eval_shape(task.model.init, jax.random.key(0))
     params = {name: np.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}  # says the mean to everybody
     given = params, x.astype(np.float32), ((y - y.mean()) / y.std()).astype(np.float32)[:, None]
@@ -78,9 +78,9 @@ def test_numbers_are_learned_in_units_of_their_own_and_measured_as_they_were():
 
 def test_by_cross_entropy_and_accuracy_a_model_is_as_it_was():
     model, labels = MLP((3, 2)), Targets(2)
-    assert judged(model, labels, None, None) is model
-    assert judged(model, labels, "cross-entropy", "accuracy") is model
-    assert judged(Judged(model, mse, MEASURES["rmse"]), labels, None, None) is model
+    assert with_loss(model, labels, None, None) is model
+    assert with_loss(model, labels, "cross-entropy", "accuracy") is model
+    assert with_loss(ModelWithLoss(model, mse, MEASURES["rmse"]), labels, None, None) is model
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_by_cross_entropy_and_accuracy_a_model_is_as_it_was():
 )
 def test_a_loss_that_does_not_fit_its_target_is_refused(target, loss, metric, sentence):
     with pytest.raises(ValueError, match=sentence):
-        judged(MLP((3, 2)), target, loss, metric)
+        with_loss(MLP((3, 2)), target, loss, metric)
 
 
 def test_tenths_of_numbers_are_alike_in_size_and_few_values_make_few():

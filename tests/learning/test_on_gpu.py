@@ -19,7 +19,7 @@ from perfeds2.learning.lanes import Lane
 from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Judged, mean_loss
+from perfeds2.learning.models.model import ModelWithLoss, mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, PerFed
 from perfeds2.learning.points import EvaluationPoint
 from perfeds2.learning.train import train, train_together
@@ -80,7 +80,7 @@ def test_factors_give_the_objectives_gradient(name, sizes):
 @pytest.mark.usefixtures("a_gpu")
 def test_factors_know_a_model_with_a_loss_of_its_own():
     with jax.enable_x64(True):
-        model, objective = Judged(MLP((4, 5, 1)), losses.mse, losses.rmse), PerFed(0.2)
+        model, objective = ModelWithLoss(MLP((4, 5, 1)), losses.mse, losses.rmse), PerFed(0.2)
         random = np.random.default_rng(0)
         batches = random.normal(size=(3, 6, 4)), random.normal(size=(3, 6, 1))
         ours, theirs = both_gradients(model, objective, drawn(model, random), batches)

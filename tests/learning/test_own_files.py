@@ -17,7 +17,7 @@ from perfeds2.learning.files.own_file import OwnFile, in_words
 from perfeds2.learning.files.tables import SampleTable
 from perfeds2.learning.losses import binary, mse
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Judged, bare
+from perfeds2.learning.models.model import ModelWithLoss, bare
 from perfeds2.learning.partition import Dirichlet, Quantity, Samples
 from perfeds2.learning.target import tenths
 
@@ -167,7 +167,7 @@ def test_the_model_and_the_loss_follow_from_the_target(tmp_path, y, loss, output
     if loss is None:
         assert task.model == MLP((5, 32, outputs))
     else:
-        assert isinstance(task.model, Judged)
+        assert isinstance(task.model, ModelWithLoss)
         assert task.model.loss is loss
         assert task.model.model == MLP((5, 32, outputs))
 

@@ -138,8 +138,8 @@ def test_feddyn_remembers_what_the_page_says(feddyn):
     method, start = feddyn(0.5), {"w": jnp.array([1.0, 2.0])}
     slope = jnp.array([3.0, -1.0])
     batches = (jnp.zeros((1, 1, 4, 2)), jnp.zeros((1, 1, 4)))
-    kept = {"w": jnp.array([1.0, 1.0])}
-    upload, now = method.job(start, None, kept, batches, context(lambda w, _: slope @ w["w"], beta=0.1))
+    client_state = {"w": jnp.array([1.0, 1.0])}
+    upload, now = method.job(start, None, client_state, batches, context(lambda w, _: slope @ w["w"], beta=0.1))
     np.testing.assert_allclose(upload["w"], [2.0, -2.0])
     np.testing.assert_allclose(now["w"], [1.1, 0.9])
 
@@ -153,8 +153,8 @@ class Returning(Objective):
     def init(self, params):
         return params["dense1.bias"]
 
-    def job(self, start, broadcast, kept, batches, context):  # noqa: ARG002 (the interface)
-        return self.what(start, kept)
+    def job(self, start, broadcast, client_state, batches, context):  # noqa: ARG002 (the interface)
+        return self.what(start, client_state)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class OnlyABias(Objective):
             "the objective Returning returned a dict; expected two values: the upload and what the UE keeps.",
         ),
         (
-            Returning(lambda start, kept: (start, kept[:3])),
+            Returning(lambda start, client_state: (start, client_state[:3])),
             None,
             "the objective Returning returned what the UE keeps with float32 of shape [3]; expected float32 of shape [32].",
         ),

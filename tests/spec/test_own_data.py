@@ -15,7 +15,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning.losses import mse
 from perfeds2.learning.models.lenet import LeNet
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.models.model import Judged, bare
+from perfeds2.learning.models.model import ModelWithLoss, bare
 from perfeds2.spec.resolve import spec_from
 from perfeds2.spec.tasks import make_task, metric_of, model_of
 
@@ -206,7 +206,7 @@ def test_own_functions_and_objects_go_as_well():
     made = Task.of_arrays("mine", x, x[:, 0], ues=4, seed=0, labels_per_ue=5)
     spec = spec_from(task=made)
     model = make_task(spec, 0).model
-    assert isinstance(model, Judged)
+    assert isinstance(model, ModelWithLoss)
     assert model.loss is mse
     assert metric_of(spec) == "r2"
     assert metric_of(spec_from(task=made, metric="mae")) == "mae"

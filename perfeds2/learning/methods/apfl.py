@@ -36,7 +36,7 @@ class APFL(Objective):
         return params, jnp.asarray(self.own_share, jnp.float32)
 
     def job(
-        self, start: Params, broadcast: None, kept: tuple[Params, Number], batches: Batches, context: Context
+        self, start: Params, broadcast: None, client_state: tuple[Params, Number], batches: Batches, context: Context
     ) -> tuple[Params, tuple[Params, Number]]:
         def step(carry: tuple[Params, Params, Array, Params], now: tuple[Batches, Array]) -> tuple[PyTree, None]:
             (w, v, share, total), (own, begins) = carry, now
@@ -48,11 +48,11 @@ class APFL(Objective):
             return (w, v, jnp.where(begins, moved, share), total), None
 
         begins = jnp.arange(rows_of(batches)) == 0
-        (_, v, share, total), _ = jax.lax.scan(step, (start, *kept, zeros(start)), (batches, begins))
+        (_, v, share, total), _ = jax.lax.scan(step, (start, *client_state, zeros(start)), (batches, begins))
         return total, (v, share)
 
     @staticmethod
-    def personal(params: Params, kept: tuple[Params, Number]) -> Params:
+    def personal(params: Params, client_state: tuple[Params, Number]) -> Params:
         """Return v̄ = α_i·v_i + (1 − α_i)·w."""
-        own, share = kept
+        own, share = client_state
         return jax.tree.map(lambda w, v: share * v + (1 - share) * w, params, own)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Shaped
 from perfeds2.learning.gradients import Batches
 from perfeds2.learning.merges import Params
 from perfeds2.learning.method import Rounds, World
-from perfeds2.learning.models.model import Judged, Model, RandomKey
+from perfeds2.learning.models.model import Model, ModelWithLoss, RandomKey
 from perfeds2.learning.objectives import Context, KeepsModel, Objective, descend, plain
 from perfeds2.learning.settings import traced
 from perfeds2.learning.trees import zeros
@@ -37,9 +37,9 @@ class Local(KeepsModel):
         return params
 
     def job(
-        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
+        self, start: Params, broadcast: None, client_state: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
-        end, _ = descend(plain(context.loss), kept, batches, context.beta)
+        end, _ = descend(plain(context.loss), client_state, batches, context.beta)
         return zeros(start), end
 
 
@@ -72,7 +72,7 @@ class MostFrequentLabel(NoTraining):
 
     def replacing(self, model: Model, outputs_and_rank: Callable[[], tuple[int, int]]) -> Model:
         votes = Votes(*outputs_and_rank())
-        return replace(model, model=votes) if isinstance(model, Judged) else votes
+        return replace(model, model=votes) if isinstance(model, ModelWithLoss) else votes
 
 
 @dataclass(frozen=True)

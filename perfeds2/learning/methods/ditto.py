@@ -27,11 +27,11 @@ class Ditto(KeepsModel):
     batches = 2
 
     def job(
-        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
+        self, start: Params, broadcast: None, client_state: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def held(v: Params, own: Batches) -> Params:
             return jax.tree.map(lambda g, a, w: g + self.pull * (a - w), plain(context.loss, 1)(v, own), v, start)
 
         _, total = descend(plain(context.loss), start, batches, context.beta)
-        own_model, _ = descend(held, kept, batches, context.beta)
+        own_model, _ = descend(held, client_state, batches, context.beta)
         return total, own_model

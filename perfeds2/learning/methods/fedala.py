@@ -40,14 +40,14 @@ class FedALA(Objective):
         return head, jax.tree.map(jnp.ones_like, head)
 
     @staticmethod
-    def personal(params: Params, kept: Kept) -> Params:
-        own, shares = kept
+    def personal(params: Params, client_state: Kept) -> Params:
+        own, shares = client_state
         return params | {name: own[name] + (params[name] - own[name]) * shares[name] for name in own}
 
     def job(
-        self, start: Params, broadcast: None, kept: Kept, batches: Batches, context: Context
+        self, start: Params, broadcast: None, client_state: Kept, batches: Batches, context: Context
     ) -> tuple[Params, Kept]:
-        own, shares = kept
+        own, shares = client_state
 
         def learn(shares: Params, now: Batches) -> tuple[Params, None]:
             slope = jax.grad(lambda shares: context.loss(self.personal(start, (own, shares)), pick(now, 1)))(shares)

@@ -34,14 +34,14 @@ class FedDyn(Objective):
         return zeros(params)
 
     def job(
-        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
+        self, start: Params, broadcast: None, client_state: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def corrected(w: Params, own: Batches) -> Params:
             gradient = plain(context.loss)(w, own)
-            return jax.tree.map(lambda g, mine, a, b: g - mine + self.pull * (a - b), gradient, kept, w, start)
+            return jax.tree.map(lambda g, mine, a, b: g - mine + self.pull * (a - b), gradient, client_state, w, start)
 
         end, total = descend(corrected, start, batches, context.beta)
-        return total, jax.tree.map(lambda mine, a, b: mine + self.pull * (a - b), kept, start, end)
+        return total, jax.tree.map(lambda mine, a, b: mine + self.pull * (a - b), client_state, start, end)
 
 
 @traced

@@ -22,7 +22,7 @@ class SomeSteps(Objective):
         raise NotImplementedError
 
     def job(
-        self, start: Params, broadcast: None, kept: None, batches: Batches, context: Context
+        self, start: Params, broadcast: None, client_state: None, batches: Batches, context: Context
     ) -> tuple[Params, None]:
         steps = rows_of(batches)
         taken = jnp.maximum(jnp.round(self.share(context) * steps), 1)
@@ -32,7 +32,7 @@ class SomeSteps(Objective):
             return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), plain(context.loss)(w, own))
 
         _, total = descend(until_taken, start, (batches, jnp.arange(steps)), context.beta)
-        return jax.tree.map(lambda g: steps / taken * g, total) if self.normalised else total, kept
+        return jax.tree.map(lambda g: steps / taken * g, total) if self.normalised else total, client_state
 
 
 @traced

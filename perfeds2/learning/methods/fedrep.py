@@ -26,8 +26,8 @@ class KeepsHead(Objective):
     """A memory that holds the UE's own head. Its own model is the shared layers with this head."""
 
     @staticmethod
-    def personal(params: Params, kept: Params) -> Params:
-        return params | kept
+    def personal(params: Params, client_state: Params) -> Params:
+        return params | client_state
 
     def withheld(self, params: Params) -> Params:
         return head_of(params)
@@ -46,10 +46,10 @@ class FedPer(KeepsHead):
     paper = "Arivazhagan et al., 2019, algorithms 1 and 2"
 
     def job(
-        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
+        self, start: Params, broadcast: None, client_state: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
-        end, total = descend(plain(context.loss), start | kept, batches, context.beta)
-        return without_head(total, kept), {name: end[name] for name in kept}
+        end, total = descend(plain(context.loss), start | client_state, batches, context.beta)
+        return without_head(total, client_state), {name: end[name] for name in client_state}
 
 
 @traced
@@ -72,16 +72,16 @@ class FedRep(KeepsHead):
         return 1 + self.head_steps
 
     def job(
-        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
+        self, start: Params, broadcast: None, client_state: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def of_head(head: Params, batch: Batches) -> Params:
             return jax.grad(lambda own: context.loss(start | own, batch))(head)
 
         def of_body(w: Params, own: Batches) -> Params:
-            return without_head(plain(context.loss)(w, own), kept)
+            return without_head(plain(context.loss)(w, own), client_state)
 
         for_head = jax.tree.map(lambda b: b[:, 1:].reshape(-1, *b.shape[2:]), batches)
-        head, _ = descend(of_head, kept, for_head, context.beta)
+        head, _ = descend(of_head, client_state, for_head, context.beta)
         _, total = descend(of_body, start | head, batches, context.beta)
         return total, head
 

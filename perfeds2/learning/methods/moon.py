@@ -40,7 +40,7 @@ class MOON(Objective):
         return params
 
     def job(
-        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
+        self, start: Params, broadcast: None, client_state: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def features(w: Params, batch: Batches) -> Float[Array, "b h"]:
             z = context.loss.outputs(w | identity(head_of(w)), batch)
@@ -48,7 +48,7 @@ class MOON(Objective):
 
         def held(w: Params, own: Batches) -> Params:
             batch = pick(own, 0)
-            away = features(kept, batch) - features(start, batch)
+            away = features(client_state, batch) - features(start, batch)
 
             def whole(w: Params) -> Number:
                 cosines = (features(w, batch) * away).sum(axis=-1)  # last − near

@@ -22,7 +22,7 @@ class PFedMe(KeepsModel, Moreau):
     paper = "Dinh et al., NeurIPS 2020, algorithm 1"
 
     def job(
-        self, start: Params, broadcast: None, kept: Params, batches: Batches, context: Context
+        self, start: Params, broadcast: None, client_state: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def step(carry: tuple[Params, Params, Params], own: Batches) -> tuple[tuple[Params, Params, Params], None]:
             w, total, _ = carry
@@ -30,5 +30,5 @@ class PFedMe(KeepsModel, Moreau):
             g = jax.tree.map(lambda v, t: self.moreau * (v - t), w, theta)
             return (stepped(w, context.beta, g), jax.tree.map(jnp.add, total, g), theta), None
 
-        (_, total, theta), _ = jax.lax.scan(step, (start, zeros(start), kept), batches)
+        (_, total, theta), _ = jax.lax.scan(step, (start, zeros(start), client_state), batches)
         return total, theta

@@ -32,14 +32,14 @@ class Scaffold(Objective):
         return zeros(params)
 
     def job(
-        self, start: Params, broadcast: Params, kept: Params, batches: Batches, context: Context
+        self, start: Params, broadcast: Params, client_state: Params, batches: Batches, context: Context
     ) -> tuple[Params, Params]:
         def corrected(w: Params, own: Batches) -> Params:
-            return jax.tree.map(lambda g, mine, c: g - mine + c, plain(context.loss)(w, own), kept, broadcast)
+            return jax.tree.map(lambda g, mine, c: g - mine + c, plain(context.loss)(w, own), client_state, broadcast)
 
         _, total = descend(corrected, start, batches, context.beta)
         steps = rows_of(batches)
-        return total, jax.tree.map(lambda mine, c, d: mine - c + d / steps, kept, broadcast, total)
+        return total, jax.tree.map(lambda mine, c, d: mine - c + d / steps, client_state, broadcast, total)
 
 
 @traced

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from perfeds2.learning.models.from_torch import TorchModel
-from perfeds2.learning.models.model import Judged, Model, Params, RandomKey, bare
+from perfeds2.learning.models.model import Model, ModelWithLoss, Params, RandomKey, bare
 
 Weights = Mapping[str, np.ndarray]
 DOWN, UP = ".lora_a", ".lora_b"  # added to the name of a matrix
@@ -191,7 +191,11 @@ def adapt(model: Model, adapter: Adapter | str | None = None, weights: Weights |
     shapes = {name: body[name].shape for name in names}
     trained = tuple(names) if chosen is None else chosen.chosen(shapes, last_layer(inner, names))
     found = Adapted(inner, chosen, trained, digest.hexdigest(), {name: body[name] for name in names})
-    return Judged(found, model.loss, model.metric, model.shift, model.unit) if isinstance(model, Judged) else found
+    return (
+        ModelWithLoss(found, model.loss, model.metric, model.shift, model.unit)
+        if isinstance(model, ModelWithLoss)
+        else found
+    )
 
 
 def _own_weights(model: Model) -> Weights:

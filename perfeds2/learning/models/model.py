@@ -33,7 +33,7 @@ class Model(typing.Protocol):
 
 
 @dataclass(frozen=True)
-class Judged:
+class ModelWithLoss:
     """A model with its own loss and metric. Without it, a model has cross-entropy and accuracy.
 
     Targets that are numbers are learned with mean 0 and deviation 1. The metric sees targets and outputs in the
@@ -52,7 +52,7 @@ class Judged:
     def __call__(self, params: Params, x: Array) -> Float[Array, "*s c"]:
         return self.model(params, x)
 
-    def as_it_was(self, values: Array) -> Array:
+    def in_original_units(self, values: Array) -> Array:
         """Return outputs or targets in the original units."""
         if not self.unit:
             return values
@@ -93,16 +93,16 @@ def summed_loss(model: Model, params: Params, x: Array, y: Array, mask: Array) -
 
 def loss_of(model: Model) -> losses.Loss:
     """Return the loss a model is trained with: one number per sample, from outputs and targets."""
-    return model.loss if isinstance(model, Judged) else losses.cross_entropy
+    return model.loss if isinstance(model, ModelWithLoss) else losses.cross_entropy
 
 
 def measure(model: Model, params: Params, x: Array, y: Array, mask: Array) -> losses.Number:
     """Return the metric of a model on a UE's test part; larger is better."""
-    if not isinstance(model, Judged):
+    if not isinstance(model, ModelWithLoss):
         return losses.accuracy(model(params, x), y, mask)
-    return model.metric(model.as_it_was(model(params, x)), model.as_it_was(y), mask)
+    return model.metric(model.in_original_units(model(params, x)), model.in_original_units(y), mask)
 
 
 def bare(model: Model) -> Model:
     """Return the model without its loss and metric."""
-    return model.model if isinstance(model, Judged) else model
+    return model.model if isinstance(model, ModelWithLoss) else model
