@@ -9,6 +9,7 @@ import jax
 from benchmarks.speed.replay import NETWORK, bench_timeline, random_tasks
 from benchmarks.speed.timing import BATCH, BETA, Announce, Measurement, measured, take_turns
 from perfeds2.learning.learner import Learner
+from perfeds2.learning.merges import Arrived, Merge, mean_of
 from perfeds2.learning.methods.ca2fl import CA2FL
 from perfeds2.learning.methods.ditto import Ditto
 from perfeds2.learning.methods.fedbuff import FedBuff
@@ -17,6 +18,7 @@ from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.objectives import FedAvg, Objective
 from perfeds2.learning.replay import Prepared, advance, start
 from perfeds2.learning.script import Script
+from perfeds2.learning.trees import stepped
 
 DIGITS = MLP((64, 32, 10))  # so small that overhead dominates a round
 
@@ -32,10 +34,21 @@ class Remembering(Objective):
         return jax.grad(context.loss)(start, jax.tree.map(lambda b: b[0, 0], batches)), kept
 
 
+@dataclass(frozen=True)
+class Looking(Merge):
+    """The mean, of uploads that are looked at one by one."""
+
+    needs = frozenset({"uploads"})
+
+    def step(self, params: Any, arrived: Arrived, state: Any) -> tuple[Any, Any]:
+        return stepped(params, arrived.beta, mean_of(arrived.uploads)), state
+
+
 LEARNERS = {
     "plain": Learner(FedAvg(), BETA, BATCH),
-    "merge": Learner(FedAvg(), BETA, BATCH, merge=FedBuff("constant")),
+    "merge": Learner(FedAvg(), BETA, BATCH, merge=Looking()),
     "memory": Learner(Remembering(), BETA, BATCH),
+    "FedBuff": Learner(FedAvg(), BETA, BATCH, merge=FedBuff()),
     "CA2FL": Learner(FedAvg(), BETA, BATCH, merge=CA2FL()),
     "SCAFFOLD": Learner(Scaffold(), BETA, BATCH, merge=ControlVariates()),
     "Ditto": Learner(Ditto(), BETA, BATCH),

@@ -135,11 +135,16 @@ def merged(
     """
     updates = [update if len(update) == len(params) else _with_nothing(update, params) for update in updates]
     merge, beta = learner.merge, np.float32(learner.beta)
+    weights = merge.weights(np.array(senders, np.int32)[:, 1]) if learner.merge_weighs else None
     if noise is not None:
-        weights = merge.weights(np.array(senders, np.int32)[:, 1])
         share = np.float32(len(updates) if weights is None else np.sum(weights))  # as in the simulator
         updates = [{**update, **{name: update[name] + z / share for name, z in noise.items()}} for update in updates]
     if "uploads" not in merge.needs:
+        if weights is not None:
+            shares = np.asarray(weights)
+            updates = [
+                {name: share * update[name] for name in params} for share, update in zip(shares, updates, strict=True)
+            ]
         mean = {name: sum(update[name] for update in updates) / np.float32(len(updates)) for name in params}
         new, merging = merge.step(dict(params), Arrived(beta, mean, steps=learner.local_steps), merging)
     else:

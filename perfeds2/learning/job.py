@@ -37,30 +37,33 @@ class Program:
     model: Model
     batch: int
     local_steps: int
-    each: int | None = None  # uploads per round that are merged individually; None: only their sum is needed
-    at_once: int | None = None  # participants of a round computed side by side; None: one after the other
+    quorum: int | None = None  # uploads per round; None: any number, since only their plain sum is needed
+    looks: bool = False  # each upload is merged or kept individually
+    together: bool = False  # a round's participants are computed side by side, not one after the other
+    unrolled: bool = False  # the loop over a round's uploads is unrolled
     block: int = 1  # rounds between two checks whether to stop
     bands: int = 1  # rounds that share noise
-    written_out: int | None = None  # uploads per round in an unrolled loop; None: a loop for any number
     feedback: str | None = None  # what UEs report
 
     @classmethod
     def of(
         cls, model: Model, learner: Learner, quorum: int | None = None, *, one_by_one: bool = True, block: int = 1
     ) -> "Program":
-        keeps = learner.keeps(model)
-        if keeps and "undrafted" in learner.merge.needs:
+        keeps, merge = learner.keeps(model), learner.merge
+        if keeps and "undrafted" in merge.needs:
             raise ValueError("this merge repeats some jobs; use an objective without state, and no top_k or compress.")
-        looks = keeps or "uploads" in learner.merge.needs
+        looks = keeps or "uploads" in merge.needs
+        unrolled = one_by_one and not looks and _adding_up_counts(model, learner, quorum)
         return cls(
             model,
             learner.batch,
             learner.local_steps,
-            each=quorum if looks else None,
-            at_once=None if one_by_one else quorum,
+            quorum=quorum if looks or learner.merge_weighs or unrolled or not one_by_one else None,
+            looks=looks,
+            together=not one_by_one,
+            unrolled=unrolled,
             block=block,
             bands=learner.bands,
-            written_out=quorum if one_by_one and not looks and _adding_up_counts(model, learner, quorum) else None,
             feedback=learner.feedback,
         )
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 import jax
+import numpy as np
 
 from perfeds2.errors import InputError
 from perfeds2.learning.attacks import Attack
@@ -72,6 +73,11 @@ class Learner:
         sent = jax.eval_shape(lambda params: self.merge.broadcast(self.merge.init(params, 1)), shapes)
         numbers = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (sent, shapes)]
         return 1 + numbers[0] / numbers[1]
+
+    @property
+    def merge_weighs(self) -> bool:
+        """Return whether the merge uses uploads only through their mean, weighted by staleness."""
+        return self.merge.weights(np.zeros(1, int)) is not None
 
     def merge_keeps(self, model: Model) -> bool:
         """Return whether the merge keeps state between rounds."""

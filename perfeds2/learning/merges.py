@@ -56,7 +56,7 @@ class Arrived:
     def needed_by(self, merge: "Merge") -> "Arrived":
         """Return what a merge needs of single uploads."""
         if "uploads" not in merge.needs:
-            return Arrived(self.beta, mean_of(self.uploads), steps=self.steps)
+            return Arrived(self.beta, mean_of(self.uploads, merge.weights(self.staleness)), steps=self.steps)
         start_models = self.start_models if "start_models" in merge.needs else None
         return replace(
             self, start_models=start_models, broadcast=self.broadcast if "broadcast" in merge.needs else None
@@ -67,9 +67,9 @@ class Merge(Method):
     """How uploads become a model. Subclass it, as a frozen dataclass, and write ``step``.
 
     Attributes:
-        needs: What it uses beyond the mean of a round's uploads: the single "uploads", the "start_models" that they started
-            from, the "broadcast" that was sent along with those, and the "undrafted" uploads of a draft. Only a merge
-            without single uploads fits secure aggregation.
+        needs: What it uses beyond the (weighted) mean of a round's uploads: the single "uploads", the "start_models" that
+            they started from, the "broadcast" that was sent along with those, and the "undrafted" uploads of a draft. Only
+            a merge of the plain mean fits secure aggregation.
     """
 
     needs: ClassVar[Set[Need]] = frozenset()
@@ -87,7 +87,9 @@ class Merge(Method):
         raise NotImplementedError(f"{type(self).__name__} has no step.")
 
     def weights(self, staleness: Rows) -> Float[Array, "..."] | None:
-        """Return the weight of every upload, if uploads are used only through their weighted sum; None otherwise.
+        """Return the weight of every upload of a round, if uploads are used only through their weighted mean; else None.
+
+        The mean is the sum of weight·upload, divided by the number of uploads.
 
         With noise, no weight may exceed 1.
         """
@@ -106,10 +108,10 @@ def weighted(weights: Array, rows: Params) -> Params:
     return jax.tree.map(lambda each: jnp.tensordot(weights, each, 1, precision="highest"), rows)
 
 
-def mean_of(rows: Params) -> Params:
-    """Return the mean of the rows. On a CPU, a product with 1/A is faster than summing columns."""
+def mean_of(rows: Params, weights: Array | None = None) -> Params:
+    """Return the mean of the (weighted) rows. On a CPU, a product with 1/A is faster than summing columns."""
     count = rows_of(rows)
-    return weighted(jnp.full(count, 1 / count, jnp.float32), rows)
+    return weighted(jnp.full(count, 1 / count, jnp.float32) if weights is None else weights / count, rows)
 
 
 @traced

@@ -17,7 +17,7 @@ from perfeds2.learning.cells import Edges, merge_edges
 from perfeds2.learning.exploded import warn_if_exploded
 from perfeds2.learning.job import Index, Known, Program, as_int32, as_numbers, reported_update
 from perfeds2.learning.learner import Learner
-from perfeds2.learning.merges import Arrived, Merge, MergeState
+from perfeds2.learning.merges import Arrived, Merge, MergeState, weighted
 from perfeds2.learning.models.model import Model, Params
 from perfeds2.learning.noise import noise_on
 from perfeds2.learning.objectives import Broadcast, ClientState, Objective
@@ -164,7 +164,7 @@ def play_round(
     if known.noise is not None:
         key = known.key if known.noise_key is None else known.noise_key
         noise = noise_on(known.objective, key, k, state.params, known.noise, program.bands)
-    arrived, rows, kept, reported = (_each if program.each else _summed)(program, known, script, state, k, noise)
+    arrived, rows, kept, reported = (_each if program.looks else _summed)(program, known, script, state, k, noise)
     params, merging = merged(known.merge, newest, arrived, state.merge)
     place = script.write[k]
     if alive is not None:  # shelf and state are too long to copy: unwanted rows go to the spare slot, or are dropped
@@ -198,10 +198,11 @@ Played = tuple[Arrived, Int[Array, " A"] | None, PyTree, Reported]  # also which
 
 
 def _summed(program: Program, known: Known, script: Script, state: State, k: Index, noise: Params | None) -> Played:
-    """Add up the uploads of round k as they are made. UEs keep nothing."""
-    if program.at_once is not None:
-        uploads, _, reported = _uploads(program, known, script, state, k)
-        total = jax.tree.map(lambda g: g.sum(axis=0), uploads.uploads)
+    """Add up the uploads of round k, or their weighted ones, as they are made. UEs keep nothing."""
+    if program.together:
+        arrived, _, reported = _uploads(program, known, script, state, k)
+        weights, uploads = known.merge.weights(arrived.staleness), arrived.uploads
+        total = jax.tree.map(lambda g: g.sum(axis=0), uploads) if weights is None else weighted(weights, uploads)
     else:
         total, reported = _total(program, known, script, state, k)
     total = total if noise is None else jax.tree.map(jnp.add, total, noise)
@@ -233,21 +234,31 @@ def _merge_now(merge: Merge, params: Params, arrived: Arrived, state: MergeState
 def _total(program: Program, known: Known, script: Script, state: State, k: Index) -> tuple[Params, Reported]:
     """Return the sum of the uploads of round k, and what all UEs have last reported."""
     first_merge, memory = k * script.quorum, (state.client_state, state.unsent)
+    weights = None if program.quorum is None else known.merge.weights(_of_round(program, script, k)[2])
 
     def made(number: Array, reported: Reported) -> tuple[Params, Reported]:
         params, broadcast = _on_shelf(state, script.read[number])
         ue, version = script.ues[number], script.versions[number]
         upload, _, heard = reported_update(program, known, params, ue, version, broadcast, memory)
+        if weights is not None:
+            upload = jax.tree.map(lambda g: weights[number - first_merge] * g, upload)
         return upload, _with_reports(reported, ue, heard)
 
     def add(number: Array, so_far: tuple[Params, Reported]) -> tuple[Params, Reported]:
         upload, reported = made(number, so_far[1])
         return jax.tree.map(jnp.add, so_far[0], upload), reported
 
-    if program.written_out is not None:
+    if program.unrolled and program.quorum is not None:
         so_far = made(first_merge, state.reported)
-        return reduce(lambda so_far, i: add(first_merge + i, so_far), range(1, program.written_out), so_far)
+        return reduce(lambda so_far, i: add(first_merge + i, so_far), range(1, program.quorum), so_far)
     return jax.lax.fori_loop(first_merge, first_merge + script.quorum, add, (zeros(state.params), state.reported))
+
+
+def _of_round(program: Program, script: Script, k: Index) -> list[Int[Array, " A"]]:
+    """Return UE, version, staleness and slot on the shelf of every upload of round k."""
+    assert program.quorum is not None
+    columns = (script.ues, script.versions, script.staleness, script.read)
+    return [jax.lax.dynamic_slice_in_dim(each, k * script.quorum, program.quorum) for each in columns]
 
 
 def _with_reports(reported: Reported, ues: Int[Array, "..."], reports: Float[Array, "..."] | None) -> Reported:
@@ -258,12 +269,7 @@ def _uploads(
     program: Program, known: Known, script: Script, state: State, k: Index
 ) -> tuple[Arrived, PyTree, Reported]:
     """Return the stacked uploads of round k, what their UEs keep, and what all UEs have last reported."""
-    count = program.each or program.at_once
-    assert count is not None
-    columns = (script.ues, script.versions, script.staleness, script.read)
-    ues, versions, staleness, places = (
-        jax.lax.dynamic_slice_in_dim(each, k * script.quorum, count) for each in columns
-    )
+    ues, versions, staleness, places = _of_round(program, script, k)
 
     def job(one: tuple[Array, Array, Array, PyTree]) -> tuple[Params, PyTree, Array | None]:
         ue, version, place, kept = one
@@ -273,7 +279,7 @@ def _uploads(
     # Gather rows before the jobs: a loop that captures the whole state would copy it.
     kept = jax.tree.map(lambda w: w[ues], (state.client_state, state.unsent))
     jobs = (ues, versions, places, kept)
-    uploads, kept, reports = jax.lax.map(job, jobs) if program.at_once is None else jax.vmap(job)(jobs)
+    uploads, kept, reports = jax.vmap(job)(jobs) if program.together else jax.lax.map(job, jobs)
     models, broadcast = _on_shelf(state, places)
     arrived = Arrived(known.beta, None, uploads, models, broadcast, staleness, ues, program.local_steps)
     return arrived, kept, _with_reports(state.reported, ues, reports)

@@ -29,7 +29,7 @@ def refuse_unless_private(privacy: PrivacySpec, algorithm: str, learner: Learner
         if flag is not None:
             raise InputError(f"{flag} has no effect without noise; add --dp-noise or --epsilon, or leave it out.")
         return
-    if "uploads" in learner.merge.needs and learner.merge.weights(np.zeros(1, int)) is None:
+    if "uploads" in learner.merge.needs and not learner.merge_weighs:
         raise InputError(
             f"{algorithm} cannot be combined with {flag or 'noise'}: its server uses uploads one by one or again, "
             f"and only their sum is noisy. Remove it from --algorithms."
@@ -46,7 +46,7 @@ def refuse_unless_summable(privacy: PrivacySpec, algorithm: str, learner: Learne
     if not privacy.secure_aggregation:
         return
     flag = "--secure-aggregation"
-    if "uploads" in learner.merge.needs:
+    if "uploads" in learner.merge.needs or learner.merge_weighs:
         raise InputError(
             f"{algorithm} cannot be combined with {flag}: its server weighs, compares or keeps single uploads, and it would see "
             f"only their sum. Use an algorithm with --merge mean."

@@ -17,7 +17,7 @@ from perfeds2.learning.datasets import digits
 from perfeds2.learning.job import Program
 from perfeds2.learning.lanes import Lane
 from perfeds2.learning.learner import Learner
-from perfeds2.learning.merges import MEAN, Arrived, discounted
+from perfeds2.learning.merges import MEAN, Arrived, Mean, discounted
 from perfeds2.learning.methods import (
     APFL,
     CA2FL,
@@ -116,8 +116,37 @@ def arrived(staleness):
 
 def test_fedbuff_that_trusts_all_alike_is_fedavg():
     """Both are the mean (2, 1) of the uploads, however stale."""
-    new, _ = module.merge_now(FedBuff("constant"), {"w": np.ones(2, np.float32)}, arrived([0, 5]), None)
+    merge = FedBuff("constant")
+    new, _ = module.merge_now(merge, {"w": np.ones(2, np.float32)}, arrived([0, 5]).needed_by(merge), None)
     assert_close(new["w"], [0.8, 0.9])
+
+
+class Relative(Mean):
+    """An upload weighs by its share of the round's staleness."""
+
+    def weights(self, staleness):
+        late = jnp.asarray(staleness) + 1.0
+        return len(late) * late / late.sum()
+
+
+class Looking(Relative):
+    """The same, from single uploads."""
+
+    needs = frozenset({"uploads"})
+
+    def step(self, params, arrived, state):
+        shares = self.weights(arrived.staleness) / arrived.staleness.shape[0]
+        return {
+            name: w - arrived.beta * jnp.tensordot(shares, arrived.uploads[name], 1) for name, w in params.items()
+        }, state
+
+
+@pytest.mark.slow
+def test_the_weights_are_those_of_the_whole_round():
+    assert len(set(LINE.staleness.ravel().tolist())) > 1
+    models = [flat(final(replace(FEDAVG, merge=merge)).params) for merge in (Relative(), Looking(), Mean())]
+    assert_close(models[0], models[1], 1e-6)
+    assert np.abs(models[0] - models[2]).max() > 1e-3
 
 
 def test_the_discounts_by_hand():
@@ -236,11 +265,13 @@ def test_the_mean_keeps_nothing_so_that_older_checkpoints_fit():
     assert len(jax.tree.leaves(state)) == 2 * len(state.params)
 
 
-def test_only_the_mean_is_compiled_for_any_quorum():
-    for learner, each in ((Learner(FedAvg()), None), (learner_of("FedAdam"), None), (learner_of("FedBuff"), 2)):
-        assert Program.of(TASK.model, learner, 2).each == each
+def test_only_the_plain_mean_is_compiled_for_any_quorum():
+    for learner, quorum in ((Learner(FedAvg()), None), (learner_of("FedAdam"), None), (learner_of("FedBuff"), 2)):
+        program = Program.of(TASK.model, learner, 2)
+        assert (program.quorum, program.looks) == (quorum, False)
     assert learner_of("Ditto").keeps(TASK.model)
-    assert Program.of(TASK.model, learner_of("Ditto"), 2).each == 2
+    program = Program.of(TASK.model, learner_of("Ditto"), 2)
+    assert (program.quorum, program.looks) == (2, True)
     assert learner_of("Ditto").merge == MEAN
 
 

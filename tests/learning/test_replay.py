@@ -16,7 +16,8 @@ from perfeds2.learning import job
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits, synthetic
 from perfeds2.learning.learner import Learner
-from perfeds2.learning.merges import Optax
+from perfeds2.learning.merges import Mean, Optax
+from perfeds2.learning.methods import FedBuff
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import loss_of, mean_loss
 from perfeds2.learning.objectives import FedAvg, FedProx, Objective, PerFed
@@ -90,9 +91,10 @@ def test_a_training_that_explodes_is_not_silent():
 
 
 @pytest.mark.slow
-def test_participants_side_by_side_give_the_same_as_one_after_the_other(monkeypatch):
+@pytest.mark.parametrize("merge", [Mean(), FedBuff()], ids=["mean", "weighted"])
+def test_participants_side_by_side_give_the_same_as_one_after_the_other(merge, monkeypatch):
     """The form a GPU runs, on the CPU."""
-    learner, line = Learner(PerFed(0.1), batch=8), timeline(Protocol(3, 2))
+    learner, line = Learner(PerFed(0.1), batch=8, merge=merge), timeline(Protocol(3, 2))
     expected = replay(TASK, line, learner)
     monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     assert_close(replay(TASK, line, learner), expected, 1e-5)
@@ -104,7 +106,7 @@ def test_few_plain_gradients_of_a_wide_network_written_out_are_those_of_the_loop
     learner, line = Learner(FedAvg(), beta=0.1, batch=8), timeline(Protocol(quorum, 2))
     in_a_loop = replay(TASK, line, learner)
     monkeypatch.setattr(job, "WIDE", 1)
-    assert job.Program.of(TASK.model, learner, quorum).written_out == quorum
+    assert job.Program.of(TASK.model, learner, quorum).unrolled
     written_out = replay(TASK, line, learner)
     for name, weights in in_a_loop.items():
         assert np.array_equal(weights, written_out[name])
@@ -113,12 +115,12 @@ def test_few_plain_gradients_of_a_wide_network_written_out_are_those_of_the_loop
 
 def test_only_few_plain_gradients_are_written_out():
     plain, wide = Learner(FedAvg()), MLP((784, 100, 10))
-    written_out = [job.Program.of(wide, plain, quorum).written_out for quorum in (None, 1, 2, 8, 9)]
-    assert written_out == [None, None, 2, 8, None]
-    assert job.Program.of(wide, plain, 5, one_by_one=False).written_out is None
-    assert job.Program.of(MLP((64, 32, 10)), plain, 5).written_out is None
+    unrolled = [job.Program.of(wide, plain, quorum).unrolled for quorum in (None, 1, 2, 8, 9)]
+    assert unrolled == [False, False, True, True, False]
+    assert not job.Program.of(wide, plain, 5, one_by_one=False).unrolled
+    assert not job.Program.of(MLP((64, 32, 10)), plain, 5).unrolled
     for more in (Learner(PerFed()), Learner(FedAvg(), local_steps=2), Learner(FedAvg(), top_k=0.1)):
-        assert job.Program.of(wide, more, 5).written_out is None
+        assert not job.Program.of(wide, more, 5).unrolled
 
 
 @pytest.mark.slow

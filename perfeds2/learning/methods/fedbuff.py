@@ -3,17 +3,7 @@
 import jax
 from jaxtyping import Array, Float
 
-from perfeds2.learning.merges import (
-    Arrived,
-    Discount,
-    DiscountNumber,
-    Merge,
-    MergeState,
-    Params,
-    Rows,
-    discounted,
-    weighted,
-)
+from perfeds2.learning.merges import Arrived, Discount, DiscountNumber, Merge, MergeState, Params, Rows, discounted
 from perfeds2.learning.settings import Decay, Length, setting, traced
 from perfeds2.learning.trees import stepped, zeros
 
@@ -40,7 +30,6 @@ class FedBuff(Merge):
     """
 
     paper = "Nguyen et al., AISTATS 2022, algorithm 1"
-    needs = frozenset({"uploads"})
 
     discount: Discount = setting("s(τ): how a stale upload is discounted.", default="poly", static=True)
     server_step: Length = setting("η_g: the server's step size.", default=1.0)
@@ -56,8 +45,7 @@ class FedBuff(Merge):
         return discounted(self.discount, staleness, self.discount_a, self.discount_b)
 
     def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
-        weights = self.weights(arrived.staleness)
-        step = weighted(weights / weights.size, arrived.deltas)
+        step = jax.tree.map(lambda g: arrived.beta * g, arrived.mean)
         if self.momentum is not None:
             step = state = jax.tree.map(lambda d, new: self.momentum * d + new, state, step)
         return stepped(params, self.server_step, step), state
