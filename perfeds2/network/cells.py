@@ -9,10 +9,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.network.availability import Availability
 from perfeds2.network.cell import MIN_DISTANCE_M, Cell, Ues
 from perfeds2.network.fleet import Fleet, Presence
-from perfeds2.network.handover import Attached, Handover, InCellAndHours, Settled
+from perfeds2.network.handover import Attached, Handover, Settled
 from perfeds2.network.link import PerUe
 from perfeds2.network.mobility import Moves, Walk
 from perfeds2.network.radios import Radio, Where
@@ -51,7 +50,7 @@ class Cells:
     def joint(self) -> bool:
         """Whether cells affect each other. Each then describes all UEs."""
         coupled, downlink = self.co_channel is not None, self.cells[0].downlink
-        return _are_joint(coupled, self.moving, self.keeps, self.one_server, downlink is not None)
+        return _are_joint(coupled, self.moving, self.one_server, downlink is not None)
 
     @property
     def members(self) -> list[Ues]:
@@ -93,7 +92,6 @@ class Cells:
     def _inside(cell: Cell, time_s: float) -> Bool[np.ndarray, " n"] | None:
         """Return which UEs a cell serves whenever they are present; None: all that it describes."""
         presence = None if cell.fleet is None else cell.fleet.presence
-        presence = presence.attached if isinstance(presence, InCellAndHours) else presence
         return presence.here(time_s) if isinstance(presence, Attached | Settled) else None
 
     def places(self, time_s: float = 0.0) -> tuple[PerUe, PerUe, Int[np.ndarray, " n"]]:
@@ -119,7 +117,6 @@ class Cells:
     def _attached(self) -> Attached | None:
         fleet = self.cells[0].fleet
         presence = None if fleet is None else fleet.presence
-        presence = presence.attached if isinstance(presence, InCellAndHours) else presence
         return presence if isinstance(presence, Attached) else None
 
     def transfer_s(self, bits: float) -> PerCell:
@@ -206,7 +203,7 @@ def make_cells(
         raise ValueError("sector antennas need a realistic radio, such as --radio umi.")
     links = _Links.drop(drawn, sites, radius_m)
     everyone, moving = np.arange(n), drawn.moves is not None
-    joint = _are_joint(coupled, moving, keeps, one_server, drawn.downlink is not None)
+    joint = _are_joint(coupled, moving, one_server, drawn.downlink is not None)
     band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
     columns = None if drawn.fleet is None else replace(drawn.fleet, presence=None if joint else drawn.fleet.presence)
     if drawn.moves is None:
@@ -224,7 +221,7 @@ def make_cells(
         moves = [None] * count
     else:
         fleets, moves = _roam(links, drawn.moves, radius_m, keeps, columns)
-    if joint or moving:
+    if joint:
         members = [everyone] * count
     cells = []
     for site, own in enumerate(members):
@@ -262,9 +259,9 @@ def make_cells(
     return Cells(cells, members, *places, *backhaul, co_channel=co_channel, one_server=one_server, fleet=drawn.fleet)
 
 
-def _are_joint(coupled: bool, moving: bool, keeps: bool, one_server: bool, downlink: bool) -> bool:
-    """Return whether cells affect each other, by interference, by jobs that follow their UEs or by a common server."""
-    return coupled or (moving and keeps) or (one_server and (moving or downlink))
+def _are_joint(coupled: bool, moving: bool, one_server: bool, downlink: bool) -> bool:
+    """Return whether cells affect each other: by interference, by UEs that move, or by a server that also sends models."""
+    return coupled or moving or (one_server and downlink)
 
 
 @dataclass(frozen=True)
@@ -375,12 +372,7 @@ def _roam(
 
     handover = Handover(level_db)
     columns = Fleet(unknown, unknown) if columns is None else columns
-    fleets = []
-    for site in numbers:
-        presence = attached = Attached(handover, site, keeps)
-        if isinstance(columns.presence, Availability):
-            presence = InCellAndHours(attached, columns.presence)
-        fleets.append(replace(columns, presence=presence))
+    fleets = [replace(columns, presence=Attached(handover, site, keeps)) for site in numbers]
     views = [Shifted(plane, float(sites.x_m[site]), float(sites.y_m[site])) for site in numbers]
     return fleets, [replace(moves, walk=lambda *_, view=view: view) for view in views]
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from perfeds2.network.availability import Availability
-from perfeds2.network.handover import Attached, InCellAndHours, Settled
+from perfeds2.network.handover import Attached, Settled
 from perfeds2.network.link import PerUe
 from perfeds2.network.traces import Traces
 
@@ -16,7 +16,7 @@ STREAM = 15  # random stream: (seed, stream, version)
 MOST_SPREAD = 3.0  # at this spread a device is now and then 20 times slower than usual
 CUT = 4.0  # standard deviations
 
-Presence = Availability | Attached | Settled | InCellAndHours  # when UEs are in a cell
+Presence = Availability | Attached | Settled  # when UEs are in a cell
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.network.availability import Availability
 from perfeds2.network.blocks import steps_by
 
 MEASURE_S, BETTER_DB = 0.16, 3.0
@@ -89,18 +88,3 @@ class Settled:
     def changes_s(self, _time_s: float) -> float:
         """Return infinity, because no UE comes or goes."""
         return np.inf
-
-
-class InCellAndHours:
-    """When each UE is both in a cell and within its hours."""
-
-    def __init__(self, attached: Attached, hours: Availability) -> None:
-        self.attached, self.hours, self.keeps = attached, hours, attached.keeps
-
-    def here(self, time_s: float) -> Bool[np.ndarray, " n"]:
-        """Return which UEs are in the cell at a time."""
-        return self.attached.here(time_s) & self.hours.here(time_s)
-
-    def changes_s(self, time_s: float) -> float:
-        """Return when a UE next arrives or leaves, or when to ask again."""
-        return min(self.attached.changes_s(time_s), self.hours.changes_s(time_s))

@@ -110,13 +110,20 @@ def simulate_cells(
         clocks = [Clock(conditions, network_of(cells, payload_bits), edge_rounds)]
     edges = [(clock, number) for clock in clocks for number in range(len(clock.servers))]
 
+    stopped_s = 0.0  # when an edge last stopped, as far as the cloud knows
+
     def cloud_round() -> tuple[Closing, PerCell]:
         """Return when the cloud closes its round if no other edge becomes ready, and when models of edges arrive."""
+        nonlocal stopped_s
         servers = [clock.servers[number] for clock, number in edges]
-        stopped = [edge for edge, server in enumerate(servers) if server.left < 0 and budgets[edge] is not None]
-        above.server = leave(above.server, np.array(stopped, np.int64))
         arrival_s = transfer_s + [server.closed_s if server.left == 0 else math.inf for server in servers]
-        return close_round(above.server, arrival_s, cloud), arrival_s
+        closing = close_round(above.server, arrival_s, cloud, now_s=stopped_s)
+        stops = [(clock.time_s, edge) for edge, (clock, _) in enumerate(edges) if servers[edge].left < 0]
+        for stop_s, edge in sorted(stops):
+            if stop_s <= closing.time_s and budgets[edge] is not None and above.server.versions[edge] != IDLE:
+                stopped_s, above.server = max(stopped_s, stop_s), leave(above.server, np.array([edge]))
+                closing = close_round(above.server, arrival_s, cloud, now_s=stopped_s)
+        return closing, arrival_s
 
     while True:
         if len(clocks) == count and all(map(knows, conditions)):

@@ -218,11 +218,13 @@ class Clock(ClockState):
         (server, *others), closing_s = self.servers, min(closing.time_s for closing in self._closings)
         acting = zip(self.sources, times_s, strict=True)
         source_s = min((at_s for source, at_s in acting if not isinstance(source, FadingChanges)), default=math.inf)
+        if all(each.left <= 0 for each in self.servers):
+            return  # they have too little energy
         if others and (closing_s == source_s == until_s == math.inf or self._events == MAX_CHANGES):
             raise ValueError(
                 f"no edge has closed a round in {self._events + 1} events (second {self.time_s:.6g}); use a smaller quorum."
             )
-        if not others and closing_s == source_s == math.inf and server.left > 0 and not server.waits:
+        if not others and closing_s == source_s == math.inf and not server.waits:
             rules, present = server.conditions.protocol, self.present
             why = obstacle(server.server, server.arrival_s, rules, server.planned, present)
             raise InputError(f"round {server.server.round} never closes: {why}")
@@ -266,7 +268,7 @@ class Clock(ClockState):
     def _closing(self, number: int) -> Closing:
         server = self.servers[number]
         conditions = server.conditions
-        if conditions.budget is not None and server.left > 0:
+        if server.left > 0 and conditions.budget is not None and not server.waits:
             may_come = None
             if self.present is not None or self.network is not None:
                 may_come = self._has_energy(server)
@@ -324,7 +326,7 @@ class Clock(ClockState):
     def _hand_out(self, number: int) -> Ues:
         """Hand the newest model to the free UEs that may have it, and return them."""
         server = self.servers[number]
-        if server.waits:
+        if server.waits or server.left < 0:
             return NO_UES
         present, protocol = self.in_reach(number), server.conditions.protocol
         if protocol.rests and server.planned is None:

@@ -27,7 +27,11 @@ def plan(state: ClockState, number: int) -> None:
 
 
 def _moment(state: ClockState, number: int) -> Moment:
-    conditions, server = state.servers[number].conditions, state.servers[number].server
+    conditions, server, busy = (
+        state.servers[number].conditions,
+        state.servers[number].server,
+        state.servers[number].busy,
+    )
     cells, idle = [state.cells[own] for own in state.cells_of(number)], server.versions == IDLE
     cell, signal_hz = cells[0].cell, cells[0].signal_hz
     if len(cells) > 1:
@@ -38,8 +42,8 @@ def _moment(state: ClockState, number: int) -> Moment:
         conditions.protocol.quorum,
         sum(one.cell.bandwidth_hz for one in cells),
         signal_hz,
-        np.where(idle, conditions.usual_s, state.compute_s),
-        np.where(idle, conditions.payload_bits, state.bits),
+        np.where(idle, conditions.usual_s, state.compute_s * busy),  # a sent UE may work for another edge
+        np.where(idle, conditions.payload_bits, state.bits * busy),
         server.versions,
         server.merged_in,
         cell.cap_bits_per_s_hz,

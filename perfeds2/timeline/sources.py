@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy as np
 
 from perfeds2.network.fleet import Presence
+from perfeds2.network.link import PerUe
 from perfeds2.timeline.jobs import LOST, PAUSED
 from perfeds2.timeline.protocol import leave
-from perfeds2.timeline.state import CellState, ClockState, Mask, ServerState, Ues
+from perfeds2.timeline.state import CellState, ClockState, Mask, ServerState, Ues, empty
 
 Touched = set[int]  # cells whose band is shared again
 
@@ -121,17 +122,21 @@ class UploadEnds:
         return float(state.sent_s.min(where=state.bits > 0, initial=np.inf))
 
     def fire(self, state: ClockState) -> Touched:
-        return _cells(state, state.bits == 0) if _reshares(state) else set()
+        return _cells(state, state.sent_s == state.time_s) if _reshares(state) else set()
 
 
 class UploadStarts:
     """An upload starts: it is noise in other cells, and may get a part of the band."""
 
+    def __init__(self) -> None:
+        self._starts_s: PerUe = empty()
+
     def next_s(self, state: ClockState) -> float:
-        return float((state.time_s + state.compute_s).min(where=_will_start(state), initial=np.inf))
+        self._starts_s = np.where(_will_start(state), state.time_s + state.compute_s, np.inf)
+        return float(self._starts_s.min())
 
     def fire(self, state: ClockState) -> Touched:
-        return _cells(state, state.bits > 0) if _reshares(state) else set()
+        return _cells(state, self._starts_s <= state.time_s) if _reshares(state) else set()
 
 
 def _will_start(state: ClockState) -> Mask:

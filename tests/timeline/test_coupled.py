@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from cells_twin import Moving
+from network_twin import assert_agrees
 from random_runs import STALE, uneven_share
-from test_edges_and_cloud import LOAD, assert_agrees, twin_of
+from test_edges_and_cloud import LOAD, twin_of
 
 from benchmarks import interference
 from perfeds2.allocation.bandwidth import Uplink, equal_share
@@ -56,12 +56,12 @@ def test_coupled_cells_agree_with_processes(seed, moves):
         seen = [np.maximum(cell.at(time_s).where.distance_m, 1.0) for cell in cells.cells]
         return (-38 * np.log10(np.transpose(seen))).tolist()
 
-    first = [max(range(count), key=own.__getitem__) for own in level_db(0.0)]
     apart_m = np.hypot(np.subtract.outer(cells.x_m, cells.x_m), np.subtract.outer(cells.y_m, cells.y_m))
     co_channel = apart_m > (1.0 if reuse == 1 else 2.0 * radius_m)  # neighbours are 1.7 radii apart, the next 3
-    moving = Moving(level_db, first, True, co_channel.tolist())
-    edges, rounds = twin_of(cells, protocol, cloud, edge_rounds, until_s, policy, moving)
-    assert_agrees(timeline, cells, edges, rounds)
+    play = twin_of(
+        cells, protocol, cloud, edge_rounds, until_s, policy, level_db if moves else None, co_channel.tolist()
+    )
+    assert_agrees(timeline, *play)
 
 
 def test_an_upload_is_slower_exactly_while_another_cell_sends():

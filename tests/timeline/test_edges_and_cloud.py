@@ -1,6 +1,7 @@
 """Do edges and cloud play as their description says? By hand, against single cells, and against a slow twin."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,9 +9,9 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from cells_twin import EdgeInputs, Moving, play_cells
+from network_twin import assert_agrees, play_network
 from random_runs import STALE, assert_same, only, uneven_share
-from twin_inputs import Radio, RoundRules
+from twin_inputs import Inputs, Levels, Place, Round, RoundRules, Site
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share
 from perfeds2.network.cell import Cell
@@ -27,6 +28,7 @@ from perfeds2.timeline.fast import play as compiled
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.state import Budget
 
 LOAD: dict[str, Any] = {"payload_bits": 1e5, "samples": 100.0}
 
@@ -239,19 +241,44 @@ def test_edges_and_cloud_agree_with_processes(seed):
     timeline = simulate_cells(
         cells, protocol, cloud, **LOAD, model_bits=1e5, edge_rounds=edge_rounds, horizon_s=until_s, bandwidth=policy
     )
-    edges, rounds = twin_of(cells, protocol, cloud, edge_rounds, until_s, policy)
-    assert_agrees(timeline, cells, edges, rounds)
+    assert_agrees(timeline, *twin_of(cells, protocol, cloud, edge_rounds, until_s, policy))
 
 
-def twin_of(cells: Cells, protocol: Protocol, cloud: Protocol, edge_rounds: int, until_s: float, policy, moving=None):
-    inputs, upload_s = [], cells.transfer_s(LOAD["payload_bits"]).tolist()
-    for edge, (cell, transfer_s) in enumerate(zip(cells.cells, cells.transfer_s(1e5).tolist(), strict=True)):
+def twin_of(
+    cells: Cells,
+    protocol: Protocol,
+    cloud: Protocol,
+    edge_rounds: int,
+    until_s: float,
+    policy,
+    level_db: Levels | None = None,
+    co_channel: Sequence[Sequence[bool]] = (),
+) -> tuple[list[list[Round]], list[Round]]:
+    """Play edges and cloud on the twin."""
+    transfer_s, trips_s = cells.transfer_s(1e5), cells.transfer_s(LOAD["payload_bits"])
+    compute_s = np.empty(cells.population)
+    sites, places = [], []
+    for edge, (cell, own) in enumerate(zip(cells.cells, cells.ues, strict=True)):
         signal_hz = cell.signal_hz if cell.coherence_s is None else cell.channel.signal_in
-        radio = Radio(signal_hz, cell.bandwidth_hz, policy, coherence_s=cell.coherence_s or math.inf)
-        inputs.append(EdgeInputs(radio, cell.compute_s(100.0).tolist(), transfer_s, upload_s[edge]))
-    rules = RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale)
-    cloud_rules = RoundRules(cloud.quorum, cloud.max_staleness, "wait")
-    return play_cells(inputs, rules, cloud_rules, 1e5, edge_rounds, until_s, moving)
+        limits = (cell.cap_bits_per_s_hz, cell.coherence_s or math.inf)
+        sites.append(Site(own.tolist(), signal_hz, cell.bandwidth_hz, policy, *limits))
+        places.append(Place([edge], own.tolist(), None, np.zeros(own.size), float(transfer_s[edge])))
+        compute_s[own] = cell.compute_s(LOAD["samples"])
+    inputs = Inputs(
+        sites,
+        places,
+        RoundRules(protocol.quorum, protocol.max_staleness, protocol.stale),
+        compute_s.tolist(),
+        LOAD["payload_bits"],
+        cells.places()[2].tolist(),
+        np.where(np.eye(len(sites)), 0.0, trips_s[:, None] + trips_s).tolist(),
+        level_db=level_db,
+        keeps=cells.keeps or level_db is None,
+        co_channel=co_channel,
+        cloud=RoundRules(cloud.quorum, cloud.max_staleness, "wait"),
+        edge_rounds=edge_rounds,
+    )
+    return play_network(inputs, until_s)
 
 
 @pytest.mark.slow
@@ -279,9 +306,7 @@ def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed, ke
         seen = [np.maximum(cell.at(time_s).where.distance_m, 1.0) for cell in cells.cells]
         return (-38 * np.log10(np.transpose(seen))).tolist()
 
-    first = [max(range(count), key=own.__getitem__) for own in level_db(0.0)]
-    edges, rounds = twin_of(cells, protocol, cloud, edge_rounds, until_s, equal_share, Moving(level_db, first, keeps))
-    assert_agrees(timeline, cells, edges, rounds)
+    assert_agrees(timeline, *twin_of(cells, protocol, cloud, edge_rounds, until_s, equal_share, level_db))
     assert timeline.log is not None
     there = np.array([[cell.here(time_s) for cell in cells.cells] for time_s in np.arange(0, until_s, 0.08)], float)
     np.testing.assert_array_equal(np.sum(there, axis=1), 1)  # every UE is in one cell
@@ -336,23 +361,30 @@ def test_a_job_that_follows_its_ue_by_hand():
     np.testing.assert_allclose(timeline.time_s, [1, 1.32, 2], atol=1e-9)  # edge 0 never closes a round
 
 
-def assert_agrees(timeline: Timeline, cells: Cells, edges, rounds) -> None:
-    cloud = timeline.cloud
-    assert cloud is not None
-    assert timeline.rounds == sum(map(len, edges)) > 0
-    for number, history in enumerate(edges):
-        times_s, merged = rounds_of(timeline, number, cells.ues[number])
-        np.testing.assert_allclose(times_s, [one.time_s for one in history], rtol=0, atol=1e-9)
-        np.testing.assert_array_equal(merged, np.reshape([one.ues for one in history], merged.shape))
-        rows = np.flatnonzero(cloud.cell == number)
-        made = np.append(0, rows + 1)  # the version after each of its rounds
-        local = np.searchsorted(made, timeline.versions[rows])
-        np.testing.assert_array_equal(made[local], timeline.versions[rows])
-        staleness = np.arange(rows.size)[:, None] - local
-        np.testing.assert_array_equal(staleness, np.reshape([one.staleness for one in history], staleness.shape))
-    np.testing.assert_allclose(cloud.time_s, [one.time_s for one in rounds], rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(cloud.cells, np.reshape([one.edges for one in rounds], cloud.cells.shape))
-    np.testing.assert_array_equal(cloud.staleness, np.reshape([one.staleness for one in rounds], cloud.cells.shape))
+def test_the_cloud_waits_for_an_edge_until_its_energy_is_spent():
+    """Edge 0 closes a round every second, and edge 1 its first at 10 s, when its UEs have no energy for a second one.
+
+    κ₂ = 2 and S_c = 1: the cloud merges edge 0 at 2 s. At 4 s it has the next model of edge 0, but edge 1 may only be
+    merged in this round, so it waits until edge 1 stops.
+    """
+    cells = cells_of(4, 2)
+    seconds = [np.array([1.0, 1.0]), np.array([1.0, 10.0])]
+    edges = [replace(c, cpu_hz=1e8 / s, bandwidth_hz=1e15) for c, s in zip(cells.cells, seconds, strict=True)]
+    load: dict[str, Any] = {"payload_bits": 1e-6, "samples": 1e8 / edges[0].cycles_per_sample}
+    budgets = [
+        Budget(joules, np.ones(2), np.ones(2), 0.0, s) for joules, s in zip([math.inf, 1.0], seconds, strict=True)
+    ]
+    timeline = simulate_cells(
+        replace(cells, cells=edges),
+        Protocol(2),
+        Protocol(1, 1, "wait"),
+        **load,
+        edge_rounds=2,
+        horizon_s=15,
+        budgets=budgets,
+    )
+    assert timeline.cloud is not None
+    np.testing.assert_allclose(timeline.cloud.time_s, [2, 10, 12, 14], atol=1e-9)
 
 
 def test_what_edges_and_cloud_cannot_do_is_refused():

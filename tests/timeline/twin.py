@@ -433,7 +433,9 @@ def who_closes(phones: list[Phone], k: int, rules: RoundRules, plan: list[list[i
         if len(prior) >= rules.quorum:
             return prior[: rules.quorum]
         rest = [phone for phone in here if phone not in prior]
-        return [*prior, *rest][: rules.quorum] if all(p in here for p in phones if p.version != OUT) else None
+        at_work = [phone for phone in phones if phone.version != OUT]
+        waits = len(at_work) < rules.quorum or any(phone not in here for phone in at_work)
+        return None if waits else [*prior, *rest][: rules.quorum]
     if len(here) < rules.quorum:
         return None
     if rules.stale != "wait" or rules.max_staleness is None:

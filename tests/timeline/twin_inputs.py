@@ -1,4 +1,4 @@
-"""What is the slow twin of the clock told? The radio, the batteries, the mast and the rules, and how it tells a round."""
+"""What the slow twins of the clock are told: radios, batteries, base stations, rules and networks, and how they tell a round."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 from perfeds2.allocation.bandwidth import Uplink
 
 Steps = tuple[Sequence[tuple[float, float]], float]
+Levels = Callable[[float], Sequence[Sequence[float]]]  # what UEs measure at a second, in dB, by UE and base station
 
 
 @dataclass(frozen=True)
@@ -76,3 +77,56 @@ class Round:
     time_s: float
     ues: tuple[int, ...]  # in order of arrival
     staleness: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A base station, and the UEs that it describes."""
+
+    ues: Sequence[int]
+    signal_hz: Callable[[int], np.ndarray]  # of these UEs in a round; with a coherence time, in a block of time
+    bandwidth_hz: float
+    policy: Callable[[Uplink], np.ndarray]
+    cap: float | None = None  # bit/s/Hz
+    coherence_s: float = math.inf
+    mast: Mast | None = None  # None: models are there at once
+
+    def rate(self, band: float, gain: float) -> float:
+        return band * min(math.log2(1 + gain / band), self.cap or math.inf) if band > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server: its base stations, and the UEs that its schedule numbers from 0."""
+
+    sites: Sequence[int]
+    ues: Sequence[int]
+    schedule: Callable[..., np.ndarray] | None
+    usual_s: np.ndarray  # of these UEs, from a hand-out until an update is computed
+    transfer_s: float = 0.0  # of a model to the cloud
+    job: Callable[[int, int], tuple[float, float]] | None = None  # of (UE, version): seconds, and times its own rate
+    feedback: Callable[[int], np.ndarray] | None = None  # of the round, what these UEs have reported
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is given. Sequences without another word are by UE."""
+
+    sites: Sequence[Site]
+    places: Sequence[Place]
+    rules: RoundRules
+    compute_s: Sequence[float]
+    payload_bits: float
+    serving: Sequence[int]  # the base station of each UE at first
+    trip_s: Sequence[Sequence[float]]  # of an update, by server and base station
+    fixed_s: float = 0.0  # from every hand-out until the model is there
+    level_db: Levels | None = None  # None: nobody moves
+    hours: dict[int, Steps] = field(default_factory=dict)  # by UE: (from, until), and the period
+    keeps: bool = True  # a UE that leaves its cell, or the network, keeps its job
+    uplinks: dict[int, Steps] = field(default_factory=dict)  # by UE with its own: (second, bit/s), and the period
+    own_bps: np.ndarray | None = None  # for schedules
+    battery: Battery | None = None
+    co_channel: Sequence[Sequence[bool]] = ()  # by base station: whose uploads are noise to it
+    shares_at_events: bool = False  # share a band also when a UE starts or stops sending, or fading is redrawn
+    cloud: RoundRules | None = None  # None: no cloud
+    edge_rounds: int = 1
