@@ -9,8 +9,8 @@ As in PFLlib's code (github.com/TsingZ0/PFLlib, read at commit d832e76; none of 
 - A local epoch goes through a client's images in a new order, without the last, incomplete batch. Models are averaged
   with the numbers of training images as weights. Everybody takes part in every round.
 - A model is evaluated before each round on all test images, and the best round counts. Per-FedAvg is evaluated after
-  one step on one batch. Ditto counts the better of the global model and the clients' own ones, which are not held near
-  the global one (its default μ is 0), so they are trained alone.
+  one step on one batch. Ditto counts the better of the global model and the clients' own ones. With μ = 0, the default
+  of PFLlib's program, these are trained alone; with μ = 0.1 they are held near the global model.
 - A step of Per-FedAvg takes two batches, and a round has two passes over the images.
 
 PFLlib plays 2,000 rounds; with --seconds, a row ends after that time, and its number of rounds is written beside it.
@@ -126,6 +126,7 @@ class Epoch(Objective):
     steps: Any  # of every client
     weight: Any  # of every client
     keeps: bool = setting(default=False, static=True)  # whether a client also trains a model of its own
+    pull: float = 0.0  # Ditto's μ: how much that model is held near the global one
 
     @property
     def batches(self) -> int:
@@ -151,26 +152,34 @@ class Epoch(Objective):
 
         rows = (batches, jnp.arange(rows_of(batches)))
         _, total = descend(step, start, rows, context.beta)
+
+        def pulled(w: Params, now: tuple[Any, jax.Array]) -> Params:
+            pull = jnp.where(now[1] < steps, self.pull, 0.0)
+            return jax.tree.map(lambda g, a, b: g + pull * (a - b), step(w, now), w, start)
+
         if kept is not None:
-            kept = descend(step, kept, rows, context.beta)[0]
+            kept = descend(pulled, kept, rows, context.beta)[0]
         return jax.tree.map(lambda g: weight * g, total), kept
 
 
-METHODS: dict[str, tuple[Objective, int, bool]] = {  # objective, passes over the images, whether clients keep models
-    "FedAvg": (FedAvg(), 1, False),
-    "FedProx": (FedProx(0.001), 1, False),
-    "Per-FedAvg": (PerFed(STEP, hessian="fo"), 2, False),
-    "Per-FedAvg exact": (PerFed(STEP, hessian="exact", hessian_batch="inner"), 2, False),
-    "Ditto": (FedAvg(), 1, True),
+METHODS: dict[str, tuple[Objective, int, float | None]] = {  # objective, passes over the images, μ of clients' models
+    "FedAvg": (FedAvg(), 1, None),
+    "FedProx": (FedProx(0.001), 1, None),
+    "Per-FedAvg": (PerFed(STEP, hessian="fo"), 2, None),
+    "Per-FedAvg exact": (PerFed(STEP, hessian="exact", hessian_batch="inner"), 2, None),
+    "Ditto": (FedAvg(), 1, 0.0),
+    "Ditto, μ = 0.1": (FedAvg(), 1, 0.1),
 }
 
 
 def make_learner(name: str, task: Task) -> Learner:
     """Return a method's learner. The mean of weighted uploads is the weighted mean of models."""
-    objective, passes, keeps = METHODS[name]
+    objective, passes, pull = METHODS[name]
     count = np.asarray(task.data.train_count)
     steps = passes * (count // (BATCH * objective.batches))
-    epoch = Epoch(objective, steps.astype(np.float32), (count / count.mean()).astype(np.float32), keeps)
+    epoch = Epoch(
+        objective, steps.astype(np.float32), (count / count.mean()).astype(np.float32), pull is not None, pull or 0.0
+    )
     return Learner(epoch, beta=STEP, batch=BATCH, local_steps=int(steps.max()), alpha=STEP)
 
 
@@ -223,7 +232,7 @@ def play(name: str, task: Task, seed: int, rounds: int, seconds: float, every: i
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated")
+    parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons")
     parser.add_argument("--split", default="pathological", choices=list(PUBLISHED))
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of training per row, without compiling")
@@ -241,9 +250,9 @@ def main(arguments: list[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     for seed in range(given.seeds):
         task = make_task(x, y, given.split, model, seed)
-        for name in given.methods.split(","):
+        for name in given.methods.split(";"):
             row = {"method": name, "split": given.split, "seed": seed, "device": jax.devices()[0].device_kind}
-            row["published"] = PUBLISHED[given.split].get(name)
+            row["published"] = PUBLISHED[given.split].get(name.partition(",")[0])
             rows.append(row)
 
             def tell(curve: list[tuple[int, float]], used_s: float, row: dict[str, Any] = row) -> None:
