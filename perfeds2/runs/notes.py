@@ -200,8 +200,9 @@ def has_collapsed(rows: Sequence[Row]) -> bool:
 def has_diverged(rows: Sequence[Row]) -> bool:
     """Return whether training diverged in one seed.
 
-    It did if both losses end NaN, at over twice their initial value, or with over half of their decrease lost again.
-    The last case covers ReLU units that die from too large a step: the loss stays finite, near its initial value.
+    It did if both losses end NaN, or are over twice their initial value in the whole last quarter of the evaluations, or
+    have lost over half of their decrease there. The last case covers ReLU units that die from too large a step: the loss
+    stays finite, near its initial value. A loss that only oscillates has lower values in between.
     """
     return all(_is_diverging([row[name] for row in rows]) for name in ("train_loss", "train_loss_personal"))
 
@@ -212,9 +213,9 @@ def has_risen(rows: Sequence[Row]) -> bool:
 
 
 def _is_diverging(losses: Sequence[float]) -> bool:
-    first, last, least = float(losses[0]), float(losses[-1]), float(min(losses))
-    if not math.isfinite(last):
+    first, least, lately = float(losses[0]), float(min(losses)), float(min(losses[-math.ceil(len(losses) / 4) :]))
+    if not math.isfinite(losses[-1]):
         return True
     learned = first - least
-    rose, fell_back = last > EXPLODED * first, learned > 0.1 * first and last - least > LOST * learned
+    rose, fell_back = lately > EXPLODED * first, learned > 0.1 * first and lately - least > LOST * learned
     return first > 0 and (rose or fell_back)  # a custom loss below 0 has no scale to compare with

@@ -98,6 +98,10 @@ def test_it_is_not_said_of_methods_that_are_not_trained_for_a_personal_step(monk
         ([2.3, 0.4, 0.1], [2.3, 3.0, float("nan")], False),  # only the personal step is too long
         ([2.30, 2.28, 2.30], [2.30, 2.27, 2.30], False),  # it has hardly begun
         ([2.32, 2.24, 3.37], [2.29, 2.20, 3.10], False),  # nor has this one: FedAvg-ASY after 1 s, which learns later
+        # FedAvg-ASY after 2 s: it oscillates, and its lowest values become lower
+        ([2.3, 2.2, 1.7, 2.5, 2.4, 1.6, 1.4, 2.6], [2.3, 2.1, 1.5, 1.8, 2.2, 1.4, 1.2, 2.1], False),
+        ([2.3, 1.4, 9.7, 1.6, 1.5, 1.4, 1.3, 5.0], [2.3, 1.2, 6.8, 1.5, 1.4, 1.3, 1.2, 4.9], False),  # one high value
+        ([2.3, 1.4, 0.7, 2.5, 2.4, 2.3, 2.3, 2.3], [2.3, 1.2, 0.8, 2.5, 2.4, 2.3, 2.3, 2.3], True),
         ([2.3], [2.3], False),
         ([-1.0, -1.02, -1.05], [-1.0, -1.02, -1.05], False),  # a user's own loss
     ],
