@@ -8,7 +8,7 @@ import typer
 
 from perfeds2.commands import arena, plan, play, run, simulate, study, sweep, tune
 from perfeds2.commands.calibrate import calibrate
-from perfeds2.commands.common import STUDY, TRAINING, add_command
+from perfeds2.commands.common import STUDY, TRAINING, add_command, reporting_errors
 from perfeds2.commands.compare import compare
 from perfeds2.commands.compile import compile_clock
 from perfeds2.commands.data import data_app
@@ -53,8 +53,8 @@ add_command(app, plan.plan, STUDY, plan.LEAVES_OUT, plan.DEFAULTS, "Plan")
 add_command(app, tune.tune, STUDY, tune.LEAVES_OUT, group="Plan")
 add_command(app, play.play, leave_out=play.LEAVES_OUT, defaults=play.DEFAULTS, group="Look")
 for command, group in COMMANDS.items():
-    app.command(rich_help_panel=group)(command)
-app.command("compile", rich_help_panel="Experiment")(compile_clock)
+    app.command(rich_help_panel=group)(reporting_errors(command))
+app.command("compile", rich_help_panel="Experiment")(reporting_errors(compile_clock, "compile"))
 app.add_typer(federate_app, name="federate", rich_help_panel="Deploy")
 app.add_typer(data_app, name="data", rich_help_panel="Data")
 

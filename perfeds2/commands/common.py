@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from functools import cache, partial
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -371,6 +371,18 @@ def study(command: str, context: typer.Context) -> Iterator[Study]:
             typer.echo(f"Retry failed trainings with: {again}", err=True)
     if made.failures:
         raise typer.Exit(1)
+
+
+def reporting_errors(command: Callable[..., None], name: str = "", extra: Callable[[], None] = lambda: None) -> Any:
+    """Print an error of a command as one sentence."""
+
+    @wraps(command)
+    def called(**given: Value) -> None:
+        with guarded(name or command.__name__, []):
+            extra()
+            command(**given)
+
+    return called
 
 
 def prepare_to_train(trainings: int = 1, workers: int | None = 1) -> None:

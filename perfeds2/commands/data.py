@@ -4,9 +4,9 @@ from pathlib import Path
 
 import typer
 
-from perfeds2.commands.common import QUIET, flag
+from perfeds2.commands.common import QUIET, flag, reporting_errors
 from perfeds2.commands.completion import among
-from perfeds2.console import guarded, say
+from perfeds2.console import say
 
 data_app = typer.Typer(help="Download real data sets and show where they are.")
 COMPLETE = among(
@@ -21,7 +21,6 @@ def _without_command(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@data_app.command()
 def fetch(
     names: list[str] | None = typer.Argument(
         None, help="Data sets to download. (default: all)", metavar="NAME", autocompletion=COMPLETE
@@ -32,32 +31,33 @@ def fetch(
     quiet: bool = QUIET,
 ) -> None:
     """Download official files and check them; complete files are kept."""
-    with guarded("data fetch", []):
-        from perfeds2.learning import datasets
-        from perfeds2.learning.files import sources
-        from perfeds2.report.terminal import download
+    from perfeds2.learning import datasets
+    from perfeds2.learning.files import sources
+    from perfeds2.report.terminal import download
 
-        wanted = datasets.sources() if not names or names == ["all"] else dict.fromkeys(names)
-        for source in [datasets.source_of(name) for name in wanted]:
-            with download(quiet, source.name) as watch:
-                folder = sources.fetch(source, data_dir, watch=watch)
-            say(quiet, f"{source.name}: {folder} ({source.terms})")
+    wanted = datasets.sources() if not names or names == ["all"] else dict.fromkeys(names)
+    for source in [datasets.source_of(name) for name in wanted]:
+        with download(quiet, source.name) as watch:
+            folder = sources.fetch(source, data_dir, watch=watch)
+        say(quiet, f"{source.name}: {folder} ({source.terms})")
 
 
-@data_app.command()
 def status(data_dir: Path | None = DATA_DIR) -> None:
     """Show which data sets are here, where, and whether they are complete."""
-    with guarded("data status", []):
-        from perfeds2.learning import datasets
-        from perfeds2.learning.files.sources import folders, look_for
+    from perfeds2.learning import datasets
+    from perfeds2.learning.files.sources import folders, look_for
 
-        for name, source in datasets.sources().items():
-            found = look_for(source, data_dir)
-            if found.files:
-                kind = "official files" if found.official else "differs from the official files"
-                typer.echo(f"{name:<12} complete    {found.folder} ({found.form}; {kind})")
-            elif found.missing:
-                typer.echo(f"{name:<12} incomplete  {', '.join(found.missing)} missing; perfeds2 data fetch {name}")
-            else:
-                typer.echo(f"{name:<12} not found   perfeds2 data fetch {name}")
-        typer.echo(f"Looked in {', '.join(map(str, folders(data_dir)))}.")
+    for name, source in datasets.sources().items():
+        found = look_for(source, data_dir)
+        if found.files:
+            kind = "official files" if found.official else "differs from the official files"
+            typer.echo(f"{name:<12} complete    {found.folder} ({found.form}; {kind})")
+        elif found.missing:
+            typer.echo(f"{name:<12} incomplete  {', '.join(found.missing)} missing; perfeds2 data fetch {name}")
+        else:
+            typer.echo(f"{name:<12} not found   perfeds2 data fetch {name}")
+    typer.echo(f"Looked in {', '.join(map(str, folders(data_dir)))}.")
+
+
+for command in (fetch, status):
+    data_app.command()(reporting_errors(command, f"data {command.__name__}"))

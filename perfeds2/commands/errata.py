@@ -3,7 +3,6 @@
 import typer
 
 from perfeds2.commands.common import flag
-from perfeds2.console import guarded
 
 
 def errata(
@@ -17,10 +16,9 @@ def errata(
 
     For example, perfeds2 errata 9 shows that Algorithm 2 as printed never schedules 11 of 20 UEs.
     """
-    with guarded("errata", []):
-        from perfeds2.paper.errata import errata_markdown, errata_table, errata_text
+    from perfeds2.paper.errata import errata_markdown, errata_table, errata_text
 
-        if markdown:
-            typer.echo(errata_markdown(), nl=False)
-        else:
-            typer.echo((errata_table if quiet else errata_text)(numbers or None))
+    if markdown:
+        typer.echo(errata_markdown(), nl=False)
+    else:
+        typer.echo((errata_table if quiet else errata_text)(numbers or None))

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from perfeds2.commands.common import QUIET, flag
-from perfeds2.console import guarded, say
+from perfeds2.console import say
 
 
 def export(
@@ -16,7 +16,6 @@ def export(
     quiet: bool = QUIET,
 ) -> None:
     """Write a trained model as a safetensors file."""
-    with guarded("export", []):
-        from perfeds2.runs.export import export as write
+    from perfeds2.runs.export import export as write
 
-        say(quiet, f"{out}: {write(folder, algorithm, seed, out)}")
+    say(quiet, f"{out}: {write(folder, algorithm, seed, out)}")

@@ -5,18 +5,18 @@
 manage its runs.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from perfeds2.commands.certificates import CERTIFICATE_COMMANDS, CREDENTIALS, open_credentials
-from perfeds2.commands.common import QUIET, SettingsCommand, flag, new_folder, setting_flags
+from perfeds2.commands.common import QUIET, SettingsCommand, flag, new_folder, reporting_errors, setting_flags
 from perfeds2.commands.watch import watch
 from perfeds2.console import give_up, guarded, say
 from perfeds2.deployment.fields import FOLLOWED, RENAMED
@@ -35,7 +35,7 @@ PATHS = ("data_dir", "app_module", "cloud_credentials")
 FLAGS = setting_flags(FOLLOWED)
 FLAGS["set_"] = (list[str] | None, flag("--set", "A method's setting: Method.key=value. Repeatable.", "KEY=VALUE"))
 OWN_DEFAULTS = {each.keyword: [each.default] for each in FOLLOWED if (each.section, each.key) in RENAMED}
-WITH_SETTINGS: Value = functools.partial(SettingsCommand, FLAGS, settings=FOLLOWED, own_defaults=OWN_DEFAULTS)
+WITH_SETTINGS: Value = partial(SettingsCommand, FLAGS, settings=FOLLOWED, own_defaults=OWN_DEFAULTS)
 
 
 def make_setup(given: Values) -> "Setup":
@@ -105,7 +105,7 @@ def local(
         path = resume or new_folder(out, f"federate-{setup.name}")
         place.append(path)
         with live_table(quiet) as show:
-            run_locally(setup, path, device_data, show, say=functools.partial(say, quiet))
+            run_locally(setup, path, device_data, show, say=partial(say, quiet))
         if not quiet:
             print_summary(path)
 
@@ -273,25 +273,20 @@ def verify(folder: Path = RUN, quiet: bool = QUIET) -> None:
         give_up(1, f"perfeds2 federate verify: {folder / 'events.log'}: {error}")
 
 
-def reporting_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Print an error of a command as one sentence."""
-
-    @functools.wraps(command)
-    def called(**given: Value) -> None:
-        with guarded(f"federate {command.__name__}", []):
-            need_extra("a federation", "mqtt", *EXTRA)
-            command(**given)
-
-    return called
+def reporting(command: Callable[..., None]) -> Callable[..., None]:
+    """Print an error of a command as one sentence, and name the extra that it needs."""
+    return reporting_errors(
+        command, f"federate {command.__name__}", partial(need_extra, "a federation", "mqtt", *EXTRA)
+    )
 
 
 federate_app = typer.Typer(help="Run the protocol on real devices over MQTT.\n\nStart with: perfeds2 federate local")
 federate_app.command(cls=WITH_SETTINGS)(local)
 for command in (*CERTIFICATE_COMMANDS, server, device, status):
-    federate_app.command()(reporting_errors(command))
-federate_app.command(cls=WITH_SETTINGS)(reporting_errors(submit))
+    federate_app.command()(reporting(command))
+federate_app.command(cls=WITH_SETTINGS)(reporting(submit))
 for command in (resume, stop, verify):
-    federate_app.command()(reporting_errors(command))
+    federate_app.command()(reporting(command))
 federate_app.command()(watch)
 
 

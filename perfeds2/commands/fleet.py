@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from perfeds2.commands.common import QUIET, flag
-from perfeds2.console import guarded, say
+from perfeds2.console import say
 from perfeds2.errors import InputError
 
 FILE = "fleet.csv"
@@ -28,15 +28,14 @@ def fleet(
 
     For tests and examples. docs/how-to/fleets.md describes fleets and their files.
     """
-    with guarded("fleet", []):
-        from perfeds2.network.synthetic_fleet import Made, write_fleet
+    from perfeds2.network.synthetic_fleet import Made, write_fleet
 
-        if out is None:
-            raise InputError("--out is missing; give a folder for the fleet, such as --out phones.")
-        _refuse_used(out)
-        made = Made(devices, seed, samples_per_s, trace_s=trace_s, traced=traced, hours=hours, day_s=day_s)
-        path = write_fleet(out, made)
-        say(quiet, f"{devices} devices: {path}    Try: perfeds2 simulate --cell {path}")
+    if out is None:
+        raise InputError("--out is missing; give a folder for the fleet, such as --out phones.")
+    _refuse_used(out)
+    made = Made(devices, seed, samples_per_s, trace_s=trace_s, traced=traced, hours=hours, day_s=day_s)
+    path = write_fleet(out, made)
+    say(quiet, f"{devices} devices: {path}    Try: perfeds2 simulate --cell {path}")
 
 
 def _refuse_used(out: Path) -> None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from perfeds2.commands.completion import of_kind
-from perfeds2.console import guarded
 from perfeds2.spec.names import Value
 from perfeds2.spec.values import METHOD
 
@@ -23,24 +22,21 @@ def methods(
     Set one with --set Ditto.pull=0.1, in a spec file below [methods.Ditto], in a grid as Ditto.pull, or in Python as
     Ditto(pull=0.1).
     """
-    with guarded("methods", []):
-        from perfeds2.spec.fields import own_settings
-        from perfeds2.spec.methods import find_method, listed_methods
+    from perfeds2.spec.fields import own_settings
+    from perfeds2.spec.methods import find_method, listed_methods
 
-        if name is not None:
-            typer.echo(_described(find_method(name)))
-        else:
-            from rich.console import Console
-            from rich.table import Column, Table
+    if name is not None:
+        typer.echo(_described(find_method(name)))
+    else:
+        from rich.console import Console
+        from rich.table import Column, Table
 
-            table = Table(
-                Column("method", no_wrap=True), "rule", "rounds", "settings", "paper", box=None, pad_edge=False
-            )
-            for method in listed_methods():
-                defaults = [f"{key}={each.default}" for key, each in own_settings(method.make).items()]
-                rule = str(method.make.__doc__).splitlines()[0]
-                table.add_row(method.name, rule, method.rounds, ", ".join(defaults), method.make.paper)
-            Console().print(table)
+        table = Table(Column("method", no_wrap=True), "rule", "rounds", "settings", "paper", box=None, pad_edge=False)
+        for method in listed_methods():
+            defaults = [f"{key}={each.default}" for key, each in own_settings(method.make).items()]
+            rule = str(method.make.__doc__).splitlines()[0]
+            table.add_row(method.name, rule, method.rounds, ", ".join(defaults), method.make.paper)
+        Console().print(table)
 
 
 def _described(method: "ListedMethod") -> str:

@@ -7,7 +7,7 @@ import typer
 
 from perfeds2.commands.common import QUIET, flag
 from perfeds2.commands.completion import among
-from perfeds2.console import guarded, say
+from perfeds2.console import say
 from perfeds2.errors import InputError
 from perfeds2.runs.costs import COSTS
 from perfeds2.spec.names import refusing_code
@@ -35,21 +35,20 @@ def report(
     quiet: bool = QUIET,
 ) -> None:
     """Draw a folder's report again, or compare several folders on one page."""
-    with guarded("report", []):
-        if x not in COSTS:
-            raise InputError(f"--x {x!r} is not known; expected one of {', '.join(COSTS)}.")
-        names = ", ".join(map(str, folders))
-        try:
-            with refusing_code():
-                several = len(folders) > 1
-                drawn = _draw_several(folders, paper, out, x) if several else _draw_one(folders[0], paper, out, x)
-        except InputError:
-            raise
-        except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:  # a missing or modified file
-            said = " ".join(str(error).split())
-            raise InputError(f"{names} cannot be read or drawn ({type(error).__name__}: {said}).") from None
-        for path in drawn:
-            say(quiet, f"{WORDS.get(path.suffix, 'Figure')}: {path}")
+    if x not in COSTS:
+        raise InputError(f"--x {x!r} is not known; expected one of {', '.join(COSTS)}.")
+    names = ", ".join(map(str, folders))
+    try:
+        with refusing_code():
+            several = len(folders) > 1
+            drawn = _draw_several(folders, paper, out, x) if several else _draw_one(folders[0], paper, out, x)
+    except InputError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:  # a missing or modified file
+        said = " ".join(str(error).split())
+        raise InputError(f"{names} cannot be read or drawn ({type(error).__name__}: {said}).") from None
+    for path in drawn:
+        say(quiet, f"{WORDS.get(path.suffix, 'Figure')}: {path}")
 
 
 def _draw_one(folder: Path, paper: bool, out: Path | None, axis: str) -> list[Path]:
