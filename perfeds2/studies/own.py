@@ -3,7 +3,7 @@
 The function takes the settings of the command line and ``train``, and yields rows::
 
     def quorums(spec, train):
-        points = {str(a): spec.with_(protocol=spec.protocol.with_(quorum=a)) for a in (1, 2, 4)}
+        points = {str(a): spec.with_(protocol=spec.protocol.with_(quorum=a)) for a in (2, 5, 10)}
         for quorum, results in train(points).items():
             yield {"quorum": quorum, "accuracy": mean(one.rows[-1]["test_accuracy"] for one in results)}
 
