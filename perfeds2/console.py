@@ -82,6 +82,8 @@ def guarded(command: str, place: list[Path], go_on: str = "") -> Iterator[None]:
 
     try:
         yield
+    except typer.Exit:  # it has said why
+        raise
     except InputError as error:
         give_up(2, f"perfeds2 {command}: {error}")
     except KeyboardInterrupt:

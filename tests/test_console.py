@@ -7,6 +7,9 @@ import sys
 import time
 
 import pytest
+import typer
+
+from perfeds2.console import give_up, guarded
 
 PRESSES = 4
 DROPPED = """
@@ -37,6 +40,12 @@ def test_a_ctrl_c_dropped_in_a_callback_comes_again_and_nothing_is_said_of_it():
     stopped = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, check=False)
     assert (stopped.returncode, stopped.stderr) == (130, "\nInterrupted.\n")
     assert time.monotonic() - begun < 20
+
+
+def test_a_command_that_gave_up_says_why_once(capsys):
+    with pytest.raises(typer.Exit) as left, guarded("replay", []):
+        give_up(1, "the weights differ")
+    assert (left.value.exit_code, capsys.readouterr().err) == (1, "the weights differ\n")
 
 
 @pytest.mark.slow
