@@ -58,8 +58,9 @@ def test_the_study_of_the_page_is_short_and_runs():
     study = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[-1]
     assert study.count("\n") <= 40
     Path("quorums.py").write_text(study, encoding="utf-8")
-    (typed,) = re.findall(r"\$ perfeds2 (study quorums.py:quorums .*)", PAGE)  # with the page's own UEs, but a short time
-    status, printed, said = told(*shlex.split(f"{typed} {TINY.replace('--quiet ', '').replace('--ues 4', '')}"))
+    (typed,) = re.findall(r"\$ perfeds2 (study quorums.py:quorums .*)", PAGE)
+    shorter = TINY.replace("--quiet ", "").replace("--ues 4", "")  # with the UEs of the page
+    status, printed, said = told(*shlex.split(f"{typed} {shorter}"))
     assert status == 0, said
     assert "A = 5" in printed
     assert "Which quorum learns most?" in Path("own/report.html").read_text(encoding="utf-8")
