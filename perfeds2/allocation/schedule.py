@@ -206,8 +206,8 @@ def check_schedule(
     at_work = schedule.shape[1] * (max_staleness + 1)
     if stale == "wait" and ues > at_work:
         raise ValueError(
-            f"with stale='wait', quorum {schedule.shape[1]} and max_staleness {max_staleness} at most {at_work} UEs have "
-            f"a job, so a schedule for {ues} UEs could plan a UE without one; raise max_staleness to {-(-ues // schedule.shape[1]) - 1}."
+            f"the schedule for {ues} UEs could plan a UE without a job: with stale='wait', quorum {schedule.shape[1]} and "
+            f"max_staleness {max_staleness}, at most {at_work} UEs have a job. Raise max_staleness to {-(-ues // schedule.shape[1]) - 1}."
         )
 
 

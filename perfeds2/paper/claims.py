@@ -7,9 +7,9 @@ paired difference decides: above 0 *holds*, below 0 *fails*, otherwise *undecide
 all of them hold, and fails if any fails. A run that diverges counts with an accuracy of 0 from then on. With fewer than
 five seeds every comparison is undecided. Times to a target are shown, but never decide a verdict.
 
-A verdict is marked where it depends on how strictly one reads. *Not after Holm*: with this many comparisons some pass by
-chance, and this one would be undecided at 0.05 if the p-values of the paired t-tests were adjusted by Holm's method over all
-comparisons of the ledger. Comparisons of the same numbers (claims share runs) count as one test, in either direction.
+A verdict is marked where it depends on how strictly one reads. *Not after Holm*: it would be undecided at 0.05 if the
+p-values of the paired t-tests were adjusted by Holm's method over all comparisons of the ledger, some of which pass by
+chance. Comparisons of the same numbers (claims share runs) count as one test, in either direction.
 *Below 0.5 points*: it would be undecided if smaller mean differences did not count. *Nothing learned*: neither curve of a
 comparison rises 2 points above its start and above the share of the most frequent label. Two other measures have their own
 verdicts, by the same intervals: the accuracy if FedAvg and FedProx are evaluated without a personal step, and the

@@ -89,7 +89,7 @@ def name_in_tables(named: Named) -> str:
 
 
 def makers(algorithms: Iterable[Named], merges: Iterable[Named]) -> dict[str, Callable[..., Value]]:
-    """Return what takes settings, by name: built-in methods and merges, and the user's own that take part."""
+    """Return every method and merge that has settings, by name, including the user's own."""
     found = {method.name: method.make for method in ALGORITHMS.values()} | MERGES
     found |= {name: method.make for name, method in ALGORITHMS.items()}
     for named in algorithms:

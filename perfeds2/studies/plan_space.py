@@ -236,7 +236,7 @@ def around(space: Space, choice: Choice) -> list[Choice]:
 
 
 def neighbours(space: Space, choice: Choice) -> list[tuple[str, Choice]]:
-    """Return axis and choice one step away on every numeric axis.
+    """Return the neighbours: for every numeric axis, the choices one step away on it.
 
     A step leads to the next value that is searched if that is near: at most twice or half as large. Otherwise it is
     1.5 times A or twice S, whether that is searched or not. An unbounded S is near the largest S that matters.

@@ -176,8 +176,8 @@ def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: R
 def front(summary: Sequence[Row]) -> list[Row]:
     """Return the points that reached the target in at least half of the seeds, sorted by time, and mark the front.
 
-    A point is on the time-energy front if no other is as soon with fewer joules, or sooner with as few. With noise, the
-    worst UE's ε takes the place of the joules.
+    A point is on the time-energy front if no other needs fewer seconds and no more joules, or fewer joules and no
+    more seconds. With noise, the worst UE's ε takes the place of the joules.
     """
     costs = SECONDS.median, (EPSILON if any(EPSILON.median in row for row in summary) else JOULES).median
     met = [row for row in summary if all(row.get(cost) is not None for cost in costs)]

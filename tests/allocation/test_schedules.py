@@ -161,7 +161,7 @@ def test_a_schedule_on_which_the_round_could_wait_for_ever_is_an_error():
             check_schedule(rows, 3, 1, stale)
     with pytest.raises(ValueError, match="UE 2 for round 1 after 1 rounds"):
         check_schedule(rows, 3, 0, "wait")
-    with pytest.raises(ValueError, match=r"at most 6 UEs have a job.*raise max_staleness to 4"):
+    with pytest.raises(ValueError, match=r"at most 6 UEs have a job.*Raise max_staleness to 4"):
         check_schedule(rows, 9, 2, "wait")
 
 
