@@ -180,8 +180,8 @@ class Checkpoints:
         lost = len(found) < GENERATIONS
         if lost and federation.learner.noise is not None:
             raise InputError(
-                f"only {len(found)} of {GENERATIONS} checkpoints in {self.folder.parts} are intact: rounds may be lost whose "
-                f"models were sent, and with the same noise again they would reveal updates. Start a new run in another folder."
+                f"only {len(found)} of {GENERATIONS} checkpoints in {self.folder.parts} are intact, so rounds may be lost. "
+                f"To repeat them with the same noise would reveal updates. Start a new run in another folder."
             )
         if lost:
             federation.log(f"warning: {len(found)} of {GENERATIONS} checkpoints are intact; using the newest of them")

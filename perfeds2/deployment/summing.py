@@ -115,7 +115,7 @@ class Summing:
         return None
 
     def complain(self, ue: int, about: int | None) -> bool:
-        """Note that a member refuses another's key, and return whether that is what it says."""
+        """Note that member ``ue`` refuses the key of member ``about``; False if this is not a complaint about a member."""
         numbers = {device.ue: number for number, device in enumerate(self.devices)}
         if ue not in numbers or about not in numbers or about == ue:
             return False

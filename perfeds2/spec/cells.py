@@ -184,7 +184,9 @@ def compression_settings(spec: Spec) -> Values:
     radio, own = spec.radio, None if spec.radio.compress is None else spec.radio.compress.value
     if own is not None and not isinstance(own, Transform):
         if radio.bits not in (None, 32) or radio.top_k not in (None, 1):
-            raise InputError(f"--compress {radio.compress} sets the size of an upload itself; leave out --bits and --top-k.")
+            raise InputError(
+                f"--compress {radio.compress} sets the size of an upload itself; leave out --bits and --top-k."
+            )
         own = OwnCompression(own)
     return {
         "bits": None if radio.bits == 32 else radio.bits,

@@ -199,7 +199,7 @@ def _crossing(time_s: np.ndarray, score: np.ndarray, at: int, target: float) -> 
 def _fall(score: np.ndarray, target: float, first: int | None) -> float:
     """Return how far the score fell back, relative to the way from the start to the target.
 
-    It is measured below the target once that was reached, otherwise below the best score so far.
+    After the target was reached, the fall is measured from the target, and before that from the best score so far.
     """
     finite = np.where(np.isfinite(score), score, score[0])
     if not math.isfinite(finite[0]) or target <= finite[0]:

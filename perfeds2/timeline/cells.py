@@ -84,7 +84,9 @@ def simulate_cells(
     if edge_rounds < 1:
         raise ValueError(f"edge_rounds must be at least 1, got {edge_rounds}.")
     if cloud.rests or cloud.drafts or cloud.rest_rounds > 1:
-        raise ValueError("the cloud closes rounds on the first arrivals; leave rests, drafts and rest_rounds at their defaults.")
+        raise ValueError(
+            "the cloud closes rounds on the first arrivals; leave rests, drafts and rest_rounds at their defaults."
+        )
     if cloud.max_staleness is not None and (cloud.stale != "wait" or cloud.quorum * (cloud.max_staleness + 1) < count):
         raise ValueError(
             f"with a bound, the cloud needs stale='wait' and a quorum times (max_staleness + 1) of at least {count}, "

@@ -216,7 +216,9 @@ def read_folder(path: Path) -> SampleTable:
             parts.append(_load(file))
             held, first = _layout(parts[-1]), _layout(parts[0])
             if "ue" in parts[-1] or held != first:
-                raise DataBroken(f"has {held}; expected {first}, as {files[0].name} has, and no ue: every file is one UE.")
+                raise DataBroken(
+                    f"has {held}; expected {first}, as {files[0].name} has, and no ue: every file is one UE."
+                )
     together = {name: np.concatenate([arrays[name] for arrays in parts]) for name in parts[0]}
     for name in together.keys() & {"y", "y_test"}:
         together[name.replace("y", "ue")] = np.repeat(np.arange(len(files)), [len(arrays[name]) for arrays in parts])

@@ -31,9 +31,8 @@ class LeNet:
     diverges (docs/reports/reproduction.md).
 
     The input is pixels of 8 bits, channel after channel. They are normalised here, so the data need a quarter of the
-    memory. A convolution is a matrix times patches, or a variant of it for GPUs: with weights that differ between UEs,
-    side by side on a GPU, XLA's convolution becomes many slow groups, and on a CPU it is slower too. Samples are
-    the last axis of all arrays, so that shifting an image copies long runs.
+    memory. A convolution is a matrix times patches, or a variant of it for GPUs. XLA's own convolution is slower: its weights
+    differ between UEs, which makes it many small groups. Samples are the last axis of all arrays, so that shifting an image copies long runs.
     """
 
     side: int = 32
