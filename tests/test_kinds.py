@@ -36,7 +36,7 @@ def test_report_does_not_execute_the_code_that_a_tuning_names(tmp_path: Path, mo
     (tmp_path / "mine.py").write_text("open('ran', 'w')\ndef task(seed): pass\n", encoding="utf-8")
     status, said = perfeds2("report", "tuned")
     assert status == 2
-    assert "is code of mine.py, which is not executed to draw a folder" in said
+    assert "is code of mine.py, which is not executed to draw a report" in said
     assert not (tmp_path / "ran").exists()
 
 

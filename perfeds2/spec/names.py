@@ -227,7 +227,9 @@ def refusing_code() -> Iterator[None]:
 def load_source(source: str) -> tuple[ModuleType, str]:
     """Return a user's module, by file or dotted name, and the sha256 of its file."""
     if _refusing.get():
-        raise ValueError(f"is code of {source}, which is not executed to draw a folder; resume the folder's command")
+        raise ValueError(
+            f"is code of {source}, which is not executed to draw a report; resume the folder's command instead"
+        )
     is_file, name = source.endswith(".py"), source
     if is_file and not Path(source).is_file():
         raise ValueError(f"was not found: there is no {source} in {Path.cwd()}")

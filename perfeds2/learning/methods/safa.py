@@ -18,7 +18,8 @@ class SAFA(Method):
     A round closes on the first A arrivals of UEs that were not merged in the round before. If fewer than A of these
     are at work, it waits for all updates and fills its places with UEs merged last time, in order of arrival. Merged
     UEs replace their entries before the mean is taken. Those that arrived in vain replace theirs afterwards (the
-    bypass), and count as wasted in the report. A UE more than the lag behind restarts from the newest model.
+    bypass), and count as wasted in the report. A UE that is further behind than the lag restarts from
+    the newest model.
 
     The paper's time limit is infinite here, since no UE drops out, and all UEs have equal weight.
     """
