@@ -4,6 +4,12 @@
 
 FedScale's files are pickles, which could run any code when loaded. They are never loaded. Their operations are read one
 by one, and a file is refused if an operation does more than build plain data.
+
+- FedScale (also REFL), ``client_device_capacity``: samples_per_s = 1000/(3 · computation), rate_bps = 1000 · communication;
+  ``client_behave_trace``: available from each active to the next inactive second, repeated after finish_time.
+- FLASH, ``speed_distri.json``: rate_bps and rate_spread, log-normal with the mean up_u and deviation up_sigma, in KiB/s.
+- FLHetBench, ``training_latency.json``: compute_s and compute_spread, from the milliseconds of ResNet;
+  ``cached_timers.json``: available, the seconds in which a phone was ready. Phones that were never ready are left out.
 """
 
 import argparse

@@ -178,7 +178,7 @@ TWICE = {  # what several pages state, each in its words: the numbers in bracket
         "docs/how-to/deploy.md": r"the run takes \[(\d+) to (\d+) s\]",
     },
     "messages of a device": {
-        "docs/explanation/wire.md": r"from one device \| (\S+) and (\d+) GiB",
+        "docs/explanation/wire.md": r"A device may send (\S+) messages and (\d+) GiB per minute",
         "docs/explanation/federation.md": r"(\S+) messages and (\d+) GiB per minute",
     },
     "UEs that are evaluated": {
