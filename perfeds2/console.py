@@ -1,14 +1,17 @@
 """Report errors and interruptions of a command in one sentence, with the documented exit status."""
 
+import _thread
 import atexit
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -24,11 +27,15 @@ def install_interrupt_handler() -> None:
         sys.unraisablehook = _raise_again
 
 
-def _interrupt(*_: object) -> NoReturn:
+def _interrupt(_: int, frame: FrameType | None) -> None:
     if _leaving.is_set():
         _exit()  # Ctrl-C pressed again during shutdown
     _interrupted.set()
-    raise KeyboardInterrupt
+    while frame is not None and frame.f_code is not _raise_again.__code__:
+        frame = frame.f_back
+    if frame is None:
+        raise KeyboardInterrupt
+    _press_later()  # Python drops what is raised in the hook
 
 
 def _raise_again(dropped: Any) -> None:
@@ -37,14 +44,17 @@ def _raise_again(dropped: Any) -> None:
     Python would print "Exception ignored" and continue.
     """
     if issubclass(dropped.exc_type, KeyboardInterrupt):
-        again = threading.Timer(0.05, _press)
-        again.daemon = True
-        again.start()
+        _press_later()
     else:
         sys.__unraisablehook__(dropped)
 
 
+def _press_later() -> None:
+    _thread.start_new_thread(_press, ())  # takes no lock, which the interrupted code may hold
+
+
 def _press() -> None:
+    time.sleep(0.05)
     if not _leaving.is_set():
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # interrupts blocking calls too
 

@@ -48,6 +48,25 @@ def test_a_command_that_gave_up_says_why_once(capsys):
     assert (left.value.exit_code, capsys.readouterr().err) == (1, "the weights differ\n")
 
 
+def test_a_ctrl_c_that_comes_again_too_early_is_not_lost():
+    """On a busy machine the hook may take longer than the pause before the next signal."""
+    slow = """
+import _thread
+
+start = _thread.start_new_thread
+
+def start_and_dawdle(function, arguments):
+    start(function, arguments)
+    _thread.start_new_thread = start
+    time.sleep(1)
+
+_thread.start_new_thread = start_and_dawdle
+"""
+    script = DROPPED.replace("install_interrupt_handler()\ntry", f"{slow}\ninstall_interrupt_handler()\ntry")
+    stopped = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (stopped.returncode, stopped.stderr) == (130, "\nInterrupted.\n")
+
+
 @pytest.mark.slow
 def test_ctrl_c_in_the_middle_of_a_plan_is_130_without_noise(tmp_path):
     """Pressed several times. ``test_cli.py`` presses once."""
