@@ -171,7 +171,6 @@ TWICE = {  # what several pages state, each in its words: the numbers in bracket
     "cycles of a multiply-add": {
         "docs/reports/computing.md": r"charges about (\d+) cycles per multiply-add",
         "docs/explanation/design.md": r"about (\d+) per multiply-add",
-        "docs/reports/errata.md": r"about (\d+) per multiply-add",
     },
     "a federation on one machine": {
         "docs/reports/federation.md": r"it takes (\d+) to (\d+) s, and",

@@ -70,13 +70,13 @@ def errata_markdown() -> str:
         for item in ERRATA
     ]
     table = "\n".join(["| | place | what is wrong |", "|---|---|---|", *rows])
-    return "\n\n".join([PROSE["introduction"], table, PROSE["slips"], PROSE["left_open"]]) + "\n"
+    return "\n\n".join([PROSE["introduction"], table]) + "\n"
 
 
 def errata_in_full() -> str:
     """Return all errata in full, as a page of the site."""
     opening = "# Errata in full\n\nEach case: what the paper prints, what is wrong, what perfeds2 does, and numbers that show it."
-    return "\n\n".join([opening, *map(_markdown_section, ERRATA)]) + "\n"
+    return "\n\n".join([opening, *map(_markdown_section, ERRATA), PROSE["slips"], PROSE["left_open"]]) + "\n"
 
 
 def _first_sentence(text: str) -> str:
