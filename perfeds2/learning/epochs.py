@@ -1,6 +1,5 @@
 """Local epochs: each UE takes as many steps as its samples fill batches."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -9,7 +8,6 @@ from perfeds2.learning.gradients import Batches
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.objectives import Context, Objective, descend
 from perfeds2.learning.settings import traced
-from perfeds2.learning.trees import rows_of
 
 Steps = Float[Array, "..."] | Float[np.ndarray, "..."]
 
@@ -48,14 +46,10 @@ class LocalEpochs(Objective):
         batches: Batches,
         context: Context,
     ) -> tuple[Params, None]:
-        taken = jnp.asarray(self.steps)[context.ue]
+        def gradient(w: Params, own: Batches) -> Params:
+            return self.inner.gradient(w, start, own, context)
 
-        def until_taken(w: Params, now: tuple[Batches, Array]) -> Params:
-            own, number = now
-            gradient = self.inner.gradient(w, start, own, context)
-            return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), gradient)
-
-        _, total = descend(until_taken, start, (batches, jnp.arange(rows_of(batches))), context.beta)
+        _, total = descend(gradient, start, batches, context.beta, jnp.asarray(self.steps)[context.ue])
         return total, client_state
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from perfeds2.learning import on_gpu
 from perfeds2.learning.gradients import Batches, Hessian, MeanLoss, hessian_row
@@ -47,16 +47,10 @@ class FactoredLoss(MeanLoss):
         return inner | {WEIGHT: x[0].T @ first, BIAS: first.sum(axis=0)}
 
     def meta_gradient(
-        self,
-        params: Params,
-        batches: Batches,
-        alpha: float | Array,
-        hessian: Hessian = "exact",
-        inner_clip: float | Array | None = None,
-        is_early: Bool[Array, ""] | None = None,
+        self, params: Params, batches: Batches, alpha: float | Array, hessian: Hessian = "exact", **rare: Array | None
     ) -> Params:
-        if hessian == "hf" or inner_clip is not None or is_early is not None:
-            return super().meta_gradient(params, batches, alpha, hessian, inner_clip, is_early)
+        if hessian == "hf" or any(each is not None for each in rare.values()):
+            return super().meta_gradient(params, batches, alpha, hessian, **rare)
         x, on, slopes, said, others = self._first_layer(params, batches)
         first, inner = slopes(0, said[0], others)
         # How a step on one batch changes the first layer's outputs for another; + 1 is for the bias.

@@ -36,6 +36,7 @@ class BatchLoss:
         batches: Batches,
         alpha: float | Array,
         hessian: Hessian = "exact",
+        *,
         inner_clip: float | Array | None = None,
         is_early: Bool[Array, ""] | None = None,
     ) -> Params:

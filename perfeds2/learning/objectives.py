@@ -282,7 +282,9 @@ def keeps_state(objective: Objective, params: PyTree) -> bool:
     return bool(jax.tree.leaves(jax.eval_shape(objective.init, params)))
 
 
-def descend(gradient: Gradient, start: Params, batches: Batches, beta: Scalar) -> tuple[Params, Params]:
+def descend(
+    gradient: Gradient, start: Params, batches: Batches, beta: Scalar, taken: Scalar | None = None
+) -> tuple[Params, Params]:
     """Take local steps, and return where they end and the sum of their gradients.
 
     Args:
@@ -290,6 +292,7 @@ def descend(gradient: Gradient, start: Params, batches: Batches, beta: Scalar) -
         start: The model to start from, by name.
         batches: One row per step.
         beta: Step size of the steps.
+        taken: Number of steps to take, the first ones; None takes all.
 
     Returns:
         The last model and the sum of the gradients, by name.
@@ -302,12 +305,14 @@ def descend(gradient: Gradient, start: Params, batches: Batches, beta: Scalar) -
         (-1.5, 3.0)
     """
 
-    def step(carry: tuple[Params, Params], own: Batches) -> tuple[tuple[Params, Params], None]:
-        w, total = carry
+    def step(carry: tuple[Params, Params], now: tuple[Batches, Array]) -> tuple[tuple[Params, Params], None]:
+        (w, total), (own, number) = carry, now
         g = gradient(w, own)
+        if taken is not None:
+            g = jax.tree.map(lambda each: jnp.where(number < taken, each, 0.0), g)
         return (stepped(w, beta, g), jax.tree.map(jnp.add, total, g)), None
 
-    return jax.lax.scan(step, (start, zeros(start)), batches)[0]
+    return jax.lax.scan(step, (start, zeros(start)), (batches, jnp.arange(rows_of(batches))))[0]
 
 
 def plain(loss: BatchLoss, number: int = 0) -> Gradient:

@@ -61,6 +61,7 @@ def test_shares_and_tokens_are_among_the_bits_and_joules_that_a_run_reports():
         ({"radio": {"top_k": 0.1}}, "--top-k: masks hide which numbers are sent"),
         ({"protocol": {"quorum": 2}}, "needs from 3 to 100 updates in a round, and FedAvgS2 has 2; set --quorum"),
         ({"run": {"algorithms": ["CA2FL"]}}, "keeps single uploads"),
+        ({"run": {"algorithms": ["FedBuff"]}}, "FedBuff cannot be combined .* weighs"),
     ],
 )
 def test_what_needs_single_updates_is_refused(given, why):

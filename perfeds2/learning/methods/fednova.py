@@ -26,12 +26,7 @@ class SomeSteps(Objective):
     ) -> tuple[Params, None]:
         steps = rows_of(batches)
         taken = jnp.maximum(jnp.round(self.share(context) * steps), 1)
-
-        def until_taken(w: Params, now: tuple[Batches, Array]) -> Params:
-            own, number = now
-            return jax.tree.map(lambda g: jnp.where(number < taken, g, 0.0), plain(context.loss)(w, own))
-
-        _, total = descend(until_taken, start, (batches, jnp.arange(steps)), context.beta)
+        _, total = descend(plain(context.loss), start, batches, context.beta, taken)
         return jax.tree.map(lambda g: steps / taken * g, total) if self.normalised else total, client_state
 
 
