@@ -46,7 +46,7 @@ ADDITIONS = {
         table="ProtocolSpec",
     ),
     "bandwidth policy": Addition(
-        "def scratch_policy(uplink):\n    return np.full(uplink.bits.size, uplink.bandwidth_hz / uplink.bits.size)\n",
+        "import numpy as np\n\n\ndef scratch_policy(uplink):\n    return np.full(uplink.bits.size, uplink.bandwidth_hz / uplink.bits.size)\n",
         '"scratch": scratch_policy,',
         "played(bandwidth='scratch')",
     ),

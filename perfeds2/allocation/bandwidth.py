@@ -5,8 +5,9 @@ bandwidth per UE. The bandwidths hold until the round closes or a UE leaves or r
 after it has finished.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -32,9 +33,23 @@ class Uplink:
     planned: Mask | None  # the round's planned UEs; None if the first arrivals close it
     most_bits_per_s_hz: float | None = None  # limit of the modulation; None for no limit
     link: Link | None = None  # what links carry; None: Shannon's rate up to the limit
+    # Only for a policy that returns an ``Allocation``:
+    cycles: PerUe | None = None  # of a job that begins now, so that its frequency can be chosen; 0 for other UEs
+    cpu_hz: PerUe | None = None  # the highest frequency, with which ``compute_s`` is counted
+    power_w: PerUe | float | None = None  # the highest transmit power, with which ``signal_hz`` is counted
+    elapsed_s: float = 0.0  # since the round opened
 
 
-Policy = Callable[[Uplink], Bandwidth]
+@dataclass(frozen=True)
+class Allocation:
+    """What a policy chooses if it chooses more than bandwidth. Arrays have shape (n,)."""
+
+    bandwidth_hz: Bandwidth
+    power_w: PerUe  # while a UE sends, until the policy is asked again; at most ``Uplink.power_w``
+    cpu_hz: PerUe  # for the whole of a job that begins now; at most ``Uplink.cpu_hz``
+
+
+Policy = Callable[[Uplink], Bandwidth | Allocation]
 
 
 def equal_share(uplink: Uplink) -> Bandwidth:
@@ -135,14 +150,18 @@ def between(theta: float) -> Policy:
 def in_each_cell(policy: Policy, ues: Sequence[Int[np.ndarray, " _"]], bandwidth_hz: Sequence[float]) -> Policy:
     """Return a policy that shares the band of each cell among its own UEs, whose numbers are ``ues``."""
 
-    def shared(uplink: Uplink) -> Bandwidth:
-        found = np.empty(uplink.bits.size)
+    def shared(uplink: Uplink) -> Bandwidth | Allocation:
+        parts = [np.empty(uplink.bits.size) for _ in fields(Allocation)]
         for own, own_hz in zip(ues, bandwidth_hz, strict=True):
             columns = {name: column[own] for name, column in vars(uplink).items() if isinstance(column, np.ndarray)}
             columns["shares"] /= max(columns["shares"].sum(), 1e-300)
-            found[own] = policy(replace(uplink, bandwidth_hz=own_hz, **columns))
-        return found
+            answer = policy(replace(uplink, bandwidth_hz=own_hz, **columns))
+            given = vars(answer).values() if isinstance(answer, Allocation) else (answer,)
+            for part, column in zip(parts, given, strict=False):
+                part[own] = column
+        return Allocation(*parts) if chooses_more(policy) else parts[0]
 
+    shared.__annotations__["return"] = Allocation if chooses_more(policy) else Bandwidth
     return shared
 
 
@@ -183,13 +202,33 @@ def proportional_fair(uplink: Uplink) -> Bandwidth:
     return _spread(serve, given * (band / total))
 
 
-def allocate(policy: Policy, uplink: Uplink) -> Bandwidth:
-    """Ask the policy for bandwidths and check them: b ≥ 0, finite, Σb ≤ B."""
-    bandwidth = np.asarray(policy(uplink), float)
+def chooses_more(policy: Policy) -> bool:
+    """Return whether a policy says that it returns an ``Allocation``."""
+    return inspect.signature(policy).return_annotation in (Allocation, Allocation.__name__)
+
+
+def allocate(policy: Policy, uplink: Uplink) -> Bandwidth | Allocation:
+    """Ask the policy for bandwidths and check them: b ≥ 0, finite, Σb ≤ B. Powers and frequencies stay at or below the highest."""
+    answer = policy(uplink)
+    bandwidth = np.asarray(answer.bandwidth_hz if isinstance(answer, Allocation) else answer, float)
+    name = getattr(policy, "__name__", type(policy).__name__)
     is_share = bandwidth.shape == uplink.bits.shape and bandwidth.min() >= 0  # also rejects NaN
     if is_share and bandwidth.sum() <= uplink.bandwidth_hz * (1 + 1e-9):
-        return bandwidth
-    name = getattr(policy, "__name__", type(policy).__name__)
+        if not isinstance(answer, Allocation):
+            return bandwidth
+        if uplink.cycles is None:
+            raise ValueError(
+                f"bandwidth policy {name} gave an Allocation; define it as def {name}(uplink) -> Allocation."
+            )
+        most = uplink.power_w, uplink.cpu_hz
+        for what, given, limit in zip(("power_w", "cpu_hz"), (answer.power_w, answer.cpu_hz), most, strict=True):
+            values = np.asarray(given, float)
+            if values.shape != bandwidth.shape or not ((values > 0) & (values <= np.asarray(limit) * (1 + 1e-9))).all():
+                raise ValueError(
+                    f"bandwidth policy {name} gave {what} {np.array2string(values, threshold=20)} in round {uplink.round}; "
+                    f"expected {bandwidth.size} numbers above 0, at most uplink.{what}."
+                )
+        return answer
     raise ValueError(
         f"bandwidth policy {name} gave {np.array2string(bandwidth, threshold=20)} Hz in round {uplink.round}; expected "
         f"{uplink.bits.size} finite numbers ≥ 0 that sum to at most {uplink.bandwidth_hz:.9g} Hz."
@@ -368,14 +407,3 @@ def _log_fairness(snr: Array) -> tuple[Array, Array]:
         gain[weak] = x * x * (1 / 2 - x * (1 / 6 - x * (1 / 12 - x * (1 / 20 - x * (1 / 30 - x * (1 / 42 - x / 56))))))
     share = snr / (1 + snr)
     return np.log(share * gain / log), 1 + snr * log / gain - share - share / log
-
-
-POLICIES: dict[str, Policy | Callable[[float], Policy]] = {
-    "equal_share": equal_share,
-    "planned_share": planned_share,
-    "equal_finish": equal_finish,
-    "weighted_rate": weighted_rate,
-    "max_throughput": max_throughput,
-    "proportional_fair": proportional_fair,
-    "between:THETA": between,  # the number after the colon is θ
-}

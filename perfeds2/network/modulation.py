@@ -69,6 +69,17 @@ class Steps:
         """Return the efficiency at a signal-to-noise ratio (a ratio, not dB), averaged over a UE's whole band."""
         return np.asarray(np.interp(snr, *self._knots))
 
+    def least_snr(self, bits_per_s_hz: Array) -> Array:
+        """Return the lowest signal-to-noise ratio (a ratio, not dB) at which a link has an efficiency."""
+        return np.asarray(np.interp(bits_per_s_hz, self._knots[1], self._knots[0]))
+
+    @cached_property
+    def below_steps(self) -> Attenuated:
+        """The largest share of Shannon's rate that the steps never fall below."""
+        snr, bits = (knots[1:] for knots in self._knots)
+        in_narrow_bands = bits[0] / snr[0] * LN2  # its limit at an SNR of 0
+        return Attenuated(min(float((bits / np.log2(1 + snr)).min()), float(in_narrow_bands)), self.bits[-1])
+
     def least_hz(self, rate_bps: PerUe, signal_hz: PerUe) -> PerUe:
         """Return the least bandwidth at which each UE reaches a rate above 0; infinite if no bandwidth is enough."""
         snr, bits = self._useful

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share, in_each_cell
+from perfeds2.allocation.joint import LeastEnergy, TimeAndEnergy
 from perfeds2.errors import InputError
 from perfeds2.learning.feedback import REPORTS
 from perfeds2.learning.learner import Learner
@@ -40,6 +41,7 @@ from perfeds2.spec.cells import (
     cycles_per_sample,
     limits_energy,
     make_budget,
+    make_energy,
     model_bits,
     seconds_a_step,
     upload_bits,
@@ -65,7 +67,8 @@ from perfeds2.timeline.simulate import conditions_of, simulate
 def clock_key(spec: Spec) -> Hashable:
     """Return a key that is equal for specs with the same cells, schedules and timelines."""
     load = (upload_bits(spec), cycles_per_sample(spec), seconds_a_step(spec))
-    energy = spec.energy if limits_energy(spec) else None
+    joint = isinstance(spec.protocol.bandwidth.value, LeastEnergy | TimeAndEnergy)
+    energy = spec.energy if joint or limits_energy(spec) else None
     return spec.cell, spec.cells, spec.radio, energy, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
 
 
@@ -117,7 +120,7 @@ def _make_algorithm(spec: Spec, stage: Stage, named: Named) -> Algorithm:
 
     The schedule and the shares apply to S2 algorithms only; the bandwidth policy applies to all. As an exception, an
     algorithm whose own rounds close on the first of several arrivals (ASY and SAFA) uses equal_share
-    in place of equal_finish and between: the order of simultaneous arrivals would be rounding noise (erratum 12).
+    in place of policies that let UEs finish together: the order of simultaneous arrivals would be rounding noise (erratum 12).
     """
     found = method_of(named)
     if found is None:
@@ -169,8 +172,10 @@ def _in_own_rounds(spec: Spec, stage: Stage, algorithm: Algorithm, method: Metho
 def _bandwidth(spec: Spec, *, races: bool) -> Policy:
     """Return the bandwidth policy; ``races`` says that rounds close on the first of several arrivals."""
     named = spec.protocol.bandwidth
-    together = named.value is equal_finish or named.text.startswith(f"{between.__name__}:")
-    return equal_share if races and together else named.value
+    joint = isinstance(named.value, LeastEnergy | TimeAndEnergy)
+    if races and (joint or named.value is equal_finish or named.text.startswith(f"{between.__name__}:")):
+        return equal_share
+    return replace(named.value, energy=make_energy(spec)) if joint else named.value
 
 
 def _follow_settings(spec: Spec, stage: Stage, own: Algorithm) -> Algorithm:

@@ -56,7 +56,7 @@ SITES = Kind(
 RADIO = Kind("radio", "perfeds2.network.radios:RADIOS", is_called=False)
 SCHEDULE = Kind("schedule", "perfeds2.allocation.schedule:SCHEDULES")
 SHARES = Kind("shares rule", "perfeds2.allocation.shares:SHARES")
-POLICY = Kind("bandwidth policy", "perfeds2.allocation.bandwidth:POLICIES")
+POLICY = Kind("bandwidth policy", "perfeds2.allocation.policies:POLICIES")
 OBJECTIVE = Kind("objective", "perfeds2.learning.objectives:OBJECTIVES")
 METHOD = Kind("method", "perfeds2.learning.methods:LISTED")
 ALGORITHM = Kind(

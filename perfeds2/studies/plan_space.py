@@ -23,7 +23,8 @@ PLACES = {field.name: place_of(field.name) for field in fields(Choice)}  # secti
 NAMED = {"schedule": SCHEDULE, "bandwidth": POLICY}
 STEPPED = ("quorum", "max_staleness", "local_steps")  # numeric axes, on which a choice has neighbours
 CELL_AXES = ("edge_rounds", "cloud_quorum", "frequency_reuse")  # axes of many cells
-FOR_PLANS = ("equal_finish", "planned_share")  # policies that need to know the UEs of a round in advance
+# Policies that need to know the UEs of a round in advance.
+FOR_PLANS = ("equal_finish", "planned_share", "between", "least_energy", "time_and_energy")
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ def _rest(space: Space, choice: Choice) -> int:
 
 def fits(schedule: str, bandwidth: str) -> bool:
     """Return whether a policy fits a schedule: equal finish needs to know the UEs of a round in advance."""
-    together = bandwidth in FOR_PLANS or bandwidth.startswith("between:")
+    together = bandwidth.partition(":")[0] in FOR_PLANS
     return schedule != "first" or not together
 
 

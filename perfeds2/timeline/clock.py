@@ -14,9 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfeds2.allocation.bandwidth import allocate
+from perfeds2.allocation.bandwidth import Allocation, allocate
 from perfeds2.errors import InputError
 from perfeds2.network.channel import Channel
+from perfeds2.timeline.choices import Choices
 from perfeds2.timeline.jobs import LOST, MERGED
 from perfeds2.timeline.planning import plan, uplink
 from perfeds2.timeline.protocol import (
@@ -51,6 +52,7 @@ from perfeds2.timeline.state import (
     Network,
     RoundInfo,
     ServerState,
+    SpeedAndPower,
     Ues,
     too_few,
 )
@@ -88,7 +90,9 @@ class Clock(ClockState):
         self.openings, self._edge_rounds = Openings(), edge_rounds
         self._closings: list[Closing] = []
         self._events = 0  # since a round closed
-        if not all(cell.is_plain for cell in cells):
+        if some.chooses_more:
+            self.chosen = SpeedAndPower(np.ones(n), np.zeros(n), np.zeros(n, bool))
+        if some.chooses_more or not all(cell.is_plain for cell in cells):
             self.job_s, self.rate_factor = np.zeros(n), np.ones(n)
         if self.presence is not None:
             self.present = self.presence.here(0.0)
@@ -245,16 +249,52 @@ class Clock(ClockState):
                 if server.planned is None and not server.waits and not server.conditions.protocol.rests:
                     plan(self, number if len(self.servers) > 1 else 0)
                 cell.uplink = uplink(self, number)
-                cell.bandwidth_hz = allocate(server.conditions.bandwidth, cell.uplink)
+                allocation = allocate(server.conditions.bandwidth, cell.uplink)
+                if isinstance(allocation, Allocation):
+                    self._choose(number, allocation)
+                    allocation = allocation.bandwidth_hz
+                cell.bandwidth_hz = allocation
+        if self.chosen is not None:
+            self.chosen.starts = np.zeros_like(self.chosen.starts)
+
+    def _choose(self, number: int, allocation: Allocation) -> None:
+        """Give jobs that begin now their frequency, and uploads their power."""
+        cell, server = self.cells[number], self.server_of(number)
+        shared, choice, job_s = cell.uplink, self.chosen, self.job_s
+        assert shared is not None
+        assert shared.cycles is not None
+        assert choice is not None
+        assert job_s is not None
+        assert server.jobs is not None
+        (begin,) = shared.cycles.nonzero()
+        speed, served, power = choice.speed.copy(), self.in_cell(number), choice.power
+        speed[begin] = np.minimum(allocation.cpu_hz / cell.cell.cpu_hz, 1.0)[begin]
+        given = np.where(allocation.bandwidth_hz > 0, np.minimum(allocation.power_w / cell.cell.sent_power_w, 1.0), 0.0)
+        if cell.cell.fleet is not None:
+            given[~cell.cell.fleet.shares_band] = 1.0
+        power = given if served is None else np.where(served, given, power)
+        longer_s = job_s[begin] * (1 / speed[begin] - 1)
+        self.job_s, self.compute_s = job_s.copy(), self.compute_s.copy()
+        self.job_s[begin] += longer_s
+        self.compute_s[begin] += longer_s
+        server.jobs = server.jobs.begin(begin, self.time_s, self.compute_s, self.job_s)
+        changed = np.union1d(begin, np.flatnonzero(power != choice.power))
+        self.records[number if len(self.servers) > 1 else 0].choose(
+            Choices(changed, np.full(changed.size, self.time_s), speed[changed], power[changed])
+        )
+        self.chosen = replace(choice, speed=speed, power=power)
 
     def _forecast(self) -> None:
         """Compute the rates, and when uploads arrive and rounds close if nothing else happens."""
         server, cell = self.servers[0], self.cells[0]
         band_hz, signal_hz, idle_s = cell.bandwidth_hz, cell.signal_hz, server.arrived_s
+        if self.chosen is not None:
+            signal_hz = signal_hz * self.chosen.power
         if self.network is not None:
             at = self.serving, np.arange(self.serving.size)
             band_hz = np.stack([cell.bandwidth_hz for cell in self.cells])[at]
             signals_hz = np.stack([cell.signal_hz for cell in self.cells])
+            signals_hz = signals_hz if self.chosen is None else signals_hz * self.chosen.power
             signal_hz = signals_hz[at] / (1 + rises(self, signals_hz, band_hz > 0))[self.serving]
             idle_s = np.full(self.serving.size, np.inf)
         send(self, band_hz, signal_hz, idle_s, cell.cell.limit)
@@ -351,10 +391,12 @@ class Clock(ClockState):
         self.compute_s[handed] = conditions.compute_s[handed]
         self.bits[handed] = conditions.payload_bits
         server.arrived_s[handed] = server.sent_s[handed] = np.inf
-        if self.job_s is not None and self.rate_factor is not None and fleet is not None:
+        if self.chosen is not None:
+            self.chosen.starts[handed] = True
+        if self.job_s is not None and self.rate_factor is not None:
             self.job_s, self.rate_factor = self.job_s.copy(), self.rate_factor.copy()
             self.job_s[handed] = conditions.compute_s[handed] - cell.downlink_s
-            if fleet.spread is not None:
+            if fleet is not None and fleet.spread is not None:
                 slower, faster = fleet.spread.factors(self.cells[0].cell.seed, server.server.round)
                 self.job_s[handed] *= slower[handed]
                 self.compute_s[handed] = self.job_s[handed] + cell.downlink_s

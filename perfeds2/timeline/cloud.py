@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from perfeds2.timeline.choices import Choices
 from perfeds2.timeline.jobs import Jobs, check_whole, in_order, one_by_one
 from perfeds2.timeline.protocol import IDLE
 
@@ -165,13 +166,17 @@ def joined(
             version, ended = np.append(0, row + 1)[log.version], np.append(row, rounds)[log.round]
             logs.append(replace(log, ue=own[log.ue], version=version, round=ended))
     log = in_order(Jobs.joined(logs)) if logs else None
-    return replace(edges[0], **rows, **open_, compute_s=compute_s, log=log, cloud=cloud)
+    chosen = [
+        replace(edge.choices, ue=own[edge.choices.ue]) for edge, own in zip(edges, ues, strict=True) if edge.choices
+    ]
+    choices = Choices.joined(chosen) if chosen else None
+    return replace(edges[0], **rows, **open_, compute_s=compute_s, log=log, cloud=cloud, choices=choices)
 
 
 def _renumbered(edge: "Timeline", ues: Int[np.ndarray, " n_e"], number: Int[np.ndarray, " r"]) -> dict[str, np.ndarray]:
     """Return an edge's columns with the UEs, versions and rounds of the joined timeline."""
     made = np.append(0, number + 1)  # its version in the joined timeline
-    columns = {name: column for name, column in edge.columns.items() if not name.startswith("log_")}
+    columns = {name: column for name, column in edge.columns.items() if not name.startswith(("log_", "choices_"))}
     del columns["compute_s"]
     columns.pop("downlink_s", None)
     columns["staleness"] = number[:, None] - made[edge.versions]

@@ -14,10 +14,12 @@ from jaxtyping import Float
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
 from perfeds2.network.link import PerUe
+from perfeds2.timeline.choices import Choices
 from perfeds2.timeline.jobs import MERGED, Jobs
 from perfeds2.timeline.record import Timeline
 
 Times = Float[np.ndarray, " t"]
+Changes = Float[np.ndarray, " c"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ def energy_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: 
     """Return the energy of all jobs, by UE and until each time in ``times_s``."""
     bits_w = model.joules_per_bit * payload_bits / _sending_seconds(timeline) if model.joules_per_bit else 0.0
     powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w)
+    if timeline.choices is not None:
+        fixed_w = powers.sending_w - model.radiates * cell.sent_power_w
+        return _as_chosen(timeline, timeline.choices, powers, fixed_w, times_s)
     computing_j, sending_j, by_time_j = _of_long_rows(timeline, powers, times_s)
     for jobs in timeline.short_row_jobs():
         own_j = job_joules(jobs, powers)
@@ -68,12 +73,33 @@ def _until(jobs: Jobs, powers: Powers, times_s: Times) -> Times:
     """Return the energy of these jobs until each time; the total power changes only where a job changes state."""
     computing_w, sending_w = powers.computing_w[jobs.ue], powers.sending_w[jobs.ue]
     at_s = np.concatenate([jobs.begun_s, jobs.sending_s, jobs.arrival_s])
-    change_w = np.concatenate([computing_w, sending_w - computing_w, -sending_w])
+    return _sum_until(at_s, np.concatenate([computing_w, sending_w - computing_w, -sending_w]), times_s)
+
+
+def _sum_until(at_s: Changes, change_w: Changes, times_s: Times) -> Times:
+    """Return the energy until each time of a power that changes at some times."""
     order = np.argsort(at_s, kind="stable")
     at_s, power_w = at_s[order], np.cumsum(change_w[order])
     if not at_s.size:
         return np.zeros(times_s.size)
     return np.interp(times_s, at_s, np.concatenate([[0.0], np.cumsum(power_w[:-1] * np.diff(at_s))]))
+
+
+def _as_chosen(timeline: Timeline, choices: Choices, powers: Powers, fixed_w: PerUe, times_s: Times) -> Energy:
+    """Return the energy at the frequencies and powers that the policy chose; ``fixed_w`` depends on no choice."""
+    jobs, n = timeline.jobs(), timeline.population
+    speed = choices.speed[choices.row_at(jobs.ue, jobs.start_s)]
+    job, row, begin_s, end_s = choices.pieces(jobs.ue, jobs.sending_s, jobs.arrival_s)
+    ue = jobs.ue[job]
+    computing_w = powers.computing_w[jobs.ue] * speed**3
+    sending_w = fixed_w[ue] * (choices.power[row] > 0) + (powers.sending_w - fixed_w)[ue] * choices.power[row]
+    by_time_j = _sum_until(
+        np.concatenate([jobs.begun_s, jobs.sending_s, begin_s, end_s]),
+        np.concatenate([computing_w, -computing_w, sending_w, -sending_w]),
+        times_s,
+    )
+    computing_j = np.bincount(jobs.ue, computing_w * (jobs.sending_s - jobs.begun_s), n)
+    return Energy(computing_j, np.bincount(ue, sending_w * (end_s - begin_s), n), by_time_j)
 
 
 def _sending_seconds(timeline: Timeline) -> PerUe:

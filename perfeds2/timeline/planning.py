@@ -69,4 +69,8 @@ def uplink(state: ClockState, number: int) -> Uplink:
         compute_s = np.zeros_like(compute_s)
         planned = None if planned is None or not (planned & (bits > 0)).any() else planned
     signal_hz, rest = state.cells[number].signal_hz, (conditions.shares, planned, cell.cap_bits_per_s_hz, cell.link)
+    if state.chosen is not None:
+        assert state.job_s is not None
+        cycles = np.where(state.chosen.starts & (bits > 0), state.job_s * cell.cpu_hz, 0.0)
+        rest += (cycles, cell.cpu_hz, cell.sent_power_w, max(state.time_s - server.begun_s, 0.0))
     return Uplink(server.server.round, cell.bandwidth_hz, signal_hz, compute_s, bits, *rest)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from perfeds2.chart import Chart
 from perfeds2.shown import activity_chart, as_html, axes_for, draw_activity, in_a_line
 from perfeds2.timeline.archive import first_line, read_arrays, write_arrays
+from perfeds2.timeline.choices import Choices
 from perfeds2.timeline.cloud import Cloud
 from perfeds2.timeline.jobs import LOST, MERGED, OPEN, PAUSED, Jobs, check_log, check_whole, cut, job_ends, one_by_one
 from perfeds2.timeline.protocol import IDLE
@@ -61,6 +62,7 @@ class Timeline:
     downlink_s: Float[np.ndarray, ""] | None = None  # a fixed part of every such wait, inside compute_s
     log: Jobs | None = None  # if UEs leave and return: the parts of their jobs, sorted
     cloud: Cloud | None = None  # with many cells: the edges and the cloud's rounds
+    choices: Choices | None = None  # if the policy chooses frequencies and powers
 
     def __post_init__(self) -> None:
         _check(self)
@@ -68,6 +70,8 @@ class Timeline:
             check_log(self.log, self.population, self.rounds)
         if self.cloud is not None:
             self.cloud.check(self.time_s)
+        if self.choices is not None:
+            self.choices.check(self.population)
 
     @property
     def rounds(self) -> int:
@@ -322,7 +326,8 @@ class Timeline:
             shorter["open_model_s"][open_.ue] = open_.model_s
         cloud = None if self.cloud is None else self.cloud.prefix(rounds)
         open_columns = {"open_version": open_version, "open_arrival_s": open_arrival_s}
-        return replace(self, **shorter, **open_columns, log=log, cloud=cloud)
+        choices = None if self.choices is None else self.choices.before(end_s)
+        return replace(self, **shorter, **open_columns, log=log, cloud=cloud, choices=choices)
 
     def until(self, time_s: float) -> int:
         """Return how many rounds had closed by a time.
@@ -409,7 +414,7 @@ class Timeline:
         return activity_chart([shown.activity(ue) for ue in rows], merged, lost, until_s)
 
 
-PARTS = {"log": Jobs, "cloud": Cloud}
+PARTS = {"log": Jobs, "cloud": Cloud, "choices": Choices}
 COLUMNS = {field.name for field in fields(Timeline)} - PARTS.keys()
 WAITS = {"model_s", "lost_model_s", "open_model_s"}
 OPTIONAL_COLUMNS = WAITS | {"downlink_s"}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfeds2.network.link import Numbers, PerUe
+from perfeds2.timeline.choices import Choices
 from perfeds2.timeline.jobs import LOST, OPEN, Jobs, in_order
 from perfeds2.timeline.protocol import IDLE, Protocol, Server
 from perfeds2.timeline.record import Timeline
@@ -25,6 +26,7 @@ class Recorder:
         ]
         self._models = [[past.model_s, past.lost_model_s]]  # None without a downlink
         self.parts: list[Jobs] = []  # parts of jobs, if UEs leave and return
+        self._choices = [] if past.choices is None else [past.choices]
         if past.log is not None:
             self.parts.append(past.log.take(past.log.outcome != OPEN))
 
@@ -51,6 +53,10 @@ class Recorder:
             lost = lost[first]
         if model_s is not None:
             self._models.append([model_s[None, merged], model_s[lost]])
+
+    def choose(self, choices: Choices) -> None:
+        """Add frequencies and powers that a policy has chosen."""
+        self._choices.append(choices)
 
     def add_rounds(
         self,
@@ -79,7 +85,10 @@ class Recorder:
         *lost, lost_count = map(np.concatenate, zip(*self._lost, strict=True))
         log = None if open_parts is None else in_order(Jobs.joined([*self.parts, open_parts]))
         parts = (*rounds, self._compute_s, *lost, versions, arrived_s, lost_count, *models, self._downlink_s, log)
-        return Timeline(*parts)  # type: ignore[call-arg]  # in the order of its fields
+        timeline = Timeline(*parts)  # type: ignore[call-arg]  # in the order of its fields
+        if not self._choices:
+            return timeline
+        return replace(timeline, choices=Choices.joined(self._choices).before(timeline.end_s))
 
 
 def nothing_yet(compute_s: PerUe, quorum: int, waits: bool = False, downlink_s: float = 0.0) -> Timeline:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from perfeds2.allocation.bandwidth import Policy, equal_share
+from perfeds2.allocation.bandwidth import Policy, chooses_more, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import PerUe
 from perfeds2.timeline.clock import Clock
@@ -116,6 +116,8 @@ def conditions_of(
         raise ValueError(
             "a schedule would wait for UEs that have spent their energy; give simulate a schedule or a budget, not both."
         )
+    if budget is not None and chooses_more(bandwidth):
+        raise ValueError("an energy budget takes no policy that chooses powers and frequencies; leave one of them out.")
     if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
         raise ValueError("the downlink of UEs with dedicated uplinks is unknown; leave the downlink out.")
     compute_s = cell.compute_s(samples)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.allocation.bandwidth import Mask, Policy, Uplink, equal_share
+from perfeds2.allocation.bandwidth import Mask, Policy, Uplink, chooses_more, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
 from perfeds2.network.fleet import Presence
@@ -119,6 +119,11 @@ class Conditions:
         return self.compute_s + (cell.model_s(self.protocol.quorum) - cell.downlink_s if cell.downlink else 0.0)
 
     @cached_property
+    def chooses_more(self) -> bool:
+        """Whether the policy chooses powers and frequencies too."""
+        return chooses_more(self.bandwidth)
+
+    @cached_property
     def looks(self) -> bool:
         """Whether the schedule takes a ``Moment`` instead of a round number."""
         return self.schedule is not None and "moment" in inspect.signature(self.schedule).parameters
@@ -145,6 +150,15 @@ class JobTimes:
 
 def empty() -> PerUe:
     return np.empty(0)
+
+
+@dataclass
+class SpeedAndPower:
+    """What the policy has chosen besides the band, as fractions of the highest frequency and power."""
+
+    speed: PerUe  # of the processor, for the current job
+    power: PerUe  # while the UE sends; 0 without any band
+    starts: Mask  # jobs that begin now, so that their frequency can be chosen
 
 
 @dataclass
@@ -225,6 +239,7 @@ class ClockState:
     serving: Ues = field(default_factory=lambda: NO_UES)  # the cell of each UE, in a network
     job_s: PerUe | None = None  # computing time of each UE's unsent job; None in a plain cell
     rate_factor: PerUe | None = None  # multiplies the rate of the UE's own uplink; None in a plain cell
+    chosen: SpeedAndPower | None = None  # None if the policy shares only the band
     rate_bps: PerUe = field(default_factory=empty)
     # When each upload is sent if nothing changes; in a network infinite without one.
     sent_s: PerUe = field(default_factory=empty)

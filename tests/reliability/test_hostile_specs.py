@@ -13,7 +13,7 @@ from hostile_bytes import hostile, number, plain, refused_or_read, spoiled, text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfeds2.allocation.bandwidth import POLICIES
+from perfeds2.allocation.policies import POLICIES
 from perfeds2.allocation.schedule import SCHEDULES
 from perfeds2.errors import InputError
 from perfeds2.runs import estimate
@@ -168,7 +168,15 @@ rules = st.fixed_dictionaries(
         "unplanned": st.sampled_from(["work", "rest"]),
         "tiers": st.integers(1, 5),
         "shares": st.one_of(st.sampled_from(["equal", "distance"]), st.lists(anywhere, min_size=1, max_size=4)),
-        "bandwidth": st.sampled_from([*list(POLICIES)[:-1], "between:0", "between:0.5", "between:1"]),
+        "bandwidth": st.sampled_from(
+            [
+                *(name for name in POLICIES if ":" not in name),
+                "between:0",
+                "between:1",
+                "least_energy:1",
+                "time_and_energy:0.1",
+            ]
+        ),
     },
 )
 

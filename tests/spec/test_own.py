@@ -286,7 +286,7 @@ def policy_of_this_file(uplink):
 
 
 def Cell_policies():
-    from perfeds2.allocation.bandwidth import POLICIES
+    from perfeds2.allocation.policies import POLICIES
 
     return POLICIES
 

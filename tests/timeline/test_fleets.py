@@ -14,7 +14,8 @@ from jaxtyping import config
 from random_runs import STALE, Run, assert_same, round_robin, runs
 from test_agrees_with_processes import assert_agrees
 
-from perfeds2.allocation.bandwidth import POLICIES, equal_share
+from perfeds2.allocation.bandwidth import equal_share
+from perfeds2.allocation.policies import POLICIES
 from perfeds2.allocation.tiers import AllTiers, Tiers
 from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell

@@ -12,7 +12,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import simpy
@@ -86,6 +86,7 @@ class Phone:
         self.job: Callable[[int, int], tuple[float, float]] | None = None
         self.own_rate, self.ease = 0.0, 1.0
         self.since_s, self.waits_s, self.bits_before = 0.0, 0.0, 0.0  # the stretch: its start, its wait, its bits
+        self.speed, self.power, self.is_new = 1.0, 1.0, False  # fractions of the highest; whether its job begins now
         self.process = env.process(self.live())
 
     @property
@@ -107,10 +108,21 @@ class Phone:
         self.ready_s, self.bits_then = self.env.now + model_s + seconds, self.payload_bits
         self.waits_s = model_s + (0.0 if self.battery is None else self.battery.model_s)
         self.since_s, self.bits_before = self.env.now, self.payload_bits
-        self.sending = False
+        self.sending, self.speed, self.is_new = False, 1.0, True
         if self.has_own:
             self.rate = self.own_rate * self.ease
         self.inbox.put(model_s)
+
+    def tune(self, speed: float, power: float) -> None:
+        """Its job, if it begins now, computes at this fraction of the frequency; from now on it sends with this power."""
+        self.spent_j += self.job_joules()
+        self.waits_s = max(self.since_s + self.waits_s - self.env.now, 0.0)
+        self.since_s, self.bits_before, self.power = self.env.now, self.bits_left(), power
+        if self.is_new:
+            self.speed = speed
+            seconds = self.ready_s - self.env.now - self.waits_s
+            self.ready_s = self.env.now + self.waits_s + seconds / speed
+            self.process.interrupt("another speed")
 
     def drop(self) -> None:
         """Its job is over, and it is not there to be handed another."""
@@ -135,6 +147,7 @@ class Phone:
         sent_s = max(min(self.env.now, self.arrived_s) - max(self.ready_s, self.since_s), 0.0)
         bits = self.bits_before - self.bits_left()
         watts = [float(each[self.number]) for each in (self.battery.computing_w, self.battery.sending_w)]
+        watts = [watts[0] * self.speed**3, watts[1] * self.power]
         return watts[0] * computed_s + watts[1] * sent_s + self.battery.joules_per_bit * bits
 
     def leave(self, keeps: bool) -> None:
@@ -217,6 +230,7 @@ def play_with_processes(
     rounds: int,
     battery: Battery | None = None,
     mast: Mast | None = None,
+    joules: list[float] | None = None,
 ) -> list[Round]:
     """The first rounds of the protocol on these devices; with batteries, until too few of them are left."""
     env = simpy.Environment()
@@ -236,6 +250,8 @@ def play_with_processes(
         env.process(come_and_go(env, phones[number], intervals, period_s, radio.keeps, weather, bell))
     air = Air(mast, radio)
     env.run(until=env.process(close_rounds(env, phones, bell, air, rules, rounds, history, weather)))
+    if joules is not None:  # what each has spent
+        joules += [phone.spent_j + phone.job_joules() for phone in phones]
     return history
 
 
@@ -246,7 +262,7 @@ def change_weather(env, phones: Iterable[Phone], radio: Radio, weather: Weather)
         weather.block += 1
         for phone, gain in zip(phones, radio.signal_hz(weather.block).tolist(), strict=True):
             if not phone.has_own:
-                phone.set_rate(radio.rate(phone.band, gain))
+                phone.set_rate(radio.rate(phone.band, gain * phone.power))
 
 
 def follow(env, phone: Phone, steps: Sequence[tuple[float, float]], period_s: float):
@@ -410,10 +426,26 @@ def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[list[int]
         None if plan is None else np.array([any(phone.number in group for group in plan) for phone in phones]),
         None if radio.cap == math.inf else radio.cap,
     )
-    for phone, gain, band in zip(phones, gains.tolist(), radio.policy(uplink).tolist(), strict=True):
+    bands = radio.policy(uplink) if radio.cpu_hz is None else tuned(phones, radio, uplink, gains)
+    for phone, gain, band in zip(phones, gains.tolist(), bands.tolist(), strict=True):
         phone.band = band
         if not phone.has_own:
             phone.set_rate(radio.rate(band, gain))
+
+
+def tuned(phones: list[Phone], radio: Radio, uplink: Uplink, gains: np.ndarray) -> np.ndarray:
+    """Phones take the speeds and powers that a policy chooses; gains, in place, those of these powers. Return the bands."""
+    assert radio.cpu_hz is not None
+    cycles = [phone.is_new * phone.compute_s * hz for phone, hz in zip(phones, radio.cpu_hz, strict=True)]
+    chosen = radio.policy(
+        replace(uplink, signal_hz=gains.copy(), cycles=np.array(cycles), cpu_hz=radio.cpu_hz, power_w=radio.power_w)
+    )
+    for phone, hz, watts in zip(phones, chosen.cpu_hz / radio.cpu_hz, chosen.power_w / radio.power_w, strict=True):
+        sends = chosen.bandwidth_hz[phone.number] > 0
+        phone.tune(float(hz), float(watts) if sends else 0.0)
+        gains[phone.number] *= watts
+        phone.is_new = False
+    return chosen.bandwidth_hz
 
 
 def overdue(phone: Phone, k: int, rules: RoundRules) -> bool:

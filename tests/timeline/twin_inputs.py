@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ class Radio:
 
     signal_hz: Callable[[int], np.ndarray]  # of a round; with a coherence time, of a block of time
     bandwidth_hz: float
-    policy: Callable[[Uplink], np.ndarray]
+    policy: Callable[[Uplink], Any]
     cap: float = math.inf  # bit/s/Hz
     coherence_s: float = math.inf  # how long a block of time is
     own: Mapping[int, Steps] = field(
@@ -30,6 +31,9 @@ class Radio:
     job: Callable[[int, int], tuple[float, float]] | None = (
         None  # of (phone, version): its seconds, and times its own rate
     )
+
+    cpu_hz: np.ndarray | None = None  # of each, if the policy chooses frequencies and powers
+    power_w: float = 1.0
 
     def rate(self, band: float, gain: float) -> float:
         return band * min(math.log2(1 + gain / band), self.cap) if band > 0 else 0.0
