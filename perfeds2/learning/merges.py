@@ -70,9 +70,11 @@ class Merge(Method):
         needs: What it uses beyond the (weighted) mean of a round's uploads: the single "uploads", the "start_models" that
             they started from, the "broadcast" that was sent along with those, and the "undrafted" uploads of a draft. Only
             a merge of the plain mean fits secure aggregation.
+        drops_model: Whether the next model is made of UEs' last models alone, not of the current one.
     """
 
     needs: ClassVar[Set[Need]] = frozenset()
+    drops_model: ClassVar[bool] = False
 
     @property
     def merge(self) -> "Merge":

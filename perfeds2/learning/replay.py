@@ -77,7 +77,11 @@ def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
 
 def why_not_at_edges(model: Model, learner: Learner) -> str:
     """Return why a learner cannot merge at edges, each of which knows only its own UEs; empty if it can."""
-    if learner.merge_keeps(model) or "undrafted" in learner.merge.needs:
+    if learner.merge.drops_model:
+        return (
+            f"{type(learner.merge).__name__} makes a model of its UEs' last ones, so edges would drop that of the cloud"
+        )
+    if learner.merge_keeps(model):
         return f"the merge {type(learner.merge).__name__} keeps state at one server"
     if learner.bands > 1:
         return "noise that rounds share is drawn at one server"

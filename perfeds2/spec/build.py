@@ -46,7 +46,7 @@ from perfeds2.spec.cells import (
     seconds_a_step,
     upload_bits,
 )
-from perfeds2.spec.edge_servers import EdgePlan, has_own_rounds, plan_edges, refuse_at_edges
+from perfeds2.spec.edge_servers import ByEdge, EdgePlan, has_own_rounds, join_rounds, plan_edges, refuse_at_edges
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.jobs import in_epochs, job_samples
 from perfeds2.spec.learners import learner_of, learner_settings, make_method, refuse_what_does_not_fit
@@ -159,7 +159,12 @@ def _in_own_rounds(spec: Spec, stage: Stage, algorithm: Algorithm, method: Metho
     learner, protocol = algorithm.learner, spec.protocol
     assert protocol.quorum is not None
     load = (upload_bits(spec, learner.objective), job_samples(spec, learner), learner.local_steps)
-    rounds = method.rounds(World(stage.cell, *load, protocol.quorum, bound_of(spec), protocol.tiers, stage.seed))
+    world = World(stage.cell, *load, protocol.quorum, bound_of(spec), protocol.tiers, stage.seed)
+    if spec.edges == 1 or stage.cells is None:
+        rounds = method.rounds(world)
+    else:  # an edge plans for its own UEs
+        edges = [method.rounds(world._replace(cell=stage.cells.alone(edge))) for edge in range(spec.edges)]
+        rounds = join_rounds(edges, stage.cells.members)
     if rounds.objective is not None:
         learner = replace(learner, objective=rounds.objective)
     if rounds.merge is not None and spec.learning_of(algorithm.name).merge is None:
@@ -279,7 +284,9 @@ def _at_edges(spec: Spec, stage: Stage, algorithm: Algorithm, load: Values, unti
     own = {name: load[name] for name in ("protocol", "payload_bits", "samples", "bandwidth")}
     plans: list[EdgePlan] = [(None, algorithm.schedule)] * spec.edges  # a user's own, for each edge
     planned = algorithm.shares is not None or algorithm.schedule is not None
-    if planned and algorithm.schedule is stage.plan(algorithm.learner.samples)[1]:
+    if isinstance(algorithm.schedule, ByEdge):
+        plans = [(None, schedule) for schedule in algorithm.schedule.schedules]
+    elif planned and algorithm.schedule is stage.plan(algorithm.learner.samples)[1]:
         plans = plan_edges(spec, stage.cells, stage.seed, algorithm.learner.samples)
     own |= {"shares": [plan[0] for plan in plans], "schedules": [plan[1] for plan in plans]}
     samples = np.broadcast_to(np.asarray(load["samples"], float), stage.cells.population)

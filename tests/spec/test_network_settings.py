@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from command_line import perfeds2
 
+from perfeds2.allocation.shares import distance_shares
 from perfeds2.errors import InputError
 from perfeds2.runs.trainer import facts_of
 from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines
@@ -152,7 +153,13 @@ def test_a_folder_keeps_its_base_stations(tmp_path, monkeypatch):
         ({"cells": 3, "layout": "equal"}, "--layout describes a single cell"),
         ({"cells": 3, "distance_m": [5.0] * 12}, "--distance-m describes a single cell"),
         ({"cells": 3, "schedule": "best_channel", **ROAMS}, "lost its job in another cell"),
-        ({"cells": 3, "algorithms": ["SAFA"]}, "are those of one server"),
+        ({"cells": 3, "algorithms": ["SAFA"]}, "ModelCache makes a model of its UEs' last ones"),
+        ({"cells": 3, "algorithms": ["FedAT"]}, "TierAverage makes a model of its UEs' last ones"),
+        (
+            {"cells": 3, "algorithms": ["FedCompass"], "on_leave": "keep", **ROAMS},
+            "groups the UEs of a cell, and UEs move",
+        ),
+        ({"cells": 3, "algorithms": ["Local"]}, "send nothing to a server"),
         ({"cells": 3, "schedule": "oort"}, "hears of losses from one server"),
         ({"cells": 3, "dp_noise": 1.0, "clip": 1.0}, "accounted for one server"),
         ({"cells": 3, "shares": "distance", **ROAMS}, "UEs move to others"),
@@ -165,6 +172,25 @@ def test_a_folder_keeps_its_base_stations(tmp_path, monkeypatch):
 def test_what_cannot_work_is_refused_in_a_sentence(settings, told):
     with pytest.raises(InputError, match=told):
         check(spec_of(**settings), trains=False)
+
+
+@pytest.mark.parametrize("interference", [None, "coupled"])
+@pytest.mark.parametrize("name", ["TiFL", "FedCompass"])
+def test_each_edge_sorts_its_ues_into_tiers(name, interference):
+    spec = spec_of(cells=3, algorithms=[name], tiers=2, quorum=2, interference=interference, local_steps=8, batch=4)
+    stage = Stage.of(spec, 3)
+    (algorithm,) = make_algorithms(spec, stage)
+    (line,) = make_timelines(spec, stage, [algorithm])
+    assert line.cloud is not None
+    assert stage.cells is not None
+    work = np.broadcast_to(algorithm.learner.objective.work, 12)
+    for edge, members in enumerate(stage.cells.members):
+        speed = distance_shares(stage.cells.alone(edge), upload_bits(spec), 8 * 4, 2)
+        tiers = [set(members[own].tolist()) for own in np.array_split(np.argsort(-speed, kind="stable"), 2)]
+        merged = [set(row) for row in line.ues[line.cloud.cell == edge].tolist()]
+        assert all(row in tiers for row in merged)
+        assert all(tier in merged for tier in tiers)
+        assert [max(work[list(tier)]) for tier in tiers] == [1, 1]  # the fastest of a tier takes all steps
 
 
 def test_base_stations_without_a_grid_have_no_thirds_and_flat_needs_equal_backhauls(tmp_path):

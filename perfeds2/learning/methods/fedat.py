@@ -55,6 +55,7 @@ class TierAverage(Merge):
     """
 
     needs = frozenset({"uploads", "start_models"})
+    drops_model = True
 
     tiers: Rows | tuple[()] = ()  # tier of every UE
     count: int = setting(default=1, static=True)  # M

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from perfeds2.allocation.tiers import AllTiers, arrive_together
-from perfeds2.learning.merges import Arrived, Merge, Params, Rows, discounted, weighted
+from perfeds2.learning.merges import Arrived, Merge, MergeState, Params, Rows, discounted, weighted
 from perfeds2.learning.method import Method, Rounds, World
 from perfeds2.learning.methods.fednova import SomeSteps
 from perfeds2.learning.objectives import Context
@@ -39,7 +39,7 @@ class FedCompass(Method):
 
     @property
     def merge(self) -> "PartOfAll":
-        return PartOfAll(self.mixing)
+        return PartOfAll(self.mixing)  # n comes from the rounds
 
     def rounds(self, world: World) -> Rounds:
         tiers = world.tiers_of(max(1, world.cell.ues // world.quorum))
@@ -47,8 +47,12 @@ class FedCompass(Method):
         load = (world.cell, world.payload_bits, world.samples)
         shares = arrive_together(*load, quorum, tiers, float(self.fewest))
         whole = np.maximum(np.floor(shares * steps + 1e-9), 1) / steps
-        schedule = AllTiers(tiers, quorum, world.seed)
-        return Rounds(Protocol(quorum, rests=True), schedule, objective=OwnSteps(whole.astype(np.float32)))
+        return Rounds(
+            Protocol(quorum, rests=True),
+            AllTiers(tiers, quorum, world.seed),
+            objective=OwnSteps(whole.astype(np.float32)),
+            merge=PartOfAll(self.mixing, float(world.cell.ues)),
+        )
 
 
 @traced
@@ -72,11 +76,8 @@ class PartOfAll(Merge):
     needs = frozenset({"uploads"})
 
     mixing: Share = 0.9
+    ues: float | Array = 1.0  # n
 
-    def init(self, params: Params, ues: int) -> Float[Array, ""]:
-        """Return n."""
-        return jnp.asarray(ues, jnp.float32)
-
-    def step(self, params: Params, arrived: Arrived, state: Array) -> tuple[Params, Array]:
-        weights = discounted("poly", arrived.staleness) / state
+    def step(self, params: Params, arrived: Arrived, state: MergeState) -> tuple[Params, MergeState]:
+        weights = discounted("poly", arrived.staleness) / self.ues
         return stepped(params, self.mixing, weighted(weights, arrived.deltas)), state

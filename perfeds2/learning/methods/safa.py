@@ -47,6 +47,7 @@ class ModelCache(Merge):
     """
 
     needs = frozenset({"uploads", "start_models", "undrafted"})
+    drops_model = True
 
     lag: float | Array = np.inf  # τ, the lag tolerance
 
