@@ -30,6 +30,14 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}."
 
 
+def refuse_twice(where: str, names: Iterable[str]) -> None:
+    """Refuse a name that is given twice, such as where "--algorithms has" it."""
+    names = list(names)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{where} {twice} twice; give each its own name.")
+
+
 def with_article(noun: str) -> str:
     """Return a noun after "a" or "an"."""
     return f"{'an' if noun[0] in 'aeioAEIO' else 'a'} {noun}"

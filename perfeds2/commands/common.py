@@ -373,6 +373,11 @@ def study(command: str, context: typer.Context) -> Iterator[Study]:
         raise typer.Exit(1)
 
 
+def show_help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
 def reporting_errors(command: Callable[..., None], name: str = "", extra: Callable[[], None] = lambda: None) -> Any:
     """Print an error of a command as one sentence."""
 

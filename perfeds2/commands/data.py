@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from perfeds2.commands.common import QUIET, flag, reporting_errors
+from perfeds2.commands.common import QUIET, flag, reporting_errors, show_help
 from perfeds2.commands.completion import among
 from perfeds2.console import say
 
@@ -13,12 +13,6 @@ COMPLETE = among(
     "mnist", "fashion-mnist", "femnist", "cifar10", "cifar100", "har", "shakespeare"
 )  # importing datasets.sources() would import JAX
 DATA_DIR = flag("--data-dir", "Look here first, then in $PERFEDS2_DATA and the user's cache.", "DIR")
-
-
-@data_app.callback(invoke_without_command=True)
-def _without_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 def fetch(
@@ -59,5 +53,6 @@ def status(data_dir: Path | None = DATA_DIR) -> None:
     typer.echo(f"Looked in {', '.join(map(str, folders(data_dir)))}.")
 
 
+data_app.callback(invoke_without_command=True)(show_help)
 for command in (fetch, status):
     data_app.command()(reporting_errors(command, f"data {command.__name__}"))

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from perfeds2.commands.certificates import CERTIFICATE_COMMANDS, CREDENTIALS, open_credentials
-from perfeds2.commands.common import QUIET, SettingsCommand, flag, new_folder, reporting_errors, setting_flags
+from perfeds2.commands.common import (
+    QUIET,
+    SettingsCommand,
+    flag,
+    new_folder,
+    reporting_errors,
+    setting_flags,
+    show_help,
+)
 from perfeds2.commands.watch import watch
 from perfeds2.console import give_up, guarded, say
 from perfeds2.deployment.fields import FOLLOWED, RENAMED
@@ -288,9 +296,4 @@ federate_app.command(cls=WITH_SETTINGS)(reporting(submit))
 for command in (resume, stop, verify):
     federate_app.command()(reporting(command))
 federate_app.command()(watch)
-
-
-@federate_app.callback(invoke_without_command=True)
-def _show_help(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+federate_app.callback(invoke_without_command=True)(show_help)

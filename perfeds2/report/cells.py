@@ -8,9 +8,8 @@ from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.files import Json
 from perfeds2.report.document import Part, section, with_legend
 from perfeds2.report.read import RunResults
-from perfeds2.report.style import ordered_styles
 from perfeds2.report.tables import Column, Table, counted
-from perfeds2.report.timelines import Group, at_most
+from perfeds2.report.timelines import Group, at_most, styled
 from perfeds2.shown import STATE_COLOURS
 from perfeds2.timeline.cloud import Cloud, edge_staleness, end_to_end_staleness
 from perfeds2.timeline.record import Timeline
@@ -97,7 +96,7 @@ def traffic(timeline: Timeline, cloud: Cloud) -> str:
 def staleness_chart(shown: Sequence[Group]) -> Chart:
     """Draw the distribution of end-to-end staleness of the updates that a cloud round merged."""
     lines = list[Series]()
-    for group, (label, style) in zip(shown, ordered_styles([group.label for group in shown]).items(), strict=True):
+    for group, label, style in styled(shown):
         ages = np.concatenate([end_to_end_staleness(timeline).ravel() for timeline in group.timelines])
         ages = ages[ages >= 0]
         lines += [at_most(label, style, ages)] if ages.size else []

@@ -72,15 +72,15 @@ class AlgorithmResult:
 class RunResults:
     """The contents of a run's folder."""
 
-    version: str
     command: str  # compare, run, simulate, federate, sweep or arena
-    task: str | None
-    ues: int
-    horizon_s: float | None
-    rounds: int | None
     seeds: tuple[int, ...]
-    target_accuracy: float | None  # for test_accuracy_personal
     algorithms: tuple[AlgorithmResult, ...]
+    target_accuracy: float | None  # for test_accuracy_personal
+    version: str = ""
+    task: str | None = None
+    ues: int = 0
+    horizon_s: float | None = None
+    rounds: int | None = None
     notes: tuple[str, ...] = ()
     took_part: int | None = None  # devices of a federation that were merged and evaluated
     radio: Json | None = None  # quality of the simulated links

@@ -66,12 +66,7 @@ class SweepFolder:
             }
             outcomes.append(AlgorithmResult(label, estimates(row), label, diverged=row["diverged"]))
         run = RunResults(
-            version="",
-            command="sweep",
-            task=None,
-            ues=0,
-            horizon_s=None,
-            rounds=None,
+            "sweep",
             seeds=tuple(sorted(map(int, set(table["seed"])))),
             target_accuracy=only(targets.values()),
             score=self.score,
@@ -175,7 +170,6 @@ def load_arena(folder: Path, axis: str = "seconds") -> ArenaFolder:
             task=task,
             ues=each["ues"],
             horizon_s=each["horizon_s"],
-            rounds=None,
             seeds=seeds,
             target_accuracy=each["target_accuracy"],
             score=score_of(each["metric"]),

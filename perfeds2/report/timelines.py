@@ -80,7 +80,7 @@ def merge_charts(run: RunResults, shown: Sequence[Group]) -> list[Chart]:
     """Draw the staleness of merged updates over all seeds, and each UE's share of merges in the first seed's run."""
     crowd = -(-run.ues // MOST_MARKS)  # with many UEs, a mark averages this many neighbours
     first, ages, shares = np.arange(0, run.ues, crowd), list[Series](), list[Series]()
-    for group, (label, style) in zip(shown, ordered_styles([group.label for group in shown]).items(), strict=True):
+    for group, label, style in styled(shown):
         staleness = np.concatenate([edge_staleness(timeline).ravel() for timeline in group.timelines])
         ages.append(at_most(label, style, staleness))
         merged = np.add.reduceat(100 * group.timelines[0].shares, first) / np.diff(first, append=run.ues)
@@ -90,6 +90,12 @@ def merge_charts(run: RunResults, shown: Sequence[Group]) -> list[Chart]:
         Chart("staleness", "Merged updates at most this stale", ages, ChartAxis("Rounds"), percent, group="merges"),
         Chart("shares", "Merged updates by UE", shares, ChartAxis("UE"), percent, equal, group="merges"),
     ]
+
+
+def styled(shown: Sequence[Group]) -> list[tuple[Group, str, LineStyle]]:
+    """Return each group with its label and the style of its line."""
+    styles = ordered_styles([group.label for group in shown])
+    return [(group, group.label, styles[group.label]) for group in shown]
 
 
 def at_most(label: str, style: LineStyle, staleness: Int[np.ndarray, " m"]) -> Series:

@@ -7,10 +7,9 @@ import numpy as np
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells
-from perfeds2.network.fleet_file import FleetFile
 from perfeds2.network.link import PerUe, rate_bps
 from perfeds2.runs.store import Facts, Row
-from perfeds2.spec.cells import make_cell, make_energy, make_network
+from perfeds2.spec.cells import fleet_of, make_cell, make_energy, make_network
 from perfeds2.spec.fields import Spec
 from perfeds2.timeline.energy import energy_of
 from perfeds2.timeline.jobs import LOST, MERGED
@@ -18,23 +17,28 @@ from perfeds2.timeline.record import Timeline
 
 MOST_UES = 10_000  # a larger population has no table
 DAY_S, JOULES_PER_WH = 86_400.0, 3_600.0
-COLUMNS = (
-    *(
-        "algorithm",
-        "seed",
-        "ue",
-        "name",
-        "group",
-        "x_m",
-        "y_m",
-        "cell",
-        "indoor_and_antenna_db",
-        "snr_db",
-        "bits_per_s_hz",
-    ),
-    *("computing_s", "sending_s", "waiting_s", "jobs", "merged", "lost", "joules", "joules_per_day"),
+COLUMNS = [
+    "algorithm",
+    "seed",
+    "ue",
+    "name",
+    "group",
+    "x_m",
+    "y_m",
+    "cell",
+    "indoor_and_antenna_db",
+    "snr_db",
+    "bits_per_s_hz",
+    "computing_s",
+    "sending_s",
+    "waiting_s",
+    "jobs",
+    "merged",
+    "lost",
+    "joules",
+    "joules_per_day",
     "battery_percent_per_day",
-)
+]
 
 
 def phone_rows(
@@ -65,8 +69,8 @@ def phone_rows(
 def _who(spec: Spec, cell: Cell, cells: Cells | None) -> dict[str, list]:
     """Return what does not depend on the algorithm, by column."""
     n = cell.ues
-    file = None if spec.cell.kind is None else spec.cell.kind.value
-    rows = file.rows if isinstance(file, FleetFile) else ()
+    fleet = fleet_of(spec)
+    rows = () if fleet is None else fleet.rows
     if cells is None:
         x_m, y_m, cell_of, networks = cell.where.x_m, cell.where.y_m, np.zeros(n, int), [(cell, np.arange(n))]
     else:

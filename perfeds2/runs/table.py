@@ -11,9 +11,9 @@ import numpy as np
 
 from perfeds2 import __version__
 from perfeds2.files import Json, write_atomically
-from perfeds2.learning.metrics import recorded
+from perfeds2.learning.metrics import METRICS, NEW_UES_METRICS, recorded
 from perfeds2.network.quality import beyond_modulation, link_quality
-from perfeds2.runs.costs import COSTS, EPSILON, TIME
+from perfeds2.runs.costs import COSTS, EPSILON, SPENT, TIME
 from perfeds2.runs.notes import OfSeeds, Rows, notes_of
 from perfeds2.runs.statistics import (
     INTERVAL_SEEDS,
@@ -232,6 +232,15 @@ def _interval(name: str, values: Sequence[float | None]) -> Json:
 
 
 # ---- files
+
+
+def evaluation_heads(specs: Sequence[Spec]) -> list[str]:
+    """Return the columns of evaluations, without those that say which training they are of."""
+    from perfeds2.spec.privacy import has_noise  # imports JAX
+
+    new = NEW_UES_METRICS if any(spec.task.new_ues for spec in specs) else ()
+    private = any(has_noise(spec.privacy) for spec in specs)
+    return ["round", "time_s", *METRICS, *new, *SPENT, *([EPSILON.column] if private else [])]
 
 
 def write_csv(path: Path, heads: Iterable[str], rows: Iterable[Row]) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 
 from perfeds2.allocation.bandwidth import Policy, between, equal_finish, equal_share, in_each_cell
 from perfeds2.allocation.joint import LeastEnergy, TimeAndEnergy
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, refuse_twice
 from perfeds2.learning.feedback import REPORTS
 from perfeds2.learning.learner import Learner
 from perfeds2.learning.method import Method, World
@@ -84,10 +84,7 @@ def make_algorithms(spec: Spec, stage: Stage) -> list[Algorithm]:
         if spec.edges > 1:
             terms = {"name": each.name, "mode": each.mode, "learner": each.learner, "schedule": each.schedule}
             refuse_at_edges(spec, stage.cells, **terms, own_rounds=has_own_rounds(named))
-    names = [algorithm.name for algorithm in algorithms]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"--algorithms has {twice} twice; give each its own name.")
+    refuse_twice("--algorithms has", [algorithm.name for algorithm in algorithms])
     planned = next((each.name for each in algorithms if each.schedule is not None), None)
     if planned is not None and limits_energy(spec):
         raise InputError(

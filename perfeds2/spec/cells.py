@@ -56,7 +56,7 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
                 f"--{flag} {dict(settings)[given]} has no effect in one cell; add --cells, such as --cells 7."
             )
         return None
-    fleet = _fleet_of(spec)
+    fleet = fleet_of(spec)
     for key in ("kind", "layout", "distance_m"):
         if dict(spec.cell)[key] != CellSpec.model_fields[key].default and (key != "kind" or fleet is None):
             flag = "cell" if key == "kind" else key.replace("_", "-")
@@ -127,7 +127,7 @@ def _single_cell(spec: Spec, seed: int) -> Cell:
 
 def _beyond_path_db(spec: Spec, cell: Cell, seed: int) -> PerUe:
     """Return what antennas add to the gain of each UE and walls take from it, in dB."""
-    fleet, unknown, inside = _fleet_of(spec), np.full(cell.ues, np.nan), np.zeros(cell.ues, bool)
+    fleet, unknown, inside = fleet_of(spec), np.full(cell.ues, np.nan), np.zeros(cell.ues, bool)
     antenna_db, told = (unknown, unknown) if fleet is None else map(fleet.column, ("antenna_gain_db", "indoor"))
     if spec.radio.indoor:
         inside = indoors(cell.ues, seed, spec.radio.indoor)
@@ -292,14 +292,14 @@ def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Value) -> Cell:
     return cell
 
 
-def _fleet_of(spec: Spec) -> FleetFile | None:
+def fleet_of(spec: Spec) -> FleetFile | None:
     kind = None if spec.cell.kind is None else spec.cell.kind.value
     return kind if isinstance(kind, FleetFile) else None
 
 
 def fleet_warnings(spec: Spec) -> list[str]:
     """Return warnings about values of the spec and the fleet file: in another unit, as it seems, or too little memory."""
-    fleet, values = _fleet_of(spec), {"power_w": [spec.cell.power_w], "cpu_hz": list(spec.cell.cpu_hz)}
+    fleet, values = fleet_of(spec), {"power_w": [spec.cell.power_w], "cpu_hz": list(spec.cell.cpu_hz)}
     values["bandwidth_hz"] = [spec.cell.bandwidth_hz]
     said = [f"--{name.replace('_', '-')} {hint}." for name, of in values.items() if (hint := unit_hint(name, of))]
     if fleet is None:
@@ -312,20 +312,20 @@ def fleet_warnings(spec: Spec) -> list[str]:
 
 def seconds_a_step(spec: Spec) -> int | None:
     """Return the batch size if a fleet file gives seconds per step, which then depend on it; otherwise None."""
-    fleet = _fleet_of(spec)
+    fleet = fleet_of(spec)
     tells = fleet is not None and any("compute_s" in row.numbers for row in fleet.rows)
     return spec.learning.batch if tells else None
 
 
 def limits_energy(spec: Spec) -> bool:
     """Return whether any UE has an energy budget, from the spec or from its fleet file."""
-    fleet = _fleet_of(spec)
+    fleet = fleet_of(spec)
     return spec.energy.budget is not None or (fleet is not None and fleet.has_energy_budgets)
 
 
 def refuse_without_effect(spec: Spec) -> None:
     """Refuse settings that would change nothing in this cell."""
-    radio, fleet = spec.radio.name, _fleet_of(spec)
+    radio, fleet = spec.radio.name, fleet_of(spec)
     unused: dict[str, str]
     if radio is None or radio.value is None:
         unused = dict.fromkeys(OF_A_RADIO[1:], "with the paper's radio; choose another, such as --radio umi")

@@ -19,8 +19,8 @@ import numpy as np
 
 from perfeds2 import __version__
 from perfeds2.files import read_json, read_table, write_json
-from perfeds2.learning.metrics import METRICS, NEW_UES_METRICS
-from perfeds2.runs.costs import EPSILON, IN_ARENA, SPENT
+from perfeds2.learning.metrics import NEW_UES_METRICS
+from perfeds2.runs.costs import IN_ARENA
 from perfeds2.runs.folder import ARENA
 from perfeds2.runs.pool import Failure, check_work
 from perfeds2.runs.session import KEYWORDS, Base, Execution, Session, base_values
@@ -34,7 +34,7 @@ from perfeds2.runs.statistics import (
     worst_decile,
 )
 from perfeds2.runs.store import Result, Row
-from perfeds2.runs.table import write_csv
+from perfeds2.runs.table import evaluation_heads, write_csv
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.tasks import metric_of
 from perfeds2.studies.arena_plan import ArenaPlan, Bout, make_arena, read_plan
@@ -238,10 +238,7 @@ def write_metrics(path: Path, outcomes: Sequence[MethodOutcome]) -> None:
         for result in one.results
         for row in result.rows
     )
-    private = any("noise" in result.facts for one in outcomes for result in one.results)
-    new = NEW_UES_METRICS if any(one.bout.spec.task.new_ues for one in outcomes) else ()
-    heads = [*where, "round", "time_s", *METRICS, *new, *SPENT, *([EPSILON.column] if private else [])]
-    write_csv(path / "arena_metrics.csv", heads, every)
+    write_csv(path / "arena_metrics.csv", [*where, *evaluation_heads([one.bout.spec for one in outcomes])], every)
 
 
 def write_bouts(

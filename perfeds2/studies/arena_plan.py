@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, refuse_twice
 from perfeds2.learning.methods import BASELINES
 from perfeds2.runs.folder import ARENA
 from perfeds2.runs.session import reading
@@ -284,11 +284,7 @@ def _methods(given: Sequence[object], mine: Sequence[object]) -> list[Named]:
     every = [name for each in given for name in (ALGORITHM.table() if each == "all" else [each])]
     found = [ALGORITHM.named("--methods", each) for each in every] + [ALGORITHM.named("--mine", each) for each in mine]
     named = list(dict.fromkeys(found))
-    names = [name_in_tables(one) for one in named]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        flags = "--methods and --mine have" if mine else "--methods has"
-        raise InputError(f"{flags} {twice} twice; give each its own name.")
+    refuse_twice("--methods and --mine have" if mine else "--methods has", map(name_in_tables, named))
     return named
 
 

@@ -1,6 +1,6 @@
 """Compare algorithms on the same cell, data, fading and initial weights, over the same simulated time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,14 +60,29 @@ def train_spec(
 
     ``trainings`` are those that ``prepare`` returned; None prepares them.
     """
+
+    def train(session: Session) -> tuple[Comparison, list[tuple[str, Result]]]:
+        every = prepare(spec)[1] if trainings is None else trainings
+        results = session.train(every, strict=True)
+        in_order = sorted(every, key=lambda one: spec.algorithms.index(one.named))  # of tables: by algorithm
+        trained = [(one.key, results[one]) for one in in_order]
+        return comparison_of(spec, command, [result for _, result in trained]), trained
+
+    return _in_folder(spec, command, path, how, train)
+
+
+def _in_folder(
+    spec: Spec,
+    command: str,
+    path: Path | None,
+    how: Execution,
+    make: Callable[[Session], tuple[Comparison, list[tuple[str, Result]]]],
+) -> Comparison:
+    """Make a comparison and write it to its folder; load a finished run."""
     with Session.open(RUN, spec, path, how, read_run, command=command) as session:
         if session.folder is not None and session.folder.finished:
             return load_comparison(spec, session.folder)
-        trainings = prepare(spec)[1] if trainings is None else trainings
-        results = session.train(trainings, strict=True)
-        in_order = sorted(trainings, key=lambda one: spec.algorithms.index(one.named))  # of tables: by algorithm
-        trained = [(one.key, results[one]) for one in in_order]
-        comparison = comparison_of(spec, command, [result for _, result in trained])
+        comparison, trained = make(session)
         if session.folder is not None:
             write_results(comparison, session.folder, trained)
     return comparison
@@ -96,13 +111,7 @@ def simulate_spec(
     how: Execution = Execution(),  # noqa: B008 (frozen)
 ) -> Comparison:
     """Simulate the timelines of a spec without training anything; load a finished run."""
-    with Session.open(RUN, spec, path, how, read_run, command=command) as session:
-        if session.folder is not None and session.folder.finished:
-            return load_comparison(spec, session.folder)
-        comparison = _play(spec, command, session.reporter)
-        if session.folder is not None:
-            write_results(comparison, session.folder)
-    return comparison
+    return _in_folder(spec, command, path, how, lambda session: (_play(spec, command, session.reporter), []))
 
 
 def _play(spec: Spec, command: str, reporter: Reporter) -> Comparison:

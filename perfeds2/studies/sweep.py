@@ -15,17 +15,15 @@ import numpy as np
 
 from perfeds2.errors import InputError
 from perfeds2.files import read_table
-from perfeds2.learning.metrics import METRICS, NEW_UES_METRICS
-from perfeds2.runs.costs import COSTS, EPSILON, SECONDS, SPENT
+from perfeds2.runs.costs import COSTS, EPSILON, SECONDS
 from perfeds2.runs.folder import SWEEP
 from perfeds2.runs.pool import Failure, Results, check_work
 from perfeds2.runs.session import Base, Execution, Session, base_values
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Row
-from perfeds2.runs.table import summarise_point, write_csv
+from perfeds2.runs.table import evaluation_heads, summarise_point, write_csv
 from perfeds2.runs.training import Training, trainings_of
 from perfeds2.shown import as_html, axes_for, draw_curves, in_a_line
-from perfeds2.spec.privacy import has_noise
 from perfeds2.studies.grid import Grid, Listed, make_grid, read_sweep
 
 if TYPE_CHECKING:
@@ -164,13 +162,14 @@ def write_tables(grid: Grid, trainings: Sequence[Sequence[Training]], results: R
                     name = found[0].facts["algorithm"]
                     summary.append({**values, "algorithm": name, **summarise_point(point.spec, found)})
 
-    private = any(has_noise(point.spec.privacy) for point in grid.points)
-    new = NEW_UES_METRICS if any(point.spec.task.new_ues for point in grid.points) else ()
-    heads = [*axes, "algorithm", "seed", "round", "time_s", *METRICS, *new, *SPENT]
-    heads += [EPSILON.column] if private else []
-    write_csv(path / "sweep.csv", heads, tidy())
+    heads = evaluation_heads([point.spec for point in grid.points])
+    write_csv(path / "sweep.csv", [*axes, "algorithm", "seed", *heads], tidy())
     write_csv(path / "sweep_summary.csv", list(max(summary, key=len)) if summary else [*axes, "algorithm"], summary)
-    write_csv(path / "sweep_front.csv", [*axes, *FRONT, *([EPSILON.median] if private else [])], front(summary))
+    write_csv(
+        path / "sweep_front.csv",
+        [*axes, *FRONT, *([EPSILON.median] if EPSILON.column in heads else [])],
+        front(summary),
+    )
 
 
 def front(summary: Sequence[Row]) -> list[Row]:

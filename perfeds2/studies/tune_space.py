@@ -9,7 +9,7 @@ from typing import Any
 
 import tomli_w
 
-from perfeds2.errors import InputError
+from perfeds2.errors import InputError, refuse_twice
 from perfeds2.runs.folder import TUNING
 from perfeds2.runs.session import reading
 from perfeds2.spec.fields import LearningSpec, Spec
@@ -160,8 +160,7 @@ def _tunable(spec: Spec) -> dict[str, Named]:
             raise InputError(
                 f"--algorithms {named} brings its own settings, so nothing of it can be tuned; leave it out."
             )
-        if name in found:
-            raise InputError(f"--algorithms has {name} twice; give each its own name.")
+        refuse_twice("--algorithms has", [*found, name])
         found[name] = named
     return found
 

@@ -22,7 +22,7 @@ def an_algorithm(
 
 
 def a_run(*algorithms: AlgorithmResult, target: float | None = 0.8, seeds: tuple[int, ...] = (0, 1, 2)) -> RunResults:
-    return RunResults("0", "compare", "digits", 4, 60.0, None, seeds, target, algorithms)
+    return RunResults("compare", seeds, algorithms, target, "0", "digits", 4, 60.0)
 
 
 def test_the_headline_names_who_reached_the_target_first():

@@ -191,7 +191,7 @@ def test_curves_are_drawn_over_what_is_asked_for():
         "time_s": [0.0, 1.0, 2.0],
         "joules": [0.0, 5.0, 7.0],
     }
-    run = RunResults("0", "compare", "digits", 4, 2.0, None, (0,), None, (), metrics=pd.DataFrame(rows))
+    run = RunResults("compare", (0,), (), None, ues=4, horizon_s=2.0, metrics=pd.DataFrame(rows))
     assert over(run, "seconds") is run
     drawn = over(run, "joules")
     assert drawn.metrics is not None
