@@ -12,6 +12,7 @@ import pytest
 
 from examples import import_fleet as imported_fleet
 from examples.import_fleet import import_fleet, main, read_pickle
+from examples.mahimahi_trace import write_trace
 from perfeds2.errors import InputError
 from perfeds2.network.fleet_file import FleetFile
 
@@ -181,3 +182,10 @@ def test_the_script_writes_a_fleet_and_says_what_is_wrong(tmp_path, monkeypatch)
         with pytest.raises(SystemExit, match=sentence):
             main(given)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_mahimahi_trace_becomes_rates_of_half_seconds(tmp_path):
+    """Three packets of 12,000 bits in the first half second, one in each of the next two."""
+    write_trace(["3", "7", "12", "900", "", "1400"], tmp_path / "traces" / "lte.csv")
+    lines = (tmp_path / "traces" / "lte.csv").read_text(encoding="utf-8").splitlines()
+    assert lines == ["time_s,bps", "0.0,72000.0", "0.5,24000.0", "1.0,24000.0"]
