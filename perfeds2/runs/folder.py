@@ -24,7 +24,7 @@ from perfeds2.runs.store import PARTS, TRAININGS
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.kept_files import keep_files, with_kept_files
 from perfeds2.spec.names import Values
-from perfeds2.spec.resolve import read_toml, resolve
+from perfeds2.spec.resolve import flattened, read_toml, resolve
 
 WAIT = "wait until it has ended, or choose another folder"
 DONE = ".parts.done"  # parts about to be deleted
@@ -191,11 +191,15 @@ def claim(kind: FolderKind, path: Path, request: StudyRequest, read: Callable[[P
                 )
             for file in known:
                 text = texts[file.name]
-                is_same = file.read_text(encoding="utf-8", errors="replace") == text
-                if not is_same and tomllib.loads(kind.texts(read(path))[file.name]) != tomllib.loads(text):
+                if file.read_text(encoding="utf-8", errors="replace") == text:
+                    continue
+                there, asked = (flattened(tomllib.loads(each)) for each in (kind.texts(read(path))[file.name], text))
+                if there != asked:
+                    key = next(key for key in {**asked, **there} if asked.get(key) != there.get(key))
                     raise InputError(
-                        f"--out {path} already holds a different {kind.holds} (see {file}); "
-                        f"choose another folder, or delete it."
+                        f"--out {path} already holds a different {kind.holds}: in {file}, {key} is "
+                        f"{there.get(key, 'not set')}, and {asked.get(key, 'not set')} was asked for. "
+                        f"Ask for the same, choose another folder, or delete it."
                     )
         elif any(not entry.name.startswith(tuple(f".{name}." for name in texts)) for entry in path.iterdir()):
             raise InputError(

@@ -7,12 +7,15 @@ import pytest
 from pydantic import Field
 
 from benchmarks.leaderboard import fingerprint, plan_suite
+from perfeds2.errors import InputError
+from perfeds2.runs.folder import SWEEP, claim
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec import hashes
 from perfeds2.spec.fields import SECTIONS, CellSpec, LearningSpec, Spec
 from perfeds2.spec.resolve import nested, resolve
 from perfeds2.spec.values import Section, setting
 from perfeds2.studies.arena_plan import make_arena, read_plan
+from perfeds2.studies.figure import merged
 from perfeds2.studies.grid import make_grid, read_sweep
 from perfeds2.studies.tune_space import make_search, read_search
 
@@ -141,3 +144,15 @@ def test_a_request_keeps_its_trainings_when_a_default_changes(tmp_path, kind, as
     assert before != made.to_toml()
     (tmp_path / file).write_text(before)  # by a version that knew only one rule
     assert read(tmp_path).cell.cycles == "per-parameter"
+
+
+def test_an_earlier_folder_says_how_to_continue_it(tmp_path):
+    base = {"cell": {"ues": 4}, "run": {"algorithms": ["PerFedS2"]}}
+    grid = make_grid(base, {"quorum": [1]})
+    (tmp_path / "sweep.toml").write_text(grid.to_toml().replace('cycles = "counted"\n', ""))
+    with pytest.raises(InputError, match=r"base\.cell\.cycles is per-parameter, and counted was asked for"):
+        claim(SWEEP, tmp_path, grid, read_sweep)
+    claim(SWEEP, tmp_path, read_sweep(tmp_path), read_sweep)  # as --resume does
+    claim(
+        SWEEP, tmp_path, make_grid(merged({}, base, {"cell": {"cycles": "per-parameter"}}), {"quorum": [1]}), read_sweep
+    )
