@@ -63,8 +63,6 @@ class Reference:
 @cache
 def reference() -> Reference:
     """Generate all reference pages."""
-    from perfeds2.paper.errata import errata_in_full
-
     made = Reference()
     made.pages["reference/index.md"] = "\n".join(_contents())
     made.pages["reference/settings.md"] = "\n".join(_settings())
@@ -80,6 +78,44 @@ def reference() -> Reference:
         page = f"reference/python/{folder}.md"
         made.pages[page] = "\n".join(_folder(folder, page, made.places))
     return made
+
+
+# ---- errata
+
+
+def errata_in_full() -> str:
+    """Return all errata in full."""
+    from perfeds2.paper.errata import ERRATA, PROSE
+
+    opening = "# Errata in full\n\nEach case: what the paper prints, what is wrong, what perfeds2 does, and numbers that show it."
+    return "\n\n".join([opening, *map(_erratum, ERRATA), PROSE["slips"], PROSE["left_open"]]) + "\n"
+
+
+def _erratum(item: Any) -> str:
+    from perfeds2.paper.errata import escaped, shown
+
+    table = [
+        "| measured | |",
+        "|---|---:|",
+        *(f"| {escaped(label)} | {shown(value)} |" for label, value in item.numbers),
+    ]
+    return "\n".join(
+        [
+            f"## {item.number}. {escaped(item.where)} {{ #erratum-{item.number} }}",
+            "",
+            f"**Printed.** {escaped(item.printed)}",
+            "",
+            f"**Wrong.** {escaped(item.wrong)}",
+            "",
+            f"**Ours.** {escaped(item.ours)}",
+            "",
+            *(table if item.numbers else ["This erratum concerns names only, so there is no number."]),
+            "",
+            f"* Command: `perfeds2 errata {item.number}`",
+            "* Code: " + ", ".join(f"`{name}`" for name in item.code),
+            "* Tests: " + ", ".join(f"`{name}`" for name in item.tests),
+        ]
+    )
 
 
 # ---- HTML elements

@@ -1,8 +1,7 @@
 """Show where the paper contradicts itself, and by how much.
 
 ``errata.toml`` describes the errors, with the numbers that ``benchmarks/errata`` computes. ``errata_markdown`` writes
-``docs/reports/errata.md``, a line for each; ``errata_in_full`` is a page of the site's reference, and ``perfeds2 errata N``
-prints one erratum.
+``docs/reports/errata.md``, a line for each, and ``perfeds2 errata N`` prints one erratum.
 """
 
 import re
@@ -66,17 +65,11 @@ def errata_table(numbers: Sequence[int] | None = None) -> str:
 def errata_markdown() -> str:
     """Return the text of docs/reports/errata.md."""
     rows = [
-        f"| [{item.number}](../reference/errata.md#erratum-{item.number}) | {_escaped(item.where)} | {_first_sentence(_escaped(item.wrong))} |"
+        f"| [{item.number}](../reference/errata.md#erratum-{item.number}) | {escaped(item.where)} | {_first_sentence(escaped(item.wrong))} |"
         for item in ERRATA
     ]
     table = "\n".join(["| | place | what is wrong |", "|---|---|---|", *rows])
     return "\n\n".join([PROSE["introduction"], table]) + "\n"
-
-
-def errata_in_full() -> str:
-    """Return all errata in full, as a page of the site."""
-    opening = "# Errata in full\n\nEach case: what the paper prints, what is wrong, what perfeds2 does, and numbers that show it."
-    return "\n\n".join([opening, *map(_markdown_section, ERRATA), PROSE["slips"], PROSE["left_open"]]) + "\n"
 
 
 def _first_sentence(text: str) -> str:
@@ -107,39 +100,15 @@ def _aligned(numbers: Numbers) -> str:
     if not numbers:
         return "  (concerns names only: no number)"
     width = max(len(label) for label, _ in numbers)
-    return "\n".join(f"  {label:<{width}}  {_written(value)}" for label, value in numbers)
+    return "\n".join(f"  {label:<{width}}  {shown(value)}" for label, value in numbers)
 
 
-def _markdown_section(item: Erratum) -> str:
-    table = [
-        "| measured | |",
-        "|---|---:|",
-        *(f"| {_escaped(label)} | {_written(value)} |" for label, value in item.numbers),
-    ]
-    return "\n".join(
-        [
-            f"## {item.number}. {_escaped(item.where)} {{ #erratum-{item.number} }}",
-            "",
-            f"**Printed.** {_escaped(item.printed)}",
-            "",
-            f"**Wrong.** {_escaped(item.wrong)}",
-            "",
-            f"**Ours.** {_escaped(item.ours)}",
-            "",
-            *(table if item.numbers else ["This erratum concerns names only, so there is no number."]),
-            "",
-            f"* Command: `perfeds2 errata {item.number}`",
-            "* Code: " + ", ".join(f"`{name}`" for name in item.code),
-            "* Tests: " + ", ".join(f"`{name}`" for name in item.tests),
-        ]
-    )
-
-
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return text for a table in Markdown."""
     return text.replace("*", r"\*").replace("|", r"\|")
 
 
-def _written(value: int | float | str) -> str:
+def shown(value: int | float | str) -> str:
     """Return a value with three significant digits, which are the same on every machine."""
     if isinstance(value, str):
         return value
