@@ -102,6 +102,14 @@ def edges() -> str:
     return bars("Seconds to 80 % divided by those of sync, sync (edge, cloud)", found)
 
 
+def schedules() -> str:
+    table = rows("schedules.md", "| `--schedule` | seconds to 95 % |")
+    found = [
+        Value(name.strip("`"), number(accuracy), accuracy, seconds != "never") for name, seconds, accuracy, _ in table
+    ]
+    return bars("Personalised accuracy after 30 s, in percent (grey: 95 % never reached)", found)
+
+
 def nearest() -> str:
     found = []
     for name, _, seconds, *_ in rows("nearest.md", "| method | β | seconds to"):
@@ -154,6 +162,7 @@ CHARTS: dict[str, Callable[[], str]] = {
     "reliability": reliability,
     "attacks": attacks,
     "edges": edges,
+    "schedules": schedules,
     "nearest": nearest,
     "plans": plans,
 }
