@@ -35,7 +35,13 @@ class StudyKind:
     figures: str = ""  # where in the folder figures for papers are written by default
 
 
-COMPARED = "studies.compare:train_spec", "report.run:write_run", "report.run:print_summary", "figures"
+COMPARED = (
+    "runs.folder:read_run",
+    "studies.compare:train_spec",
+    "report.run:write_run",
+    "report.run:print_summary",
+    "figures",
+)
 ROWS = (  # in the order of looking at a folder: a plan's and a federation's also have the files of a run
     ("reproduce", REPRODUCTION, "", "studies.reproduce:reproduce", "report.reproduction:write_reproduction", ""),
     (
@@ -58,10 +64,10 @@ ROWS = (  # in the order of looking at a folder: a plan's and a federation's als
         *("study", OWN, "studies.own:read_study", "studies.own:run_study"),
         *("report.own:write_study", "report.own:print_study", "figures"),
     ),
-    ("federate", FEDERATION, "", "", *COMPARED[1:]),
-    ("compare", RUN, "", *COMPARED),
-    ("run", RUN, "", *COMPARED),
-    ("simulate", RUN, "", "studies.compare:simulate_spec", *COMPARED[1:]),
+    ("federate", FEDERATION, COMPARED[0], "", *COMPARED[2:]),
+    ("compare", RUN, *COMPARED),
+    ("run", RUN, *COMPARED),
+    ("simulate", RUN, COMPARED[0], "studies.compare:simulate_spec", *COMPARED[2:]),
 )
 KINDS = {command: StudyKind(command, folder, *map(Late, rest[:4]), *rest[4:]) for command, folder, *rest in ROWS}
 

@@ -17,7 +17,7 @@ def test_every_function_of_a_kind_exists(kind):
     functions = [each for each in vars(kind).values() if isinstance(each, Late) and each.place]
     assert kind.draw in functions
     assert all(callable(imported(f"perfeds2.{each.place}")) for each in functions)
-    assert {each.place.partition(".")[0] for each in functions} <= {"studies", "report"}  # below the table
+    assert {each.place.partition(".")[0] for each in functions} <= {"runs", "studies", "report"}  # below the table
 
 
 def test_looking_at_the_table_imports_no_jax():

@@ -46,9 +46,8 @@ def arena(
         from perfeds2.studies.arena_plan import make_arena
         from perfeds2.studies.grid import parse_grid
 
-        if asked.resume is not None:
-            plan = asked.kind.read(asked.resume)
-        else:
+        plan = asked.earlier()
+        if plan is None:
             plan = make_arena(
                 asked.values({}),
                 tasks=read_list(tasks or ""),

@@ -285,6 +285,10 @@ class Study:
         self.place: list[Path] = []  # holds the folder once it is known
         self.failures: Sequence[Failure] = ()
 
+    def earlier(self) -> Value:
+        """Return the request in the folder of --resume; None without."""
+        return None if self.resume is None else self.kind.read(self.resume)
+
     def values(self, defaults: Mapping[str, Value]) -> Values:
         """Return the spec's nested values, from its file, then flags, then --set."""
         return nested_values(self.spec_file, self.flags, self.assignments, defaults)

@@ -1,18 +1,12 @@
 """perfeds2 compare: train several algorithms on equal terms."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from perfeds2.commands.common import prepare_to_train, remove_live, study
 from perfeds2.console import say
-from perfeds2.errors import InputError
 from perfeds2.spec.names import Value, Values
-
-if TYPE_CHECKING:
-    from perfeds2.spec.fields import Spec
 
 
 def compare(context: typer.Context) -> None:
@@ -29,7 +23,7 @@ def do_spec(command: str, context: typer.Context, defaults: Mapping[str, Value])
     with study(command, context) as asked:
         from perfeds2.runs.folder import Folder, claimed, with_interval
 
-        spec = asked.spec(defaults) if asked.resume is None else _resumed(asked.resume)
+        spec = asked.earlier() or asked.spec(defaults)
         name, more, is_open = spec.task.name.label, Values(), False
         path = asked.folder(name)
         if trains and asked.resume is None:
@@ -62,11 +56,3 @@ def _thinned(every_s: float | None, usual_s: float | None) -> str:
         f"Evaluating every {every_s:.3g} s: every {usual_s:.3g} s, as usual, would take longer than the training "
         "(see --eval-every-s)."
     )
-
-
-def _resumed(path: Path) -> "Spec":
-    from perfeds2.runs.folder import read_run
-
-    if not (path / "spec.toml").exists():
-        raise InputError(f"--resume {path} holds no run (no spec.toml); give the folder of a run that was started.")
-    return read_run(path)

@@ -43,9 +43,8 @@ def plan(
         from perfeds2.studies.plan_space import make_space
 
         asked.quiet |= as_json
-        if asked.resume is not None:
-            question = asked.kind.read(asked.resume)
-        else:
+        question = asked.earlier()
+        if question is None:
             values = asked.values(DEFAULTS)
             spec = resolve(values)
             horizon_s = values["run"].get("horizon_s") if horizon_s is None else horizon_s

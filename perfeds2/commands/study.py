@@ -21,10 +21,11 @@ def study(
     with asking("study", context) as asked:
         from perfeds2.studies.own import make_study
 
-        if asked.resume is not None:
-            made = asked.kind.read(asked.resume)
-        elif name is None:
-            raise InputError("the study is missing; give FILE.py:NAME, as in docs/how-to/study.md, or --resume DIR.")
-        else:
+        made = asked.earlier()
+        if made is None:
+            if name is None:
+                raise InputError(
+                    "the study is missing; give FILE.py:NAME, as in docs/how-to/study.md, or --resume DIR."
+                )
             made = make_study(name, asked.spec(DEFAULTS))
         asked.do(made, made.named.label, [made.spec])

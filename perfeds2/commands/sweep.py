@@ -26,9 +26,8 @@ def sweep(
     with study("sweep", context) as asked:
         from perfeds2.studies.grid import grid_from_flags
 
-        if asked.resume is not None:
-            points = asked.kind.read(asked.resume)
-        else:
+        points = asked.earlier()
+        if points is None:
             if file and asked.spec_file:
                 raise InputError(f"the spec is given twice: {file} and --spec {asked.spec_file}; give one of them.")
             asked.spec_file = file or asked.spec_file

@@ -32,9 +32,8 @@ def tune(
         from perfeds2.studies.grid import parse_grid
         from perfeds2.studies.tune_space import make_search
 
-        if asked.resume is not None:
-            made = asked.kind.read(asked.resume)
-        else:
+        made = asked.earlier()
+        if made is None:
             values = asked.values({})
             if figure is not None:
                 values = _of_figure(figure, values)

@@ -137,6 +137,8 @@ def prepare_parts(path: Path, spec: Spec) -> Folder:
 
 def read_run(path: Path) -> Spec:
     """Read the spec of a run's folder."""
+    if not RUN.is_in(path):
+        raise InputError(f"{path} holds no run (no {RUN.requests[0]}); give the folder of one that was started.")
     return resolve(with_kept_files(read_toml(path / "spec.toml"), path))
 
 

@@ -209,26 +209,19 @@ def summarise_point(spec: Spec, results: Sequence[Result]) -> Json:
     """
     from perfeds2.spec.tasks import metric_of
 
-    target = spec.run.target_accuracy
-    last, costs = [each.rows[-1] for each in results], _costs(target, [each.rows for each in results])
+    found = learning_part(spec.run.target_accuracy, [each.rows for each in results])
     row: Json = {
         "seeds": len(results),
-        "diverged": sum(not math.isfinite(each["train_loss"]) for each in last),
+        "diverged": found.pop("diverged"),
         **({} if spec.task.metric is None else {"metric": metric_of(spec)}),
-        "target_accuracy": target,
-        "censored": costs[TIME].count(None),  # seeds that never reached the target
+        "target_accuracy": spec.run.target_accuracy,
+        "censored": found[TIME]["values"].count(None),  # seeds that never reached the target
     }
-    for name, spent in costs.items():
-        row |= {f"{name}_median": censored_median(spent), **_interval(name, spent)}
-    for name in recorded(last[0]):
-        row |= _interval(name, [each[name] for each in last])
+    for name, each in found.items():
+        row |= {f"{name}_median": each["median"]} if "median" in each else {}
+        row |= {f"{name}_{part}": (each | statistic(each["values"]))[part] for part in ("mean", "low", "high")}
     means = {fact: statistic([each.facts[fact] for each in results])["mean"] for fact in MEANS}
     return row | {f"{fact.removesuffix('_mean')}_mean": mean for fact, mean in means.items()}
-
-
-def _interval(name: str, values: Sequence[float | None]) -> Json:
-    found = statistic(values)
-    return {f"{name}_{part}": found[part] for part in ("mean", "low", "high")}
 
 
 # ---- files
