@@ -31,14 +31,15 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 from perfeds2.timeline.state import Budget
 
-UES, RADIUS_M, UNTIL_S, BITS, SAMPLES = 12, 60.0, 2.5, 77_120.0, 120.0
+UES, RADIUS_M, UNTIL_S, BITS, SAMPLES = 12, 20.0, 2.5, 77_120.0, 120.0
 SPENT = EnergyModel(1e-27, True, 0.7, 1e-7)  # a bit of everything
 Schedule = Callable[..., np.ndarray]
 
 
 def by_bits(uplink: Uplink) -> np.ndarray:
-    """Share in proportion to what is left, so that it matters when the policy is asked."""
-    return uplink.bandwidth_hz * uplink.bits / max(uplink.bits.sum(), 1e-300)
+    """Give more band for more bits and weaker signals, so that it matters when the policy is asked."""
+    weight = uplink.bits / np.sqrt(uplink.signal_hz)
+    return uplink.bandwidth_hz * weight / max(weight.sum(), 1e-300)
 
 
 def by_number(kind: int, cell: Cell, quorum: int, seed: int) -> Schedule:
@@ -106,6 +107,8 @@ class Drawn:
 
     @property
     def policy(self) -> Callable[[Uplink], np.ndarray]:
+        if "reshare events" in self.names and self.where != "one cell":
+            return by_bits
         return self.pick(3, equal_share, uneven_share(self.seed), by_bits, by_bits, planned_share)
 
     def cell(self) -> Cell:
