@@ -13,6 +13,7 @@ from perfeds2.files import write_text
 from perfeds2.learning.metrics import METRICS
 from perfeds2.runs.store import Row
 from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.recorder import Recorder
 
 LAPS = "laps.csv"  # in a run's folder: one row per answered job
 LAP_COLUMNS = {"ue": int, "version": int, "took_s": float, "compute_s": float, "scale": float}
@@ -120,11 +121,11 @@ class Record:
         """
         merged, lost = _columns(self.merges, 5).reshape(5, -1, quorum), _columns(self.losses, 4)
         rounds, merged_ues, versions = merged[:3].astype(np.int64)
+        closed_s, recorder = np.array(self.closed_s, float), Recorder(self._compute_s(ues), quorum)
         lost_ues, lost_versions, lost_rounds = lost[:3].astype(np.int64)
-        compute_s, closed_s = self._compute_s(ues), np.array(self.closed_s, float)
-        ended = (lost_ues, lost_versions, lost_rounds, lost[-1])
-        merges, one_each = (merged_ues, rounds - versions, merged[-1], closed_s, compute_s), np.ones_like(lost_ues)
-        return Timeline(*merges, *ended, open_version, open_arrival_s, one_each)
+        ended = lost_ues, lost_versions, lost_rounds, lost[-1], np.ones_like(lost_ues), np.zeros(lost_ues.size)
+        recorder.add_rounds((merged_ues, rounds - versions, merged[-1], closed_s, np.zeros(merged_ues.shape)), ended)
+        return recorder.timeline(open_version, open_arrival_s)
 
     def _compute_s(self, ues: int) -> np.ndarray:
         """Return each device's median computing time in seconds, shape (n,); 0 if it never computed."""

@@ -20,7 +20,8 @@ from perfeds2.learning.learner import Learner
 from perfeds2.learning.replay import replay
 from perfeds2.learning.task import Task
 from perfeds2.runs.store import load_arrays
-from perfeds2.timeline.cloud import Cloud, edge_versions, joined
+from perfeds2.timeline.cloud import Cloud
+from perfeds2.timeline.edges import edge_versions, joined
 from perfeds2.timeline.record import Timeline
 
 TARGET = 1e-5

@@ -10,7 +10,7 @@ from perfeds2.learning.cells import CloudScript
 from perfeds2.learning.merges import MEAN, Merge
 from perfeds2.learning.settings import setting, traced
 from perfeds2.learning.shelf import power_of_two, shelve
-from perfeds2.timeline.cloud import edge_versions
+from perfeds2.timeline.edges import edge_versions
 from perfeds2.timeline.record import Timeline
 
 

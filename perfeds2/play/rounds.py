@@ -15,7 +15,8 @@ from perfeds2.runs.trainer import facts_of
 from perfeds2.spec.build import Algorithm, Stage, make_algorithms, make_timelines
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import spec_from
-from perfeds2.timeline.cloud import edge_versions
+from perfeds2.timeline.edges import edge_versions
+from perfeds2.timeline.jobs import MERGED
 from perfeds2.timeline.record import Timeline
 
 TICKS = 20_000  # resolution of the window that is shown
@@ -116,8 +117,8 @@ def _jobs(timeline: Timeline, window_s: float) -> Answer:
     """Return every job that began within the window, as columns. Times are in ticks, clipped to the window."""
     jobs = timeline.jobs()
     rounds, _ = edge_versions(timeline)  # counted by the server that closed them
-    round_ = np.full(jobs.ue.size, -1)
-    round_[: timeline.ues.size] = np.repeat(rounds, timeline.quorum)  # merged jobs come first
+    merged = (jobs.outcome == MERGED) & (jobs.round >= 0)
+    round_ = np.where(merged, np.append(rounds, -1)[jobs.round], -1)
     seen = jobs.start_s < window_s
     columns = {
         "ue": jobs.ue,

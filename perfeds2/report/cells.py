@@ -11,7 +11,8 @@ from perfeds2.report.read import RunResults
 from perfeds2.report.tables import Column, Table, counted
 from perfeds2.report.timelines import Group, at_most, styled
 from perfeds2.shown import STATE_COLOURS
-from perfeds2.timeline.cloud import Cloud, edge_staleness, end_to_end_staleness
+from perfeds2.timeline.cloud import Cloud
+from perfeds2.timeline.edges import edge_staleness, end_to_end_staleness
 from perfeds2.timeline.record import Timeline
 
 MOST_ROWS = 20  # cells in the table

@@ -11,7 +11,7 @@ from perfeds2.chart import Chart, ChartAxis, LineStyle, Series
 from perfeds2.report.document import Part, section, with_legend
 from perfeds2.report.read import AlgorithmResult, RunResults
 from perfeds2.report.style import ACCURACY, ordered_styles
-from perfeds2.timeline.cloud import edge_staleness
+from perfeds2.timeline.edges import edge_staleness
 from perfeds2.timeline.record import Timeline
 
 MOST_MARKS = 2_000

@@ -29,9 +29,9 @@ from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import user_errors
 from perfeds2.spec.privacy import losses_at, losses_of, privacy_facts, with_noise
 from perfeds2.spec.tasks import make_task
-from perfeds2.timeline.cloud import edge_versions, end_to_end_staleness
+from perfeds2.timeline.edges import edge_versions, end_to_end_staleness
 from perfeds2.timeline.energy import energy_of
-from perfeds2.timeline.protocol import IDLE
+from perfeds2.timeline.jobs import OPEN
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import too_few
 
@@ -277,7 +277,10 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
     bits = upload_bits(spec, learner.objective, protocol.quorum)
     number, version = edge_versions(timeline)
     staleness = number[:, None] - version  # in rounds of the edge
-    until_s = timeline.end_s if rounds == spec.run.rounds else stalls_until(timeline, spec.run.horizon_s)
+    # A UE without a job may only be away, if UEs leave and return.
+    all_stay = cell is None or (cell.moves is None and (cell.fleet is None or cell.fleet.presence is None))
+    may_stall = all_stay and rounds != spec.run.rounds
+    until_s = stalls_until(timeline, spec.run.horizon_s) if may_stall else timeline.end_s
     stalled = 1 - timeline.end_s / until_s if until_s > timeline.end_s else 0.0  # share of the time
     waiting = timeline.waiting_share
     starved = timeline.starved if algorithm.mode != "none" else np.zeros(0, int)
@@ -304,10 +307,7 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         "least_share": float(timeline.shares.min()) if rounds else 0.0,
         "starved": int(starved.size),
         "starved_ues": [int(ue) for ue in starved[:NAMED_STARVED]],
-        # With availability (there is a log), a UE without a job may only be away.
-        "is_out_of_energy": limits_energy(spec)
-        and timeline.log is None
-        and too_few(timeline.open_version, rounds, protocol),
+        "is_out_of_energy": limits_energy(spec) and all_stay and too_few(timeline.open_version, rounds, protocol),
     }
     if timeline.cloud is not None:
         reached = end_to_end_staleness(timeline)
@@ -328,11 +328,10 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
 
 def stalls_until(timeline: Timeline, horizon_s: float | None) -> float:
     """Return the horizon if every UE only waits after the last round, otherwise when that round closed."""
-    if horizon_s is None or timeline.log is not None or horizon_s <= timeline.end_s:
+    if horizon_s is None or horizon_s <= timeline.end_s:
         return timeline.end_s
-    waits_s = [0.0 if each is None else each for each in (timeline.open_model_s, timeline.downlink_s)]
-    begins_s = timeline.start_s[np.maximum(timeline.open_version, 0)] + waits_s[0] + waits_s[1]
-    works = (timeline.open_version != IDLE) & np.isinf(timeline.open_arrival_s) & (begins_s < horizon_s)
+    open_ = timeline.rows(OPEN)
+    works = ~open_.arrived & (open_.start_s + open_.model_s < horizon_s)
     return timeline.end_s if works.any() else horizon_s
 
 

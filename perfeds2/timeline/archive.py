@@ -17,7 +17,7 @@ def write_arrays(path: Path, groups: Mapping[str, Columns]) -> None:
     with write_atomically(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for group, columns in groups.items():
             for name, values in columns.items():
-                entry = zipfile.ZipInfo(f"{group}/{name}".lstrip("/") + ".npy")  # without a timestamp
+                entry = f"{group}/{name}".lstrip("/") + ".npy"  # opened by name, it gets no timestamp
                 with archive.open(entry, "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asarray(values, order="C"), allow_pickle=False)
 

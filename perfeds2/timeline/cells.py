@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.allocation.schedulers import among
@@ -18,7 +18,7 @@ from perfeds2.network.cells import Cells
 from perfeds2.network.link import PerUe
 from perfeds2.network.sites import PerCell
 from perfeds2.timeline.clock import Clock, forever
-from perfeds2.timeline.cloud import joined
+from perfeds2.timeline.edges import joined
 from perfeds2.timeline.fast.play import Tell, knows, play_fast
 from perfeds2.timeline.protocol import (
     IDLE,
@@ -31,7 +31,7 @@ from perfeds2.timeline.protocol import (
     open_server,
 )
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import Above, Recorder, nothing_yet
+from perfeds2.timeline.recorder import Above, Recorder
 from perfeds2.timeline.simulate import check_length, conditions_of
 from perfeds2.timeline.state import FOREVER, Budget, Network, Reshare, Schedule
 
@@ -105,7 +105,7 @@ def simulate_cells(
         load = payload_bits, own, bandwidth, schedules[number], own_shares, budgets[number]
         conditions.append(conditions_of(cell, protocol, *load, reshare=reshare))
     transfer_s = cells.transfer_s(model_bits)
-    of_cloud = Recorder(nothing_yet(transfer_s, cloud.quorum))
+    of_cloud = Recorder(transfer_s, cloud.quorum)
     above = Above(cloud, open_server(count, cloud), of_cloud, transfer_s, edge_rounds, most)
     clocks = [Clock([own], edge_rounds=edge_rounds) for own in conditions] if not cells.joint else []
     if cells.joint:
@@ -140,16 +140,19 @@ def simulate_cells(
         if math.isinf(time_s) or time_s > end_s or closed > most:
             break
         staleness = server.round - server.versions[merged]
-        of_cloud.add_rounds([merged[None], staleness[None], arrival_s[None, merged], np.array([time_s])])
+        of_cloud.add_rounds(
+            [merged[None], staleness[None], arrival_s[None, merged], np.array([time_s]), np.zeros((1, merged.size))]
+        )
         above.server, handed = hand_out(end_jobs(server, closing, cloud)[0], cloud, server.versions != IDLE)
         for edge in handed.tolist():
             clock, number = edges[edge]
             clock.open(number, time_s + float(transfer_s[edge]))
         if tell is not None:
             tell(int(closed), time_s)
-    timelines = [timeline for clock in clocks for timeline in clock.timelines()]
+    closed_s = max(server.closed_s for clock in clocks for server in clock.servers)
+    timelines = [timeline for clock in clocks for timeline in clock.timelines(closed_s)]
     followed_bits = [bits for clock in clocks for bits in clock.followed_bits]
-    merges = above.timeline()
+    merges = of_cloud.rounds
     timeline = joined(
         timelines,
         cells.ues,
@@ -158,7 +161,7 @@ def simulate_cells(
         staleness=merges.staleness,
         arrival_s=merges.arrival_s,
         time_s=merges.time_s,
-        handed=_handed(merges),
+        handed=_handed(merges.ues, count),
         backhaul_bits=model_bits,
         followed_bits=followed_bits,
         sizes=cells.sizes,
@@ -187,8 +190,8 @@ def refuse_schedules_of_movers(cells: Cells, schedules: Sequence[Schedule | None
         )
 
 
-def _handed(merges: Timeline) -> Bool[np.ndarray, "C E"]:
+def _handed(merged: Int[np.ndarray, "C A_c"], edges: int) -> Bool[np.ndarray, "C E"]:
     """Return which edges get the model of each round of the cloud: those that it merges, because none rests."""
-    handed = np.zeros((merges.rounds, merges.compute_s.size), bool)
-    np.put_along_axis(handed, merges.ues, True, axis=1)
+    handed = np.zeros((merged.shape[0], edges), bool)
+    np.put_along_axis(handed, merged, True, axis=1)
     return handed

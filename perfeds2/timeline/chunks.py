@@ -28,7 +28,7 @@ class ChunkedPlay:
         conditions = replace(conditions, schedule=schedule, feedback=self._feedback)
         self.rounds, self.horizon_s, self._chunk = rounds, horizon_s, chunk
         self._clock = start_clock(conditions)
-        _, self.timeline = play(self._clock, rounds=0)
+        self.timeline = play(self._clock, rounds=0)
         self.is_finished = False
 
     def play(self, feedback: PerUe) -> Timeline:
@@ -36,7 +36,6 @@ class ChunkedPlay:
         before = self.timeline.rounds
         wanted = self._chunk if self.rounds is None else min(self._chunk, self.rounds - before)
         self._feedback[:] = feedback
-        until = {"rounds": wanted, "horizon_s": self.horizon_s}
-        self._clock, self.timeline = play(self._clock, self.timeline, **until)
+        self.timeline = play(self._clock, rounds=wanted, horizon_s=self.horizon_s)
         self.is_finished = self.timeline.rounds < before + wanted or self.timeline.rounds == self.rounds
         return self.timeline

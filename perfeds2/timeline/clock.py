@@ -31,7 +31,7 @@ from perfeds2.timeline.protocol import (
     obstacle,
 )
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import Recorder, nothing_yet
+from perfeds2.timeline.recorder import Recorder
 from perfeds2.timeline.sources import (
     EventSource,
     FadingChanges,
@@ -102,7 +102,10 @@ class Clock(ClockState):
             self._add(each)
         for number in range(len(conditions)):
             self._hand_out(number)
-        self.records = [Recorder(self.before_rounds(server)) for server in self.servers]
+        self.records = [
+            Recorder(each.compute_s, each.protocol.quorum, 0.0 if self.job_s is not None else each.cell.downlink_s)
+            for each in conditions
+        ]
         self.sources = list(self._sources())
 
     def _add(self, conditions: Conditions) -> None:
@@ -133,14 +136,6 @@ class Clock(ClockState):
             yield UploadStarts()
         if self._edge_rounds is not None:
             yield self.openings
-
-    def before_rounds(self, server: ServerState) -> Timeline:
-        """Return the timeline of a server before its first round."""
-        conditions = server.conditions
-        compute_s, quorum = conditions.compute_s, conditions.protocol.quorum
-        if server.jobs is not None:  # the log has the waits
-            return nothing_yet(compute_s, quorum)
-        return nothing_yet(compute_s, quorum, server.model_s is not None, conditions.cell.downlink_s)
 
     @property
     def server(self) -> Server:
@@ -415,13 +410,13 @@ class Clock(ClockState):
 
     # ---- What was played
 
-    def timelines(self) -> list[Timeline]:
-        """Return the timeline of each server until a round last closed."""
+    def timelines(self, end_s: float = 0.0) -> list[Timeline]:
+        """Return the timeline of each server until a round last closed, and open jobs until ``end_s`` if that is later."""
         time_s, servers, present = self.before or (self.time_s, self.servers, self.present)
         timelines = []
         for server, record in zip(servers, self.records, strict=True):
             arrived_s = np.where(server.arrived_s <= time_s, server.arrived_s, np.inf)
             model_s = None if server.jobs is not None else server.model_s
             parts = server.open_parts(time_s, present)
-            timelines.append(record.timeline(server.server.versions, arrived_s, model_s, parts))
+            timelines.append(record.timeline(server.server.versions, arrived_s, model_s, parts, end_s))
         return timelines

@@ -15,7 +15,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
 from perfeds2.network.link import PerUe
 from perfeds2.timeline.choices import Choices
-from perfeds2.timeline.jobs import MERGED, Jobs
+from perfeds2.timeline.jobs import MERGED, Jobs, job_ends
 from perfeds2.timeline.record import Timeline
 
 Times = Float[np.ndarray, " t"]
@@ -104,15 +104,9 @@ def _as_chosen(timeline: Timeline, choices: Choices, powers: Powers, fixed_w: Pe
 
 def _sending_seconds(timeline: Timeline) -> PerUe:
     """Return the mean time that each UE needed to send a merged upload."""
-    ue, start_s = timeline.ues.ravel(), timeline.start_s[timeline.versions.ravel()]
-    seconds = timeline.arrival_s.ravel() - start_s - timeline.compute_s[ue]
-    seconds = seconds if timeline.model_s is None else seconds - timeline.model_s.ravel()
-    merges = timeline.merges
-    if timeline.log is not None:  # exclude the time a UE was away
-        jobs = timeline.jobs()
-        mine = np.flatnonzero(jobs.outcome == MERGED)
-        own = np.bincount(jobs.ue[mine], (jobs.arrival_s - jobs.sending_s)[mine], timeline.population)
-        ue, seconds = np.arange(merges.size)[merges > 0], own[merges > 0]
+    log, merges = timeline.log, timeline.merges
+    merged = job_ends(log)[0] == MERGED
+    ue, seconds = log.ue[merged], (log.arrival_s - log.sending_s)[merged]
     everybody = float(seconds.sum() / merges.sum()) if seconds.size else 1.0
     own = np.bincount(ue, seconds, timeline.population) / np.maximum(merges, 1)
     return np.maximum(np.where(merges > 0, own, everybody), 1e-12)
@@ -123,23 +117,22 @@ def _sending_seconds(timeline: Timeline) -> PerUe:
 
 def _of_long_rows(timeline: Timeline, powers: Powers, times_s: Times) -> tuple[PerUe, PerUe, Times]:
     """Return the energy of the long rows, spreading each row evenly over its duration."""
-    n, long, by_time_j = timeline.population, timeline.long_rows, np.zeros(times_s.size)
-    if not long.any():
-        return np.zeros(n), np.zeros(n), by_time_j
-    first, past = timeline.lost_ue[long], (timeline.lost_ue + timeline.lost_count)[long]
-    begin_s, end_s = timeline.start_s[timeline.lost_version[long]], timeline.start_s[timeline.lost_round[long] + 1]
-    jobs, lasted_s = (_covering(n, first, past, each) for each in (np.ones(first.size), end_s - begin_s))
-    downlink_s = 0.0 if timeline.downlink_s is None else float(timeline.downlink_s)
-    computed_s = np.maximum(timeline.compute_s - downlink_s, 0.0)
-    computing_j = jobs * powers.computing_w * computed_s
-    sending_j = powers.sending_w * (lasted_s - jobs * timeline.compute_s)
-    a_job_j = np.cumsum(
-        np.concatenate([[0.0], powers.computing_w * computed_s - powers.sending_w * timeline.compute_s])
+    n, long, by_time_j = (
+        timeline.population,
+        timeline.log.take(np.flatnonzero(timeline.long_rows)),
+        np.zeros(times_s.size),
     )
+    if not long.ue.size:
+        return np.zeros(n), np.zeros(n), by_time_j
+    first, past, begin_s, compute_s = long.ue, long.ue + long.count, long.start_s, timeline.compute_s
+    jobs, lasted_s = (_covering(n, first, past, worth) for worth in (np.ones(first.size), long.end_s - begin_s))
+    computing_j = jobs * powers.computing_w * compute_s
+    sending_j = powers.sending_w * (lasted_s - jobs * compute_s)
+    a_job_j = np.cumsum(np.concatenate([[0.0], powers.computing_w * compute_s - powers.sending_w * compute_s]))
     a_second_w = np.cumsum(np.concatenate([[0.0], powers.sending_w]))
-    row_j = a_job_j[past] - a_job_j[first] + (a_second_w[past] - a_second_w[first]) * (end_s - begin_s)
+    row_j = a_job_j[past] - a_job_j[first] + (a_second_w[past] - a_second_w[first]) * (long.end_s - begin_s)
     for row in range(row_j.size):
-        by_time_j += row_j[row] * np.clip((times_s - begin_s[row]) / (end_s[row] - begin_s[row]), 0.0, 1.0)
+        by_time_j += row_j[row] * np.clip((times_s - begin_s[row]) / (long.end_s[row] - begin_s[row]), 0.0, 1.0)
     return computing_j, sending_j, by_time_j
 
 

@@ -14,7 +14,7 @@ from perfeds2.shown import activity_chart, as_html, axes_for, draw_activity, in_
 from perfeds2.timeline.archive import first_line, read_arrays, write_arrays
 from perfeds2.timeline.choices import Choices
 from perfeds2.timeline.cloud import Cloud
-from perfeds2.timeline.jobs import LOST, MERGED, OPEN, PAUSED, Jobs, check_log, check_whole, cut, job_ends, one_by_one
+from perfeds2.timeline.jobs import LOST, MERGED, OPEN, PAUSED, Jobs, check_log, check_whole, cut, job_ends
 from perfeds2.timeline.protocol import IDLE
 
 if TYPE_CHECKING:
@@ -46,28 +46,14 @@ class Timeline:
     staleness: Int[np.ndarray, "K A"]  # it started from model k - staleness (τ in the paper)
     arrival_s: Float[np.ndarray, "K A"]  # when its update was complete at the server
     time_s: Float[np.ndarray, " K"]  # when round k closed
-    compute_s: Float[np.ndarray, " n"]  # computing time of one job
-    # Jobs that ended without a merge. A row describes lost_count consecutive UEs, starting at lost_ue.
-    lost_ue: Int[np.ndarray, " l"]
-    lost_version: Int[np.ndarray, " l"]  # the model they started from
-    lost_round: Int[np.ndarray, " l"]  # they ended when this round closed
-    lost_arrival_s: Float[np.ndarray, " l"]  # infinite for updates that had not arrived
-    open_version: Int[np.ndarray, " n"]  # the model each UE holds when the timeline ends, or IDLE
-    open_arrival_s: Float[np.ndarray, " n"]  # when the update of that job arrived; infinite if it has not
-    lost_count: Int[np.ndarray, " l"]
-    # With a downlink: seconds from hand-out until the UE had the model, for merged, lost and open jobs.
-    model_s: Float[np.ndarray, "K A"] | None = None
-    lost_model_s: Float[np.ndarray, " l"] | None = None
-    open_model_s: Float[np.ndarray, " n"] | None = None
-    downlink_s: Float[np.ndarray, ""] | None = None  # a fixed part of every such wait, inside compute_s
-    log: Jobs | None = None  # if UEs leave and return: the parts of their jobs, sorted
+    compute_s: Float[np.ndarray, " n"]  # computing time of one job, in rows of the log that several UEs share
+    log: Jobs  # every job or part of one, in the order of ``in_order``
     cloud: Cloud | None = None  # with many cells: the edges and the cloud's rounds
     choices: Choices | None = None  # if the policy chooses frequencies and powers
 
     def __post_init__(self) -> None:
         _check(self)
-        if self.log is not None:
-            check_log(self.log, self.population, self.rounds)
+        check_log(self.log, self.population, self.rounds)
         if self.cloud is not None:
             self.cloud.check(self.time_s)
         if self.choices is not None:
@@ -126,17 +112,27 @@ class Timeline:
         """UEs that were never merged."""
         return np.flatnonzero(self.merges == 0)
 
+    def rows(self, outcome: int) -> Jobs:
+        """Return the rows of the log that ended in MERGED, LOST, OPEN or PAUSED."""
+        return self.log.take(np.flatnonzero(self.log.outcome == outcome))
+
     @property
     def lost(self) -> int:
         """How many jobs ended without a merge."""
-        return int(self.lost_count.sum())
+        return int(self.rows(LOST).count.sum())
 
     @property
     def in_vain(self) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
         """The updates that arrived but were not merged: their UEs, and the rounds that discarded them."""
-        row, ue = one_by_one(self.lost_ue, self.lost_count)
-        arrived = np.isfinite(self.lost_arrival_s[row])
-        return ue[arrived], self.lost_round[row][arrived]
+        lost = self.log.take(np.flatnonzero((self.log.outcome == LOST) & self.log.arrived))
+        return lost.ue, lost.round
+
+    @cached_property
+    def open_version(self) -> Int[np.ndarray, " n"]:
+        """The model each UE holds when the timeline ends, or IDLE, shape (n,)."""
+        open_, versions = self.rows(OPEN), np.full(self.population, IDLE, np.int64)
+        versions[open_.ue] = open_.version
+        return versions
 
     def jobs(self, ues: range | None = None) -> Jobs:
         """Return every job: first the merged ones, then the lost ones, then the open ones.
@@ -149,43 +145,10 @@ class Timeline:
         Returns:
             One row per job or part of a job, times in seconds.
         """
-        ues = range(self.population) if ues is None else ues
-        if self.log is not None:
-            mine = np.flatnonzero((self.log.ue >= ues.start) & (self.log.ue < ues.stop))
-            outcome, _ = job_ends(self.log)
-            round_ = np.where(self.log.outcome == PAUSED, -1, self.log.round)
-            return replace(self.log, outcome=outcome, round=round_).take(mine)
-        jobs = self._uncut_jobs(ues, np.arange(self.lost_ue.size))
-        sending_s = np.minimum(jobs.start_s + (jobs.model_s + self.compute_s[jobs.ue]), jobs.end_s)
-        arrival_s = np.clip(jobs.arrival_s, sending_s, jobs.end_s)
-        return replace(jobs, sending_s=sending_s, arrival_s=arrival_s, model_s=jobs.model_s + self._downlink_s)
-
-    @property
-    def _downlink_s(self) -> float:
-        return 0.0 if self.downlink_s is None else float(self.downlink_s)
-
-    def _uncut_jobs(self, ues: range, lost_rows: Int[np.ndarray, " r"]) -> Jobs:
-        """Return the merged, lost (in ``lost_rows``) and open jobs of some UEs; missing arrivals are infinite."""
-        merged_ue, open_ = self.ues.ravel(), np.flatnonzero(self.open_version != IDLE)
-        merged = np.flatnonzero((merged_ue >= ues.start) & (merged_ue < ues.stop))
-        open_ = open_[(open_ >= ues.start) & (open_ < ues.stop)]
-        first = np.maximum(self.lost_ue, ues.start)[lost_rows]
-        row, lost_ue = one_by_one(first, np.minimum(self.lost_ue + self.lost_count, ues.stop)[lost_rows] - first)
-        row = lost_rows[row]
-
-        def column(of_merged: np.ndarray, of_lost: np.ndarray, of_open: np.ndarray) -> np.ndarray:
-            return np.concatenate([of_merged.ravel()[merged], of_lost[row], of_open[open_]])
-
-        ue = np.concatenate([merged_ue[merged], lost_ue, open_])
-        version = column(self.versions, self.lost_version, self.open_version)
-        round_ = np.concatenate([merged // self.quorum, self.lost_round[row], np.full(open_.size, self.rounds)])
-        arrival_s = column(self.arrival_s, self.lost_arrival_s, self.open_arrival_s)
-        model_s = np.zeros(ue.size)
-        if self.model_s is not None and self.lost_model_s is not None and self.open_model_s is not None:
-            model_s = column(self.model_s, self.lost_model_s, self.open_model_s)
-        outcome = np.repeat([MERGED, LOST, OPEN], [merged.size, row.size, open_.size])
-        start_s, end_s = self.start_s[version], self.start_s[np.minimum(round_ + 1, self.rounds)]
-        return Jobs(ue, version, start_s, end_s, arrival_s, end_s, outcome, round_, model_s)
+        outcome, _ = job_ends(self.log)
+        round_ = np.where(self.log.outcome == PAUSED, -1, self.log.round)
+        jobs = replace(self.log, outcome=outcome, round=round_)
+        return jobs.of_ues(range(self.population) if ues is None else ues, self.compute_s)
 
     def activity(self, ue: int) -> list[tuple[State, float, float]]:
         """Return what one UE did, without gaps from time 0 to the end.
@@ -244,14 +207,12 @@ class Timeline:
     @cached_property
     def _spent(self) -> Spent:
         """The sums over all jobs; long rows are added without expanding them into jobs."""
-        long = self.long_rows
-        first, past = self.lost_ue[long], (self.lost_ue + self.lost_count)[long]
-        lasted_s = (self.start_s[self.lost_round + 1] - self.start_s[self.lost_version])[long]
+        long = self.log.take(np.flatnonzero(self.long_rows))
+        past = long.ue + long.count
         before_s = np.concatenate([[0.0], self.compute_s.cumsum()])  # computing time of all UEs with smaller numbers
-        model_s = self._downlink_s * (past - first).sum()
-        computing_s = (before_s[past] - before_s[first]).sum() - model_s
-        busy_s = (lasted_s * (past - first)).sum() - model_s
-        sums = np.array([computing_s, busy_s - computing_s, model_s, busy_s, busy_s])
+        computing_s = (before_s[past] - before_s[long.ue]).sum()
+        busy_s = ((long.end_s - long.start_s) * long.count).sum()
+        sums = np.array([computing_s, busy_s - computing_s, 0.0, busy_s, busy_s])
         for jobs in self.short_row_jobs():
             begun_s = jobs.begun_s
             busy_s = jobs.arrival_s - begun_s
@@ -264,30 +225,28 @@ class Timeline:
             ]
         return Spent(*sums.tolist())
 
-    @cached_property
-    def long_rows(self) -> Bool[np.ndarray, " l"]:
+    @property
+    def long_rows(self) -> Bool[np.ndarray, " j"]:
         """Mask of the rows with many UEs, all sending when their job was lost; such jobs may not fit in memory."""
-        lasted_s = self.start_s[self.lost_round + 1] - self.start_s[self.lost_version]
-        long = (self.lost_count > LONG_ROW) & np.isinf(self.lost_arrival_s) & (lasted_s >= self.compute_s.max())
-        return long & (self.log is None) & (self.lost_model_s is None)
+        log, longest_s = self.log, self.compute_s.max()
+        return (log.count > LONG_ROW) & (log.model_s == 0) & (log.end_s - log.start_s >= longest_s)
 
     def short_row_jobs(self) -> Iterator[Jobs]:
         """Yield all jobs except those of ``long_rows``, one range of UEs at a time."""
-        lost = {name: column[~self.long_rows] for name, column in self.columns.items() if name.startswith("lost_")}
-        rest = replace(self, **lost)
-        parts = -(-(rest.ues.size + rest.lost + rest.population) // JOBS_AT_A_TIME)
+        rest = replace(self, log=self.log.take(np.flatnonzero(~self.long_rows)))
+        parts = 1 + int(rest.log.count.sum()) // JOBS_AT_A_TIME
         step = -(-rest.population // parts)
         for first in range(0, rest.population, step):
             yield rest.jobs(range(first, first + step))
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
-        """The arrays of this timeline by name, without those that are None."""
-        own = {name: column for name, column in vars(self).items() if name in COLUMNS and column is not None}
+        """The arrays of this timeline by name."""
+        columns = {name: column for name, column in vars(self).items() if name in COLUMNS}
         for part in PARTS:
             values = vars(self)[part]
-            own |= {} if values is None else {f"{part}_{name}": column for name, column in vars(values).items()}
-        return own
+            columns |= {} if values is None else {f"{part}_{name}": column for name, column in vars(values).items()}
+        return columns
 
     def prefix(self, rounds: int) -> "Timeline":
         """Return the first rounds of this timeline, exactly as a shorter simulation would record them.
@@ -305,29 +264,11 @@ class Timeline:
             raise ValueError(f"prefix must have 0 to {self.rounds} rounds, got {rounds}.")
         if rounds == self.rounds:
             return self
-        end_s = float(self.start_s[rounds])
-        crossing = np.flatnonzero((self.lost_version <= rounds) & (self.lost_round >= rounds))
-        jobs, log = self._uncut_jobs(range(self.population), crossing), None
-        open_ = jobs.take((jobs.version <= rounds) & (jobs.round >= rounds))
-        arrived = open_.arrival_s <= end_s
-        if self.log is not None:
-            log, open_ = cut(self.log, rounds, end_s)
-            arrived = (open_.arrival_s < open_.end_s) | (open_.outcome == MERGED)
-            arrived &= open_.arrival_s <= end_s
-        open_version = np.full(self.population, IDLE, np.int64)
-        open_arrival_s = np.full(self.population, np.inf)
-        open_version[open_.ue] = open_.version
-        open_arrival_s[open_.ue[arrived]] = open_.arrival_s[arrived]
-        gone = self.lost_round < rounds
-        shorter = {name: column[:rounds] for name, column in self.columns.items() if name in MERGE_COLUMNS}
-        shorter |= {name: column[gone] for name, column in self.columns.items() if name.startswith("lost_")}
-        if self.open_model_s is not None:
-            shorter["open_model_s"] = np.zeros(self.population)
-            shorter["open_model_s"][open_.ue] = open_.model_s
+        kept = {name: vars(self)[name][:rounds] for name in MERGE_COLUMNS}
+        log = cut(self.log, rounds, float(self.start_s[rounds]), self.compute_s)
         cloud = None if self.cloud is None else self.cloud.prefix(rounds)
-        open_columns = {"open_version": open_version, "open_arrival_s": open_arrival_s}
-        choices = None if self.choices is None else self.choices.before(end_s)
-        return replace(self, **shorter, **open_columns, log=log, cloud=cloud, choices=choices)
+        choices = None if self.choices is None else self.choices.before(float(self.start_s[rounds]))
+        return replace(self, **kept, log=log, cloud=cloud, choices=choices)
 
     def until(self, time_s: float) -> int:
         """Return how many rounds had closed by a time.
@@ -390,7 +331,11 @@ class Timeline:
         merged = (jobs.outcome == MERGED) & (jobs.round >= 0)  # a part that was continued has no round
         round_ = pd.Series(jobs.round, dtype="Int64").where(merged)
         words = np.array(["merged", "lost", "open"])[jobs.outcome]
-        return pd.DataFrame(vars(jobs)).assign(outcome=words, round=round_, staleness=round_ - jobs.version)
+        return (
+            pd.DataFrame(vars(jobs))
+            .drop(columns="count")
+            .assign(outcome=words, round=round_, staleness=round_ - jobs.version)
+        )
 
     def plot(self, axes: "Axes | None" = None, *, until_s: float | None = None) -> "Axes":
         """Draw what each of the first UEs does over the first rounds.
@@ -416,53 +361,34 @@ class Timeline:
 
 PARTS = {"log": Jobs, "cloud": Cloud, "choices": Choices}
 COLUMNS = {field.name for field in fields(Timeline)} - PARTS.keys()
-WAITS = {"model_s", "lost_model_s", "open_model_s"}
-OPTIONAL_COLUMNS = WAITS | {"downlink_s"}
-MERGE_COLUMNS = {"ues", "staleness", "arrival_s", "time_s", "model_s"}
+MERGE_COLUMNS = ("ues", "staleness", "arrival_s", "time_s")
 
 
 def _check(timeline: Timeline) -> None:
     """Raise ValueError unless the columns of a timeline have the right shapes and possible values."""
     columns = {name: column for name, column in timeline.columns.items() if name in COLUMNS}
-    k, n, lost = timeline.time_s.size, timeline.compute_s.size, timeline.lost_ue.size
-    ues = timeline.ues
+    k, n, ues = timeline.time_s.size, timeline.compute_s.size, timeline.ues
     if ues.ndim != 2 or ues.shape[0] != k or timeline.time_s.ndim != 1 or (k and not ues.size):
         raise ValueError(
             f"timeline has {ues.shape} merges for {timeline.time_s.shape} round times; expected (K, A) and (K,)."
         )
-    waits = [name for name in columns if name in WAITS]
-    if waits and len(waits) < len(WAITS):
-        raise ValueError(f"timeline has {waits[0]} but not all of {', '.join(sorted(WAITS))}.")
-    last = max(k - 1, 0)
-    allowed = {
-        "ues": (0, n - 1),
-        "staleness": (0, last),
-        "lost_ue": (0, n - 1),
-        "lost_count": (1, n),
-        "lost_version": (0, last),
-        "lost_round": (0, last),
-        "open_version": (IDLE, k),
-    }
+    allowed = {"ues": (0, n - 1), "staleness": (0, max(k - 1, 0))}
     for name, values in columns.items():
-        shape = (lost,) if name.startswith("lost_") else ues.shape if name in MERGE_COLUMNS else (n,)
-        shape = () if name == "downlink_s" else shape
+        shape = ues.shape if name in MERGE_COLUMNS else (n,)
         if name != "time_s" and values.shape != shape:
             raise ValueError(f"timeline field {name} has shape {values.shape}; expected {shape}.")
         if name in allowed:
             check_whole(f"field {name}", values, *allowed[name])
         elif not np.issubdtype(values.dtype, np.floating):
             raise ValueError(f"timeline field {name} must hold seconds, got {values.dtype}.")
-        if name in OPTIONAL_COLUMNS | {"compute_s"} and not (np.isfinite(values).all() and (values >= 0).all()):
-            raise ValueError(f"timeline field {name} must be finite and at least 0.")
-    if (timeline.lost_ue + timeline.lost_count > n).any():
-        raise ValueError(f"timeline has a lost job of a UE beyond its {n}.")
-    if (timeline.versions < 0).any() or (timeline.lost_version > timeline.lost_round).any():
+    if not (np.isfinite(timeline.compute_s).all() and (timeline.compute_s >= 0).all()):
+        raise ValueError("timeline field compute_s must be finite and at least 0.")
+    if (timeline.versions < 0).any():
         raise ValueError("timeline has an update from a model that did not exist: staleness exceeds the round number.")
     if not (np.isfinite(timeline.time_s).all() and (np.diff(timeline.time_s, prepend=0.0) >= 0).all()):
         raise ValueError("timeline round times must be finite and never run backwards.")
-    others = np.concatenate([timeline.lost_arrival_s, timeline.open_arrival_s])
-    if np.isnan(others).any() or not np.isfinite(timeline.arrival_s).all():
-        raise ValueError("timeline arrival times must be numbers, and finite for merged updates.")
+    if not np.isfinite(timeline.arrival_s).all():
+        raise ValueError("timeline arrival times must be finite numbers.")
 
 
 def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:
@@ -486,14 +412,12 @@ def load_timelines(path: Path | str) -> dict[str, Timeline]:
 
 
 def _from_columns(columns: Mapping[str, np.ndarray]) -> Timeline:
-    own, needed = dict(columns), COLUMNS - OPTIONAL_COLUMNS
-    parts: dict[str, Any] = {}
-    for part, kind in PARTS.items():
-        names = [f"{part}_{field.name}" for field in fields(kind)]
-        if not columns.keys().isdisjoint(names):
-            needed |= set(names)
-            parts[part] = [own.pop(name, None) for name in names]
-    lacking, extra = needed - columns.keys(), own.keys() - COLUMNS
+    columns, needed = dict(columns), set(COLUMNS)
+    kinds = {part: kind for part, kind in PARTS.items() if kind is Jobs or f"{part}_{fields(kind)[0].name}" in columns}
+    names = {part: [f"{part}_{field.name}" for field in fields(kind)] for part, kind in kinds.items()}
+    needed |= {name for of_part in names.values() for name in of_part}
+    lacking, extra = needed - columns.keys(), columns.keys() - needed
     if lacking or extra:
         raise ValueError(f"it lacks {sorted(lacking)} and has extra {sorted(extra)}.")
-    return Timeline(**own, **{part: PARTS[part](*values) for part, values in parts.items()})
+    parts: dict[str, Any] = {part: kind(*map(columns.pop, names[part])) for part, kind in kinds.items()}
+    return Timeline(**columns, **parts)

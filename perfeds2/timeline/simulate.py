@@ -12,7 +12,6 @@ from perfeds2.timeline.clock import Clock
 from perfeds2.timeline.fast.play import Tell, find_crowd, knows, play_crowd, play_fast
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import Recorder
 from perfeds2.timeline.state import FOREVER, Budget, Conditions, Network, Reshare, RoundInfo, Schedule
 
 
@@ -72,8 +71,7 @@ def simulate(
     timeline = None if crowd is None else play_crowd(conditions, crowd, rounds, horizon_s, tell)
     if timeline is not None:
         return timeline
-    _, timeline = play(start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
-    return timeline
+    return play(start_clock(conditions), rounds=rounds, horizon_s=horizon_s, watch=watch, tell=tell)
 
 
 def check_length(rounds: int | None, horizon_s: float | None) -> None:
@@ -134,19 +132,15 @@ def start_clock(conditions: Conditions) -> Clock:
 
 def play(
     clock: Clock,
-    past: Timeline | None = None,
     *,
     rounds: int | None = None,
     horizon_s: float | None = None,
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
-) -> tuple[Clock, Timeline]:
-    """Continue a clock; return it, and the past timeline with the new rounds appended."""
+) -> Timeline:
+    """Play more rounds of a clock; return the timeline of all rounds that it has played."""
     (server,), end_s = clock.servers, math.inf if horizon_s is None else horizon_s
-    past = clock.before_rounds(server) if past is None else past
-    if past.rounds != clock.server.round:
-        raise ValueError(f"the clock is at round {clock.server.round}, but the past has {past.rounds} rounds.")
-    clock.records, fast = [Recorder(past)], watch is None and knows(server.conditions)
+    fast = watch is None and knows(server.conditions)
     server.left = FOREVER if rounds is None else rounds
 
     def on_round(info: RoundInfo) -> None:
@@ -160,4 +154,4 @@ def play(
         if fast and server.left > 0:
             play_fast([clock], clock.records, horizon_s, tell)
         goes_on = clock.play(end_s, on_round=on_round, once=fast)
-    return clock, clock.timelines()[0]
+    return clock.timelines()[0]

@@ -211,9 +211,10 @@ class ServerState:
             away = ~present[ues] & np.isinf(self.arrived_s[ues])
             begun_s, sending_s, until_s = (np.where(away, now, times_s) for times_s in (begun_s, sending_s, until_s))
         sending_s = np.maximum(sending_s, begun_s)
-        model_s = np.minimum(jobs.model_s[ues], sending_s - begun_s)
         outcomes, rounds = np.full(ues.size, outcome), np.full(ues.size, server.round)
-        return Jobs(ues, server.versions[ues], begun_s, sending_s, until_s, now, outcomes, rounds, model_s)
+        times_s, ended = (begun_s, sending_s, until_s, now), (outcomes, rounds)
+        arrived, one_each = self.arrived_s[ues] <= now_s, np.ones_like(ues)
+        return Jobs(ues, server.versions[ues], *times_s, *ended, jobs.model_s[ues], arrived, one_each)
 
     def open_parts(self, now_s: float, present: Mask | None) -> Jobs | None:
         """Return the current parts of all open jobs; None in a plain cell."""

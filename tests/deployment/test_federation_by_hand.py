@@ -30,6 +30,7 @@ from perfeds2.learning.objectives import FedAvg
 from perfeds2.learning.replay import replay
 from perfeds2.runs.folder import alone
 from perfeds2.runs.store import load_arrays
+from perfeds2.timeline.jobs import LOST
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 
@@ -157,9 +158,8 @@ def test_a_late_answer_to_a_job_that_was_given_up_is_dropped_and_its_device_is_h
     assert [(job.version, job.ticket) for job in net.sent if job.ue == 1] == [(0, 1), (4, 6)]
     assert server.timeline().merges.tolist() == [6, 0]
     assert [lap.ue for lap in server.record.laps] == [0] * 6
-    timeline = server.timeline()
-    assert (timeline.lost_ue.tolist(), timeline.lost_version.tolist()) == ([1], [0])
-    assert timeline.lost_arrival_s.tolist() == [np.inf]
+    lost = server.timeline().rows(LOST)
+    assert (lost.ue.tolist(), lost.version.tolist(), lost.arrived.tolist()) == ([1], [0], [False])
 
 
 def test_what_devices_say_of_a_model_is_in_the_row_of_that_model():

@@ -32,6 +32,7 @@ from perfeds2.spec.cells import model_bits, upload_bits
 from perfeds2.spec.learners import make_learner
 from perfeds2.spec.methods import ALGORITHMS
 from perfeds2.spec.resolve import spec_from
+from perfeds2.timeline.jobs import LOST
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
@@ -124,7 +125,7 @@ def test_with_few_bits_what_was_rounded_away_is_kept_too():
 def test_a_lost_job_leaves_no_trace():
     """Only merged uploads change what a UE has not sent. Who is always restarted has nothing to send but its gradient."""
     line = simulate(Cell.draw(6, 0, cpu_hz=(2e6, 2e9)), Protocol(2, 1), payload_bits=1e5, samples=60, rounds=12)
-    starved, lost = line.starved, np.bincount(line.lost_ue, minlength=6)
+    starved, lost = line.starved, np.bincount(line.rows(LOST).ue, minlength=6)
     assert (lost[starved] > 1).all()
     assert (np.delete(lost, starved) > 0).any()
     (model, unsent), state = sparse_fedavg(replace(WORLD, line=line), 0.1), final(TENTH, line)

@@ -8,6 +8,8 @@ from typing import Any  # a World of twins.py
 
 import numpy as np
 
+from perfeds2.timeline.jobs import LOST
+
 
 def tifl(world: Any, tiers):
     """Chai et al. 2020, algorithm 1 with a static policy: one tier a round, FedAvg among those chosen of it."""
@@ -83,11 +85,8 @@ def safa(world: Any, lag):
             picked[k] = history[v] - world.sgd(history[v], k, v)
         cache |= picked
         history.append(sum(cache.values()) / world.ues)
-        bypass = [
-            int(k)
-            for k, r, at in zip(line.lost_ue, line.lost_round, line.lost_arrival_s, strict=True)
-            if r == t and np.isfinite(at)
-        ]
+        lost = line.rows(LOST)
+        bypass = lost.ue[(lost.round == t) & lost.arrived].tolist()
         assert set(bypass) <= picked_before - picked.keys()
         for k in bypass:
             cache[k] = history[version[k]] - world.sgd(history[version[k]], k, version[k])

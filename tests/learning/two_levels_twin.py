@@ -11,7 +11,8 @@ from replay_twin import upload
 from perfeds2.learning.learner import Learner
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.cloud import Cloud, joined
+from perfeds2.timeline.cloud import Cloud
+from perfeds2.timeline.edges import joined
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate

@@ -9,9 +9,12 @@ from jaxtyping import config
 from random_runs import assert_same
 
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.cloud import Cloud, edge_versions, end_to_end_staleness, joined
+from perfeds2.timeline.cloud import Cloud
+from perfeds2.timeline.edges import edge_versions, end_to_end_staleness, joined
+from perfeds2.timeline.jobs import LOST, OPEN
 from perfeds2.timeline.protocol import IDLE, Protocol
 from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.recorder import Recorder
 from perfeds2.timeline.simulate import simulate
 
 NONE, NEVER = np.empty(0, np.int64), np.empty(0)
@@ -21,12 +24,10 @@ def edge(ues: list[int], staleness: list[int], time_s: list[float], lost: bool =
     """An edge of two UEs whose rounds merge one update. UE 1 loses a job in round 1 if ``lost``."""
     at = np.array([1]) if lost else NONE
     closed_s = np.array(time_s, float)
-    columns = np.array(ues)[:, None], np.array(staleness)[:, None], closed_s[:, None]
-    lost_jobs = at, at * 0, at, np.full(at.size, np.inf)
-    open_version = np.array([len(ues), IDLE])
-    waits = np.zeros((len(ues), 1)), np.zeros(at.size), np.array([0.5, 0.0])
-    one = Timeline(*columns, closed_s, np.array([1.0, 2.0]), *lost_jobs, open_version, np.full(2, np.inf), at * 0 + 1)
-    return replace(one, model_s=waits[0], lost_model_s=waits[1], open_model_s=waits[2])
+    merges = np.array(ues)[:, None], np.array(staleness)[:, None], closed_s[:, None], closed_s, np.zeros((len(ues), 1))
+    recorder = Recorder(np.array([1.0, 2.0]), 1)
+    recorder.add_rounds(merges, (at, at * 0, at, np.full(at.size, np.inf), at * 0 + 1, np.zeros(at.size)))
+    return recorder.timeline(np.array([len(ues), IDLE]), np.full(2, np.inf), np.array([0.5, 0.0]))
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +54,10 @@ def test_rows_are_in_order_of_time_with_versions_of_their_edge(two_cells):
     assert two_cells.versions.ravel().tolist() == [0, 0, 0, 2, 4, 1, 6]
     assert two_cells.cloud.rows.tolist() == [3, 4]
     assert two_cells.open_version.tolist() == [7, 5, IDLE, IDLE]
-    assert two_cells.open_model_s.tolist() == [0.5, 0.5, 0, 0]
+    assert two_cells.rows(OPEN).model_s.tolist() == [0.5, 0.5]
     assert two_cells.compute_s.tolist() == [1, 1, 2, 2]
-    assert (two_cells.lost_ue, two_cells.lost_round, two_cells.lost_version) == ([2], [2], [0])
+    lost = two_cells.rows(LOST)
+    assert (lost.ue, lost.round, lost.version) == ([2], [2], [0])
     assert two_cells.cloud.sizes.tolist() == [2, 2]
 
 

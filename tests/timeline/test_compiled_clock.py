@@ -55,9 +55,11 @@ def assert_both_show_the_same(run: Run, rounds: int, horizon_s: float | None = N
     limits = {"rounds": rounds, "horizon_s": horizon_s}
     setting = run.setting
     with only("numpy"):
-        then, slow = play(start_clock(setting), **limits)
+        then = start_clock(setting)
+        slow = play(then, **limits)
     with only("compiled"):
-        now, fast = play(start_clock(setting), **limits)
+        now = start_clock(setting)
+        fast = play(now, **limits)
     assert_same(fast, slow)
     assert (now.time_s, now.server.round, now.server.opened_s) == (then.time_s, then.server.round, then.server.opened_s)
     for one, other in zip(standing(now), standing(then), strict=True):
@@ -140,7 +142,7 @@ def test_they_may_take_turns(run: Run, chunks: list[tuple[int, Any]]):
     now = start_clock(setting)
     for rounds, which in chunks:
         with only(which):
-            now, past = play(now, past, rounds=rounds)
+            past = play(now, rounds=rounds)
     assert past is not None
     with only("numpy"):
         assert_same(past, run.simulate(sum(rounds for rounds, _ in chunks)))
@@ -164,7 +166,7 @@ def test_a_crowd_is_the_same_followed_or_not(hopeful, proved):
     assert (fast is not None) == proved
     if fast is not None:
         with only("numpy"):
-            assert_same(fast, play(start_clock(setting), rounds=40)[1])
+            assert_same(fast, play(start_clock(setting), rounds=40))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def setting(ues: int, quorum: int, bound: int, seed: int = 0, **of_cell) -> Cond
 
 def follow_everybody(given: Conditions, **limits) -> Timeline:
     with only("numpy"):
-        return play(start_clock(given), **limits)[1]
+        return play(start_clock(given), **limits)
 
 
 def follow(
@@ -112,9 +112,9 @@ def test_simulate_finds_out_by_itself_whom_it_must_follow(monkeypatch, protocol,
 
 def test_a_row_of_lost_jobs_stands_for_successive_ues():
     timeline = follow_everybody(setting(400, 2, 1), rounds=10)
-    assert timeline.lost_ue.size < timeline.lost / 20
-    one_each = written_out(timeline)
-    assert one_each.lost == one_each.lost_ue.size == timeline.lost
+    assert timeline.rows(LOST).ue.size < timeline.lost / 20
+    one_each = replace(timeline, log=timeline.jobs())
+    assert one_each.lost == one_each.rows(LOST).ue.size == timeline.lost
     for field in fields(timeline.jobs()):
         np.testing.assert_array_equal(getattr(timeline.jobs(), field.name), getattr(one_each.jobs(), field.name))
     assert timeline.seconds() == pytest.approx(one_each.seconds(), rel=1e-12)
@@ -124,23 +124,7 @@ def test_a_row_of_lost_jobs_stands_for_successive_ues():
 
 def test_few_lost_jobs_have_a_row_each():
     timeline = follow_everybody(setting(100, 2, 1), rounds=10)
-    assert timeline.lost == timeline.lost_ue.size > 100
-
-
-def written_out(timeline: Timeline) -> Timeline:
-    """The same with a row for every lost job."""
-    jobs = timeline.jobs()
-    lost = jobs.outcome == LOST
-    round_ = np.searchsorted(timeline.time_s, jobs.end_s[lost])
-    arrived_s = np.where(jobs.arrival_s[lost] < jobs.end_s[lost], jobs.arrival_s[lost], np.inf)
-    return replace(
-        timeline,
-        lost_ue=jobs.ue[lost],
-        lost_version=jobs.version[lost],
-        lost_round=round_,
-        lost_arrival_s=arrived_s,
-        lost_count=np.ones(lost.sum(), np.int64),
-    )
+    assert timeline.lost == timeline.rows(LOST).ue.size > 100
 
 
 def test_blocks_on_several_threads_change_no_bit(monkeypatch):

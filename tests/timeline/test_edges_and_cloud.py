@@ -25,6 +25,7 @@ from perfeds2.runs.trainer import stalls_until
 from perfeds2.timeline.cells import simulate_cells
 from perfeds2.timeline.clock import Clock
 from perfeds2.timeline.fast import play as compiled
+from perfeds2.timeline.jobs import LOST, MERGED
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
@@ -52,10 +53,8 @@ def test_one_cell_with_a_free_backhaul_is_a_single_cell(clock):
         alone = simulate(cells.cells[0], protocol, **LOAD, rounds=30)
     assert many.cloud is not None
     np.testing.assert_array_equal(many.cloud.time_s, alone.time_s[1::2])
-    more = {"open_arrival_s": many.open_arrival_s}  # jobs that arrive later are known, because more was played
-    more |= {"model_s": many.model_s, "lost_model_s": many.lost_model_s, "open_model_s": many.open_model_s}
-    assert not any(many.columns[name].any() for name in ("model_s", "lost_model_s", "open_model_s"))
-    assert_same(replace(many, cloud=None), replace(alone, **more))
+    assert not many.log.model_s.any()
+    assert_same(replace(many, cloud=None), alone)
 
 
 def test_edges_are_independent_until_the_cloud_merges_them():
@@ -91,8 +90,8 @@ def test_two_synchronous_edges_by_hand():
     np.testing.assert_allclose(cloud.time_s[0], 4.25, atol=1e-9)
     np.testing.assert_allclose(cloud.arrival_s[0], [2.25, 4.25], atol=1e-9)
     assert cloud.rows[0] == 4
-    assert timeline.model_s is not None
-    np.testing.assert_allclose(timeline.model_s[:, 0], [0, 0, 0, 0, 2.5, 0, 0.5, 0], atol=1e-9)
+    model_s = timeline.rows(MERGED).model_s[::2]
+    np.testing.assert_allclose(model_s, [0, 0, 0, 0, 2.5, 0, 0.5, 0], atol=1e-9)
     np.testing.assert_array_equal(timeline.staleness[:, 0], [0, 0, 2, 0, 2, 0, 2, 0])  # in rows of all edges
     seconds = timeline.seconds()
     assert seconds["computing"] == pytest.approx(2 * 4 * 1 + 2 * 4 * 2, abs=1e-6)  # four jobs of each UE
@@ -124,13 +123,13 @@ def test_what_a_base_station_sends_waits_for_the_cloud():
     timeline = simulate_cells(cells, Protocol(2), Protocol(2), **LOAD, rounds=6)
     cloud = timeline.cloud
     assert cloud is not None
-    assert timeline.model_s is not None
     opened_s = cloud.time_s[0] + 0.5
     for row in (2, 3):
         cell = cells.cells[cloud.cell[row]]
         closed_s = timeline.time_s[:2][cloud.cell[:2] == cloud.cell[row]]
         expected_s = opened_s - closed_s + cell.model_s(2) - cell.downlink_s
-        np.testing.assert_allclose(timeline.model_s[row], np.broadcast_to(expected_s, 2)[[0, 1]])
+        model_s = timeline.rows(MERGED).model_s[2 * row : 2 * row + 2]
+        np.testing.assert_allclose(model_s, np.broadcast_to(expected_s, 2)[[0, 1]])
 
 
 def test_a_longer_simulation_begins_with_a_shorter_one():
@@ -178,7 +177,7 @@ def test_the_compiled_clock_plays_unequal_edges(cloud, limits, monkeypatch):
     monkeypatch.setattr(compiled, "AT_A_TIME", 21 * 5)
     monkeypatch.setattr(compiled, "LOST_ROWS", 1)
     timeline = on_both_clocks(replace(cells, cells=unequal), Protocol(1, 1), cloud, **limits)
-    assert timeline.lost_ue.size > 5
+    assert timeline.rows(LOST).ue.size > 5
 
 
 def test_the_compiled_clock_takes_over_and_hands_back(monkeypatch):
@@ -307,7 +306,6 @@ def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed, ke
         return (-38 * np.log10(np.transpose(seen))).tolist()
 
     assert_agrees(timeline, *twin_of(cells, protocol, cloud, edge_rounds, until_s, equal_share, level_db))
-    assert timeline.log is not None
     there = np.array([[cell.here(time_s) for cell in cells.cells] for time_s in np.arange(0, until_s, 0.08)], float)
     np.testing.assert_array_equal(np.sum(there, axis=1), 1)  # every UE is in one cell
     assert np.abs(np.diff(there, axis=0)).sum() >= 2 * 5  # and goes to others
@@ -345,7 +343,6 @@ def test_a_job_that_follows_its_ue_by_hand():
     timeline = simulate_cells(cells, Protocol(1), Protocol(2), **load, model_bits=8.0, edge_rounds=3, horizon_s=2.5)
     cloud, log = timeline.cloud, timeline.log
     assert cloud is not None
-    assert log is not None
     np.testing.assert_allclose(timeline.time_s, [1, 1.5, 2, 2], atol=1e-9)
     np.testing.assert_array_equal(cloud.cell, [1, 0, 1, 1])
     np.testing.assert_array_equal(timeline.ues[:, 0], [1, 0, 0, 1])

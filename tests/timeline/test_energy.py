@@ -72,18 +72,16 @@ def test_energy_is_conserved(run: Run):
 def test_a_crowds_rows_cost_what_its_jobs_do(model):
     cell = Cell.draw(3_000, 0)
     timeline = simulate(cell, Protocol(5, 2), payload_bits=44_352.0, samples=120, rounds=12)
-    assert timeline.lost_count.max() > LONG_ROW
-    row, count = np.arange(timeline.lost_ue.size), timeline.lost_count
-    each = np.repeat(row, count)
-    offset = np.arange(each.size) - np.repeat(np.cumsum(count) - count, count)
-    written_out = replace(
-        timeline,
-        lost_ue=timeline.lost_ue[each] + offset,
-        lost_version=timeline.lost_version[each],
-        lost_round=timeline.lost_round[each],
-        lost_arrival_s=timeline.lost_arrival_s[each],
-        lost_count=np.ones(each.size, np.int64),
-    )
+    log = timeline.log
+    assert log.count.max() > LONG_ROW
+    assert timeline.long_rows.any()
+    row, after = np.repeat(np.arange(log.ue.size), log.count), []
+    for count in log.count:
+        after += range(count)
+    shared, ue = log.count[row] > 1, log.ue[row] + after
+    sending_s = np.where(shared, log.start_s[row] + timeline.compute_s[ue], log.sending_s[row])
+    sending_s = np.minimum(sending_s, log.end_s[row])
+    written_out = replace(timeline, log=replace(log.take(row), ue=ue, sending_s=sending_s, count=np.ones_like(ue)))
     times_s = np.array([timeline.end_s])
     ours, theirs = (energy_of(one, cell, ENERGY[model], 44_352.0, times_s) for one in (timeline, written_out))
     np.testing.assert_allclose(ours.computing_j, theirs.computing_j)

@@ -96,7 +96,7 @@ def closes(run: Run, rounds: int) -> int:
     """How many of the rounds close within a while: who is never there long enough starves a round."""
     setting, limits = run.setting, {"rounds": rounds, "horizon_s": 60.0}
     try:
-        return play(start_clock(setting), **limits)[1].rounds
+        return play(start_clock(setting), **limits).rounds
     except ValueError as error:
         if "never closes" not in str(error):
             raise
@@ -173,7 +173,7 @@ def test_chunks_of_a_fleets_rounds_make_the_whole(drawn: Drawn, chunks: list[int
     setting = run.setting
     clock, past = start_clock(setting), None
     for rounds in chunks:
-        clock, past = play(clock, past, rounds=min(rounds, total - clock.server.round))
+        past = play(clock, rounds=min(rounds, total - clock.server.round))
     assert past is not None
     assert_same(past, run.simulate(total))
 
@@ -297,7 +297,7 @@ def test_leaving_by_hand(keeps):
         assert {each.name: list(each.x) for each in line.activity_chart(13.0, 1).series} == {"merged": [13.0]}
     else:  # it starts over with the newest model, which is still w_0
         assert line.time_s.tolist() == [18.0]
-        assert (line.lost, line.lost_version.tolist()) == (1, [0])
+        assert (line.lost, line.rows(LOST).version.tolist()) == (1, [0])
         assert line.activity(0) == [
             ("computing", 0.0, 2.0),
             ("sending", 2.0, 5.0),

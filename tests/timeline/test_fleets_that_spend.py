@@ -122,7 +122,8 @@ def test_what_a_budget_counts_is_what_the_timeline_tells(keeps):
     model = ENERGY["yang"]
     budget = Budget.of(1e9, model, cell, 100.0)
     setting = replace(Run(cell, Protocol(2), 1e5, 100.0, equal_share, None).setting, budget=budget)
-    clock, line = play(start_clock(setting), rounds=30)
+    clock = start_clock(setting)
+    line = play(clock, rounds=30)
     assert clock.spent_j is not None
     told = energy_of(line, cell, model, 1e5, np.zeros(0)).ue_j
     np.testing.assert_allclose(clock.spent_j, told, rtol=1e-9)
@@ -136,7 +137,7 @@ def test_chunks_of_rounds_with_jobs_that_differ_make_the_whole(drawn: Drawn, chu
     total = closes(run, sum(chunks))
     clock, past = start_clock(run.setting), None
     for rounds in chunks:
-        clock, past = play(clock, past, rounds=min(rounds, total - clock.server.round))
+        past = play(clock, rounds=min(rounds, total - clock.server.round))
     assert past is not None
     assert_same(past, run.simulate(total))
 

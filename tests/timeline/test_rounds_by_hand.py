@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hand_made import hand_made_cell, one_hz_each
 
+from perfeds2.timeline.jobs import LOST, OPEN
 from perfeds2.timeline.protocol import (
     IDLE,
     NO_UES,
@@ -73,7 +74,7 @@ def test_a_restarted_job_starts_over_and_counts_as_wasted():
     np.testing.assert_allclose(timeline.time_s, [2, 4, 6, 8])
     assert timeline.ues.ravel().tolist() == [0, 0, 0, 0]
     assert timeline.starved.tolist() == [1]
-    assert timeline.lost_round.tolist() == [0, 1, 2, 3]
+    assert timeline.rows(LOST).round.tolist() == [0, 1, 2, 3]
     assert timeline.wasted_share == pytest.approx(0.5)  # 4 jobs of 2 s each beside 4 merged ones of 2 s
     assert timeline.seconds() == pytest.approx({"computing": 4 + 8, "sending": 4, "waiting": 0, "idle": 0})
 
@@ -83,8 +84,10 @@ def test_a_refused_update_counts_as_wasted_and_its_ue_gets_the_next_model():
     # when the round closes at 6 s, and handed w_3.
     timeline = play([1, 4], Protocol(1, 1, "ignore"), rounds=3)
     np.testing.assert_allclose(timeline.time_s, [2, 4, 6])
-    assert (timeline.lost_ue.tolist(), timeline.lost_version.tolist(), timeline.lost_round.tolist()) == ([1], [0], [2])
-    assert timeline.lost_arrival_s == pytest.approx([5])
+    lost = timeline.rows(LOST)
+    assert (lost.ue.tolist(), lost.version.tolist(), lost.round.tolist()) == ([1], [0], [2])
+    assert lost.arrived.all()
+    assert lost.arrival_s == pytest.approx([5])
     assert timeline.open_version.tolist() == [3, 3]
     assert timeline.wasted_share == pytest.approx(5 / 11)
     assert timeline.activity(1) == [
@@ -126,20 +129,23 @@ def test_ties_go_to_the_smaller_number():
 def test_who_arrives_as_the_round_closes_has_arrived():
     # All four are there at 2 s, and two are merged then; UEs 2 and 3 have nothing left to do.
     first = play([1, 1, 1, 1], Protocol(2, None), rounds=1)
-    assert first.open_arrival_s.tolist() == [NEVER, NEVER, 2.0, 2.0]
+    assert first.rows(OPEN).arrived.tolist() == [False, False, True, True]
+    assert first.rows(OPEN).arrival_s.tolist() == [2.0] * 4
     two = play([1, 1, 1, 1], Protocol(2, None), rounds=2)
-    assert two.prefix(1).open_arrival_s.tolist() == [NEVER, NEVER, 2.0, 2.0]
+    assert two.prefix(1).rows(OPEN).arrived.tolist() == [False, False, True, True]
     assert (two.until(1.9), two.until(2.0)) == (0, 2)
     # S = 0: UE 1 is there as well, but w_1 exists: its job is lost, after it had arrived.
-    assert play([1, 1], Protocol(1, 0, "restart"), rounds=1).lost_arrival_s.tolist() == [2.0]
+    lost = play([1, 1], Protocol(1, 0, "restart"), rounds=1).rows(LOST)
+    assert (lost.arrived.tolist(), lost.arrival_s.tolist()) == ([True], [2.0])
 
 
 def test_an_update_that_is_too_stale_is_refused_in_the_round_that_closes_as_it_arrives():
     # UE 0 closes rounds at 2, 4 and 6 s. UE 1 is there at 6 s, with w_0, where S = 1: refused at once, not a round later.
     timeline = play([1, 5], Protocol(1, 1, "ignore"), rounds=3)
     assert timeline.time_s.tolist() == [2.0, 4.0, 6.0]
-    assert (timeline.lost_ue.tolist(), timeline.lost_round.tolist()) == ([1], [2])
-    assert timeline.lost_arrival_s.tolist() == [6.0]
+    lost = timeline.rows(LOST)
+    assert (lost.ue.tolist(), lost.round.tolist(), lost.arrival_s.tolist()) == ([1], [2], [6.0])
+    assert lost.arrived.all()
     assert timeline.open_version.tolist() == [3, 3]
 
 

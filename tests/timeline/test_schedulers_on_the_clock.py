@@ -29,7 +29,7 @@ from perfeds2.network.fleet import Fleet
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import Moves, Waypoints
 from perfeds2.network.radios import RADIOS
-from perfeds2.timeline.jobs import MERGED
+from perfeds2.timeline.jobs import LOST, MERGED
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import play, simulate, start_clock
 from perfeds2.timeline.state import RoundInfo
@@ -93,8 +93,9 @@ def test_simulate_agrees_with_processes(run: Run, rounds: int):
 def test_cut_into_pieces_the_timeline_is_the_same_and_a_prefix_is_the_shorter_one(run: Run, rounds: int, data):
     first = data.draw(st.integers(0, rounds))
     whole = run.simulate(rounds)
-    clock, past = play(start_clock(run.setting), rounds=first)
-    assert_same(play(clock, past, rounds=rounds - first)[1], whole)
+    clock = start_clock(run.setting)
+    play(clock, rounds=first)
+    assert_same(play(clock, rounds=rounds - first), whole)
     assert_same(whole.prefix(first), run.simulate(first))
 
 
@@ -172,13 +173,15 @@ def test_the_draft_by_hand():
     np.testing.assert_allclose(line.time_s, [4, 12, 16])
     assert line.ues.tolist() == [[0, 1], [2, 3], [0, 1]]
     assert line.staleness.tolist() == [[0, 0], [1, 1], [0, 0]]
-    assert (line.lost_ue.tolist(), line.lost_round.tolist(), line.lost_version.tolist()) == ([0, 1], [1, 1], [1, 1])
-    np.testing.assert_allclose(line.lost_arrival_s, [7, 8])
+    lost = line.rows(LOST)
+    assert (lost.ue.tolist(), lost.round.tolist(), lost.version.tolist()) == ([0, 1], [1, 1], [1, 1])
+    assert lost.arrived.all()
+    np.testing.assert_allclose(lost.arrival_s, [7, 8])
     # Three of four: after UE 0, 1 and 2 only UE 3 was not merged. All four are waited for, then the first of the others fill up.
     line = simulate(cell, Protocol(3, drafts=True), rounds=2, **run)
     np.testing.assert_allclose(line.time_s, [5, 12])
     assert line.ues.tolist() == [[0, 1, 2], [0, 1, 3]]
-    assert line.lost_ue.tolist() == [2]
+    assert line.rows(LOST).ue.tolist() == [2]
 
 
 def test_a_draft_has_no_plan():

@@ -13,10 +13,10 @@ from jaxtyping import config
 from random_runs import STALE, assert_same
 
 from perfeds2.network.cell import Cell
+from perfeds2.timeline.jobs import LOST
 from perfeds2.timeline.protocol import Protocol, Stale
 from perfeds2.timeline.record import Timeline, load_timelines, save_timelines
-from perfeds2.timeline.simulate import play, simulate, start_clock
-from perfeds2.timeline.state import Conditions
+from perfeds2.timeline.simulate import simulate
 
 
 def small(stale: Stale = "ignore", rounds: int = 12) -> Timeline:
@@ -155,22 +155,23 @@ WRONG = [
     ("time_s", lambda a: a[:, None], r"expected \(K, A\) and \(K,\)"),
     ("time_s", lambda a: a.astype(str), "must hold seconds"),
     ("time_s", lambda a: a.astype(complex), "must hold seconds"),
-    ("arrival_s", lambda a: a * np.nan, "arrival times must be numbers"),
-    ("arrival_s", lambda a: a * np.inf, "arrival times must be numbers"),
+    ("arrival_s", lambda a: a * np.nan, "arrival times must be finite"),
+    ("arrival_s", lambda a: a * np.inf, "arrival times must be finite"),
     ("arrival_s", lambda a: a[0], "shape"),
     ("compute_s", lambda a: -a, "at least 0"),
     ("compute_s", lambda a: a * np.nan, "finite"),
     ("compute_s", lambda a: a.reshape(2, 3), "shape"),
-    ("lost_ue", lambda a: a + 6, "whole numbers from 0 to 5"),
-    ("lost_ue", lambda a: a[:, None], "shape"),
-    ("lost_version", lambda a: a + 12, "whole numbers from 0 to 11"),
-    ("lost_round", lambda a: a * 0, "model that did not exist"),
-    ("lost_round", lambda a: a[1:], "shape"),
-    ("lost_arrival_s", lambda a: a * np.nan, "arrival times must be numbers"),
-    ("open_version", lambda a: a - 20, "whole numbers from -1 to 12"),
-    ("open_version", lambda a: a + 12, "whole numbers from -1 to 12"),
-    ("open_arrival_s", lambda a: a * 0 * np.inf, "arrival times must be numbers"),
-    ("open_arrival_s", lambda a: a[1:], "shape"),
+    ("log_ue", lambda a: a + 6, "whole numbers from 0 to 5"),
+    ("log_ue", lambda a: a[:, None], "columns of one length"),
+    ("log_count", lambda a: a * 0, "whole numbers from 1 to 6"),
+    ("log_count", lambda a: a + 5, "beyond its 6"),
+    ("log_version", lambda a: a + 13, "whole numbers from 0 to 12"),
+    ("log_version", lambda a: a - 20, "whole numbers from 0 to 12"),
+    ("log_round", lambda a: a * 0, "model that did not exist"),
+    ("log_round", lambda a: a[1:], "columns of one length"),
+    ("log_arrival_s", lambda a: a * np.nan, "finite seconds"),
+    ("log_arrived", lambda a: a.astype(int), "true or false"),
+    ("log_model_s", lambda a: a - 1, "at least 0"),
 ]
 
 
@@ -179,10 +180,10 @@ WRONG = [
 @pytest.mark.usefixtures("without_type_checks")
 def test_a_timeline_with_a_wrong_field_is_refused(folder, name, spoil, words):
     good = small()
-    assert good.lost_round.max() > 0
-    wrong = spoil(getattr(good, name))
+    assert good.rows(LOST).round.max() > 0
+    wrong, part = spoil(good.columns[name]), name.removeprefix("log_")
     with pytest.raises(ValueError, match=words):
-        replace(good, **{name: wrong})
+        replace(good, **({name: wrong} if part == name else {"log": replace(good.log, **{part: wrong})}))
     path = write_arrays(folder / "wrong.npz", **(arrays_of(good) | {name: wrong}))
     with pytest.raises(ValueError, match=words):
         Timeline.load(path)
@@ -208,13 +209,6 @@ def test_a_file_with_flipped_bytes_is_a_valid_timeline_or_refused(folder, writte
 def test_no_prefix_is_longer_than_the_timeline():
     with pytest.raises(ValueError, match="prefix must have 0 to 12 rounds, got 13"):
         small().prefix(13)
-
-
-def test_play_does_not_go_on_from_another_past():
-    cell = Cell.draw(6, 1)
-    setting = Conditions(cell, Protocol(2, 1, "ignore"), 1e5, cell.compute_s(50.0), np.full(6, 1 / 6))
-    with pytest.raises(ValueError, match="the clock is at round 0, but the past has 12 rounds"):
-        play(start_clock(setting), small(), rounds=1)
 
 
 @pytest.mark.parametrize("rounds", [-1, 13])

@@ -131,9 +131,11 @@ def _write_lost(record, row, first, ue, version, round_, arrived_s, count, model
     """Record one lost job; after row ``first``, extend the last row if the UE follows it and lost the same job."""
     if (
         row > first
+        and arrived_s == np.inf
         and record.lost_ue[row - 1] + record.lost_count[row - 1] == ue
         and record.lost_version[row - 1] == version
-        and record.lost_arrival_s[row - 1] == arrived_s
+        and record.lost_arrival_s[row - 1] == np.inf
+        and record.lost_model_s[row - 1] == model_s
     ):
         record.lost_count[row - 1] += count
         return row

@@ -25,7 +25,7 @@ from perfeds2.network.link import LN2, rate_bps
 from perfeds2.timeline.fast import loading
 from perfeds2.timeline.protocol import Protocol, Server
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import Above, Recorder, nothing_yet
+from perfeds2.timeline.recorder import Above, Recorder
 from perfeds2.timeline.state import FOREVER, CellState, ClockState, Conditions, ServerState
 
 if TYPE_CHECKING:  # the module imports Numba
@@ -157,7 +157,7 @@ def play_fast(
         )
         written.append([column[:played] for column in record[:5]])
         lost.append([column[:gone].copy() for column in record[5:]])
-        merges.append([column[:merged] for column in of_cloud[:4]])
+        merges.append([column[:merged] for column in of_cloud[:5]])
         lost_rows *= 2 if why == names.FULL else 1
         if tell is not None and played:
             tell(int(servers.round[:count].sum()), float(servers.time_s[:count].max()))
@@ -167,12 +167,12 @@ def play_fast(
         _write_back(servers, followed, number, state)
     if above is None:
         for rounds, jobs in zip(written, lost, strict=True):
-            records[0].add_rounds(rounds[:4], jobs[:5])
+            records[0].add_rounds(rounds, jobs)
         return True
     for record, rounds, jobs in zip(
         records, *(_by_station(parts, servers.first) for parts in (written, lost)), strict=True
     ):
-        record.add_rounds(rounds[:4], jobs[:5], (rounds[4], jobs[5]))
+        record.add_rounds(rounds, jobs)
     for each in merges:
         above.record.add_rounds(each)
     above.server = Server(int(servers.round[-1]), edges.versions, edges.merged_in, float(servers.opened_s[-1]))
@@ -339,7 +339,7 @@ def play_crowd(
     server = Server(0, np.zeros(ues.size, np.int64), np.full(ues.size, -1), 0.0)
     full_bits, never = np.full(ues.size, conditions.payload_bits), np.full(ues.size, np.inf)
     station = ServerState(conditions, server, never, never, left=FOREVER if rounds is None else rounds)
-    record = Recorder(nothing_yet(conditions.compute_s, protocol.quorum, downlink_s=conditions.cell.downlink_s))
+    record = Recorder(conditions.compute_s, protocol.quorum, conditions.cell.downlink_s)
     state = ClockState(0.0, conditions.compute_s[ues], full_bits, [station], [CellState(conditions.cell)])
     if not play_fast([state], [record], horizon_s, tell, crowd) or station.server.round == 0:
         return None
