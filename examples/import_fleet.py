@@ -29,7 +29,7 @@ from typing import Any
 from perfeds2 import InputError, spec_from
 
 COLUMNS = ("samples_per_s", "compute_s", "compute_spread", "rate_bps", "rate_spread", "available", "name")
-MOST_SPREAD = 3.0  # that a fleet file may have
+MAX_SPREAD = 3.0  # that a fleet file may have
 MOST_BYTES = 100_000_000
 MOST_OPERATIONS = 30_000_000
 MOST_WAITING = 100_000  # values that wait to be put into a list or dict; this also bounds the depth
@@ -196,7 +196,7 @@ def _hours(stays: Iterable[Sequence[float]], start: float, end: float) -> Column
 def _log_normal(median: str, spread: str, mean: float, deviation: float) -> Columns:
     """Return the median and the spread of the log-normal distribution with this mean and deviation."""
     variance = math.log1p((deviation / mean) ** 2)
-    return {median: mean * math.exp(-variance / 2), spread: min(math.sqrt(variance), MOST_SPREAD)}
+    return {median: mean * math.exp(-variance / 2), spread: min(math.sqrt(variance), MAX_SPREAD)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -190,7 +190,7 @@ def proportional_fair(uplink: Uplink) -> Bandwidth:
     at_equal_shares = np.exp(_log_fairness(snr)[0]) / signal
     low, high = at_equal_shares.min(), at_equal_shares.max()  # with λ above all of these, every UE gets less than B/n
     price, given, total = high, signal / snr, band
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         snr, slope = _at_fairness(price * signal, snr)
         given = signal / snr
         total = given.sum()
@@ -285,7 +285,7 @@ def _signal(uplink: Uplink, serve: Mask) -> Array:
     return signal
 
 
-MOST_STEPS = 200  # the hardest of thousands of cells over twelve decades took 14
+MAX_STEPS = 200  # the hardest of thousands of cells over twelve decades took 14
 BLOCK = 32_768  # UEs per block: as many as fit in the processor's cache
 NO_BITS = 1e-100  # lower limit on bits, so that what rounding leaves does not underflow to a bandwidth of 0
 
@@ -321,7 +321,7 @@ def _finish_together(
     low = float(limit_s[last] * _excess(signal_hz[last : last + 1] / bandwidth_hz, most)[0])
     after_s, efficiency, given = high, np.log1p(snr), np.empty(bits.size)
     blocks = [slice(start, start + BLOCK) for start in range(0, bits.size, BLOCK)]
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         slope = unsure = 0.0
         for at in blocks:
             needed, fall, wrong = _needs(after_s, nats[at], limit_s[at], spare_s[at], efficiency[at], most)
@@ -388,7 +388,7 @@ def _at_fairness(target: Array, snr: Array) -> tuple[Array, Array]:
     The slope lies between 1 and 2, so Newton's method converges quickly.
     """
     slope, target = np.ones(snr.size), np.log(target)
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         value, slope = _log_fairness(snr)
         step = (target - value) / slope
         snr = snr * np.exp(step)

@@ -43,7 +43,7 @@ class Oort:
         self.memory = {"percentile": np.array(10), "gained": np.zeros(40)}
 
     def __call__(self, moment: Moment) -> Chosen:
-        lots, reported, here = np.random.default_rng([self._seed, 14, moment.round]), _reported(moment), ~moment.away
+        lots, reported, present = np.random.default_rng([self._seed, 14, moment.round]), _reported(moment), ~moment.away
         job, gained = self._job if moment.job_s is None else moment.job_s, self.memory["gained"]
         if moment.round >= 40 and moment.round % 20 == 0 and sum(gained[20:]) < sum(gained[:20]):
             self.memory["percentile"] = np.minimum(self.memory["percentile"] + 5, 100)
@@ -51,7 +51,7 @@ class Oort:
         slow = np.minimum(np.percentile(job, self.memory["percentile"]) / job, 1) ** 2
         recent = np.sqrt(0.1 * np.log(moment.round + 1) / np.maximum(moment.merged_in + 1, 1))
         utility = np.where(known, self._samples * np.nan_to_num(reported) * slow + recent, 0)
-        tried, untried = np.flatnonzero(known & here), np.flatnonzero(~known & here)
+        tried, untried = np.flatnonzero(known & present), np.flatnonzero(~known & present)
         share = max(0.9 * 0.98 ** (moment.round + 1), 0.3)
         explored = min(round(share * moment.quorum), untried.size)
         exploited = min(moment.quorum - explored, tried.size)
@@ -144,8 +144,8 @@ def refl(cell: Cell, seed: int) -> Callable[[Moment], Chosen]:
         lots = np.random.default_rng([seed, 17, moment.round]).permutation(cell.ues)
         usual_s = moment.time_s / max(moment.round, 1)
         later_s = moment.time_s + usual_s * (1 + np.arange(LOOKS) / LOOKS)
-        present = [cell.here(float(time_s)) for time_s in later_s]
-        seen = np.sum([np.ones(cell.ues) if here is None else here for here in present], axis=0)
+        present = [cell.present(float(time_s)) for time_s in later_s]
+        seen = np.sum([np.ones(cell.ues) if mask is None else mask for mask in present], axis=0)
         return first_of(moment, lots, seen)
 
     return choose

@@ -18,7 +18,7 @@ from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.link import LN2, Array, nats_per_hz, rate_bps
 from perfeds2.network.modulation import Attenuated, Steps
 
-MOST_STEPS = 60  # the hardest of thousands of random rounds took 25
+MAX_STEPS = 60  # the hardest of thousands of random rounds took 25
 CLOSE = 1e-4  # relative difference of bandwidths and times; the energy is off by some hundred times its square
 WORTH = 1e-4  # relative difference of the worth of a second
 TINY = 1e-300
@@ -172,7 +172,7 @@ class _Round:
             -3.0,
             None,
         )  # of the logarithms: computing in s seconds takes 1/s² joules
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             choice = least_joules(self.terms, time_s, self.uplink.bandwidth_hz, choice)
             saved_w = math.inf if choice is None else max(float(choice.saved_w.sum()), TINY)
             excess = math.log(min(saved_w, 1 / TINY) / joules_per_s)
@@ -216,7 +216,7 @@ def least_joules(
     log_hz, send_s, level, worst = floor + math.log(spare), np.minimum(longest_s, slack_s / 2), 0.0, math.inf
     if near is not None:
         log_hz, send_s = np.maximum(np.log(near.band_hz), floor), np.minimum(near.send_s, longest_s)
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         band_hz = np.exp(log_hz)
         snr = signal_hz / band_hz
         full = np.log1p(snr)
@@ -255,7 +255,7 @@ def least_joules(
                 fall_less = np.where(stuck, -2 - left_w / cost_w, fall)
         free, weight, low, high = log_hz > floor, band_hz / fall, -math.inf, math.inf
         level = float((weight * more).sum(where=free)) / float(weight.sum(where=free)) if free.any() else level
-        for _ in range(MOST_STEPS):  # who takes how much at a level of prices
+        for _ in range(MAX_STEPS):  # who takes how much at a level of prices
             change = (level - more) / fall
             if less is not more:
                 change = np.where(change > 0, change, np.minimum((level - less) / fall_less, 0.0))

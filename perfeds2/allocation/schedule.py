@@ -27,7 +27,7 @@ from perfeds2.allocation.shares import Shares, check_shares, distance_shares, ne
 from perfeds2.network.cell import Cell
 
 ROWS = 4096  # rows of a schedule for a run that ends by time; a longer run repeats them
-MOST_ROWS = 65_536  # of one for a number of rounds; a longer run repeats them, too
+MAX_ROWS = 65_536  # of one for a number of rounds; a longer run repeats them, too
 Rows = Int[np.ndarray, "K A"]
 Merges = Int[np.ndarray, " m"]  # one number per merge
 

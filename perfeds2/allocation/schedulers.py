@@ -39,7 +39,7 @@ class Moment:
     merged_in: Numbers  # the last round that merged each UE, or -1
     most_bits_per_s_hz: float | None = None  # limit of the modulation; None for no limit
     own_bps: PerUe | None = None  # rates of UEs' own uplinks; NaN for UEs on the shared band
-    here: Mask | None = None  # which UEs are present; None if all always are
+    present: Mask | None = None  # which UEs are present; None if all always are
     feedback: PerUe | None = None  # what each UE last reported, NaN before that; None if nothing is reported
     job_s: PerUe | None = None  # how long each UE's jobs take, as measured; None: as expected in the cell
     link: Link | None = None  # what links carry; None: Shannon's rate up to the limit
@@ -52,7 +52,7 @@ class Moment:
     @property
     def away(self) -> Mask:
         """UEs that are absent now."""
-        return np.zeros(self.versions.size, bool) if self.here is None else ~self.here
+        return np.zeros(self.versions.size, bool) if self.present is None else ~self.present
 
 
 def round_robin(cell: Cell, quorum: int) -> Callable[[int], Chosen]:

@@ -10,7 +10,7 @@ from perfeds2.network.link import Array
 from perfeds2.network.modulation import Steps
 
 NUDGE = 1e-12  # so that a step counts as reached at its own jump, despite rounding
-MOST_STEPS = 100
+MAX_STEPS = 100
 
 
 def finish_together(
@@ -72,7 +72,7 @@ def _between_jumps(
     if not np.isfinite(hertz_seconds).all():  # some UE cannot finish before the jump
         return np.maximum(link.least_hz(bits / (high - compute_s), signal_hz), least_hz)
     end_s, above_s = high, low
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         wanted = hertz_seconds / (end_s - compute_s)
         given = np.maximum(wanted, least_hz)
         total = float(given.sum())

@@ -86,11 +86,11 @@ class AllTiers:
 
     def _of_tier(self, tier: int, members: Int[np.ndarray, " m"], moment: Moment) -> Chosen:
         at_work = members[moment.versions[members] >= 0]
-        if at_work.size == self.quorum or (at_work.size and moment.here is None):
+        if at_work.size == self.quorum or (at_work.size and moment.present is None):
             return at_work
         lots = np.random.default_rng([self.seed, 13, tier, moment.round])
-        if moment.here is None:
+        if moment.present is None:
             return np.sort(lots.choice(members, self.quorum, replace=False))
         others = lots.permutation(np.setdiff1d(members, at_work))  # a UE is absent: prefer those present
-        others = others[np.argsort(~moment.here[others], kind="stable")]
+        others = others[np.argsort(~moment.present[others], kind="stable")]
         return np.sort(np.concatenate([at_work, others[: self.quorum - at_work.size]]))

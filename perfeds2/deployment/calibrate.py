@@ -17,7 +17,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import read_table, write_text
 from perfeds2.learning.task import payload_bits
 from perfeds2.network.cell import Cell
-from perfeds2.network.fleet import MOST_SPREAD
+from perfeds2.network.fleet import MAX_SPREAD
 from perfeds2.network.fleet_file import FleetFile
 from perfeds2.spec.cells import cycles_per_sample, upload_bits
 from perfeds2.timeline.record import Timeline
@@ -145,7 +145,7 @@ def _spread(values: pd.Series) -> float:
 
 def fleet_text(devices: pd.DataFrame, samples: int) -> str:
     """Return a fleet file. Speeds are in samples per second, so larger batches and more steps take longer."""
-    spreads = devices[["compute_spread", "rate_spread"]].clip(upper=MOST_SPREAD)
+    spreads = devices[["compute_spread", "rate_spread"]].clip(upper=MAX_SPREAD)
     columns = devices.index, samples / devices.compute_s, spreads.compute_spread, devices.rate_bps, spreads.rate_spread
     rows = [
         f"device {ue},{speed:.6g},{compute_spread:.3g},{rate_bps:.6g},{rate_spread:.3g}"

@@ -12,7 +12,7 @@ import numpy as np
 from perfeds2.deployment.crew import Crew, Device, asks
 from perfeds2.deployment.fields import DeploymentSpec
 from perfeds2.deployment.merging import Shelf
-from perfeds2.timeline.protocol import IDLE, Closing, Planned, Protocol, Server, close_round, hand_out
+from perfeds2.timeline.protocol import IDLE, Closing, Planned, Protocol, Server, assign_model, close_round
 from perfeds2.timeline.state import Schedule
 
 
@@ -89,7 +89,7 @@ class FirstArrivals:
         if self.protocol.waits:  # at most A·(S+1) may work
             devices += [self.crew[ue] for state in ("working", "arrived") for ue in self.crew.states[state]]
         server = now.server(devices)
-        handed = hand_out(server, self.protocol, server.versions == IDLE, planned)[1]
+        handed = assign_model(server, self.protocol, server.versions == IDLE, planned)[1]
         return sorted(devices[place].ue for place in handed)
 
 

@@ -60,7 +60,7 @@ def with_undrafted(timeline: Timeline) -> Timeline:
     was merged last. Computed again, it gives the same model, so all rows have the same length and no entry changes.
     """
     ues, versions = timeline.ues, timeline.versions
-    came = set(zip(*(column.tolist() for column in timeline.in_vain), strict=True))
+    came = set(zip(*(column.tolist() for column in timeline.discarded), strict=True))
     second_ues, second_versions = ues.copy(), versions.copy()
     for k in range(1, timeline.rounds):
         second_ues[k] = ues[k - 1]

@@ -65,7 +65,7 @@ class Availability:
         self._period_s = np.array([each.period_s if each.period_s < math.inf else 1.0 for each in hours])
         self._last = (math.inf, -math.inf, np.zeros(len(hours), bool))
 
-    def here(self, time_s: float) -> Bool[np.ndarray, " n"]:
+    def present(self, time_s: float) -> Bool[np.ndarray, " n"]:
         """Return which UEs are present at a time."""
         return self._stay(time_s)[2]
 
@@ -78,17 +78,17 @@ class Availability:
 
         The last answer is cached, because time mostly moves forward.
         """
-        since_s, until_s, here = self._last
+        since_s, until_s, present = self._last
         if not since_s <= time_s < until_s:
             periods = self._periods(time_s)
             passed = ((periods * self._period_s)[:, None] + self._borders_s <= time_s).sum(axis=1)  # odd: present
             next_s = periods * self._period_s + np.take_along_axis(self._borders_s, passed[:, None], axis=1)[:, 0]
             again_s = (periods + 1) * self._period_s + self._borders_s[:, 0]
             until_s = float(np.where(np.isinf(next_s) & self._repeats, again_s, next_s).min())
-            here = passed % 2 == 1
-            here.flags.writeable = False
-            self._last = since_s, until_s, here = time_s, until_s, here
-        return since_s, until_s, here
+            present = passed % 2 == 1
+            present.flags.writeable = False
+            self._last = since_s, until_s, present = time_s, until_s, present
+        return since_s, until_s, present
 
     def _periods(self, time_s: float) -> Float[np.ndarray, " n"]:
         """Return how many periods are over. A time at the end of a period counts as after it, despite rounding."""

@@ -128,7 +128,7 @@ class Cell:
         """Whether all uploads use the shared band, all UEs are always present and all jobs of a UE are alike."""
         return self.fleet is None or self.fleet.is_plain
 
-    def here(self, time_s: float) -> Bool[np.ndarray, " n"] | None:
+    def present(self, time_s: float) -> Bool[np.ndarray, " n"] | None:
         """Return which UEs are present at a time.
 
         Args:
@@ -138,7 +138,7 @@ class Cell:
             A mask of shape (n,), or None if all UEs are always present.
         """
         presence = None if self.fleet is None else self.fleet.presence
-        return None if presence is None else presence.here(time_s)
+        return None if presence is None else presence.present(time_s)
 
     @cached_property
     def where(self) -> Where:

@@ -92,7 +92,7 @@ class Cells:
     def _inside(cell: Cell, time_s: float) -> Bool[np.ndarray, " n"] | None:
         """Return which UEs a cell serves whenever they are present; None: all that it describes."""
         presence = None if cell.fleet is None else cell.fleet.presence
-        return presence.here(time_s) if isinstance(presence, Attached | Settled) else None
+        return presence.present(time_s) if isinstance(presence, Attached | Settled) else None
 
     def places(self, time_s: float = 0.0) -> tuple[PerUe, PerUe, Int[np.ndarray, " n"]]:
         """Return where every UE is at a time, in metres, and its cell."""

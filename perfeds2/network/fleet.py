@@ -11,9 +11,9 @@ from perfeds2.network.handover import Attached, Settled
 from perfeds2.network.link import PerUe
 from perfeds2.network.traces import Traces
 
-MOST_DOUBLINGS = 900.0  # 2^900 still fits in float64
+MAX_DOUBLINGS = 900.0  # 2^900 still fits in float64
 STREAM = 15  # random stream: (seed, stream, version)
-MOST_SPREAD = 3.0  # at this spread a device is now and then 20 times slower than usual
+MAX_SPREAD = 3.0  # at this spread a device is now and then 20 times slower than usual
 CUT = 4.0  # standard deviations
 
 Presence = Availability | Attached | Settled  # when UEs are in a cell
@@ -105,4 +105,4 @@ class Fleet:
         Policies and schedules see such UEs through these signals.
         """
         own = self.own_bps[~self.shares_band]
-        return bandwidth_hz * np.expm1(np.minimum(own / bandwidth_hz, MOST_DOUBLINGS) * np.log(2))
+        return bandwidth_hz * np.expm1(np.minimum(own / bandwidth_hz, MAX_DOUBLINGS) * np.log(2))

@@ -18,7 +18,7 @@ import numpy as np
 
 from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
-from perfeds2.network.fleet import MOST_SPREAD, Fleet, Spread
+from perfeds2.network.fleet import MAX_SPREAD, Fleet, Spread
 from perfeds2.network.link import PerUe
 from perfeds2.network.traces import Trace, TraceEnd, Traces
 
@@ -43,8 +43,8 @@ COLUMNS: dict[str, tuple[float, float] | None] = {  # range of a number; None fo
     "battery_wh": POSITIVE,
     "group": None,
     "available": None,
-    "rate_spread": (0.0, MOST_SPREAD),
-    "compute_spread": (0.0, MOST_SPREAD),
+    "rate_spread": (0.0, MAX_SPREAD),
+    "compute_spread": (0.0, MAX_SPREAD),
     "energy_budget_j": POSITIVE,
     "memory_mb": POSITIVE,
 }

@@ -60,7 +60,7 @@ class Attached:
         self.handover, self.keeps = handover, keeps
         self._inside = lru_cache(8)(lambda number: handover.block(number) == site)
 
-    def here(self, time_s: float) -> Bool[np.ndarray, " n"]:
+    def present(self, time_s: float) -> Bool[np.ndarray, " n"]:
         """Return which UEs are in the cell at a time."""
         block, at = divmod(steps_by(time_s, MEASURE_S), AHEAD)
         return self._inside(block)[at]
@@ -81,7 +81,7 @@ class Settled:
     def __init__(self, inside: Bool[np.ndarray, " n"]) -> None:
         self._inside = inside
 
-    def here(self, _time_s: float) -> Bool[np.ndarray, " n"]:
+    def present(self, _time_s: float) -> Bool[np.ndarray, " n"]:
         """Return which UEs are in the cell."""
         return self._inside
 

@@ -93,8 +93,8 @@ class GaussMarkov:
         while now[0] < step:
             now, then = then, self._next(*then)
         self._now = now, then
-        here, there = now[1], then[1]
-        x, y = here + (time_s / STEP_S - step) * (there - here)
+        place, next_place = now[1], then[1]
+        x, y = place + (time_s / STEP_S - step) * (next_place - place)
         return x, y
 
     def _next(self, number: int, place: InPlane, velocity: InPlane) -> tuple[int, InPlane, InPlane]:

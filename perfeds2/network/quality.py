@@ -9,7 +9,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.link import rate_bps
 from perfeds2.network.modulation import most_carried
 
-MOST_CARRIED = 8 * 948 / 1024  # bit/s/Hz: 256-QAM at the highest code rate of TS 38.214
+MAX_CARRIED = 8 * 948 / 1024  # bit/s/Hz: 256-QAM at the highest code rate of TS 38.214
 LOOKS = 100_000  # signals (UEs × rounds) examined per seed; at least one round
 
 
@@ -57,10 +57,10 @@ def link_quality(cells: Iterable[Cell]) -> Quality | None:
 def beyond_modulation(name: str, quality: Quality) -> str | None:
     """Return a warning if the links promise more than modulation can carry."""
     promised = quality.bits_per_s_hz
-    if promised.median <= MOST_CARRIED:
+    if promised.median <= MAX_CARRIED:
         return None
     what = "the paper's Table I" if name == "paper" else "this cell"
     return (
         f"radio {name}: {what} promises {promised.median:.3g} bit/s/Hz in the median, but 256-QAM carries about "
-        f"{MOST_CARRIED:.1f}: no real link is as fast. See docs/explanation/radio.md; --radio umi, uma or rma is more realistic."
+        f"{MAX_CARRIED:.1f}: no real link is as fast. See docs/explanation/radio.md; --radio umi, uma or rma is more realistic."
     )

@@ -87,16 +87,16 @@ class Radio:
 
 
 RESOURCE_BLOCK_HZ = 180_000.0
-SECTOR_DBI, BEAM_DEG, MOST_DOWN_DB = 8.0, 65.0, 30.0  # one antenna element of TR 38.901, table 7.3-1
+SECTOR_DBI, BEAM_DEG, MAX_DOWN_DB = 8.0, 65.0, 30.0  # one antenna element of TR 38.901, table 7.3-1
 
 
 def sector_db(where: Where, azimuth_deg: float, down_m: float) -> PerUe:
     """Return the gain of a sector antenna towards UEs that are ``down_m`` lower, in dBi (TR 38.901, table 7.3-1)."""
     aside_deg = (np.degrees(np.arctan2(where.y_m, where.x_m)) - azimuth_deg + 180) % 360 - 180
     below_deg = np.degrees(np.arctan2(down_m, where.distance_m))
-    across_db = np.minimum(12 * (aside_deg / BEAM_DEG) ** 2, MOST_DOWN_DB)
-    along_db = np.minimum(12 * (below_deg / BEAM_DEG) ** 2, MOST_DOWN_DB)
-    return SECTOR_DBI - np.minimum(across_db + along_db, MOST_DOWN_DB)
+    across_db = np.minimum(12 * (aside_deg / BEAM_DEG) ** 2, MAX_DOWN_DB)
+    along_db = np.minimum(12 * (below_deg / BEAM_DEG) ** 2, MAX_DOWN_DB)
+    return SECTOR_DBI - np.minimum(across_db + along_db, MAX_DOWN_DB)
 
 
 # ---- The three scenarios of TR 38.901

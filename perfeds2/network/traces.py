@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 TraceEnd = Literal["repeat", "hold"]
-MOST_BPS = 1e18
+MAX_BPS = 1e18
 PerUe = Float[np.ndarray, " m"]
 Steps = Int[np.ndarray, " m"]  # of each trace, as indices into the joined arrays
 Joined = Float[np.ndarray, " j"]  # values of all traces, one after the other
@@ -33,10 +33,10 @@ class Trace:
         rises = np.diff(self.time_s, prepend=-1.0) > 0
         if self.time_s[0] != 0 or not rises.all() or not np.isfinite(self.time_s).all():
             raise ValueError(f"its times must start at 0 and increase, got {self.time_s[: rises.argmin() + 1][-3:]}.")
-        wrong = ~((self.bps >= 0) & (self.bps <= MOST_BPS))
+        wrong = ~((self.bps >= 0) & (self.bps <= MAX_BPS))
         if wrong.any() or not self.bps.any():
             raise ValueError(
-                f"its rates must be from 0 to {MOST_BPS:g} bit/s and not all 0, got {self.bps[wrong.argmax()]:g}."
+                f"its rates must be from 0 to {MAX_BPS:g} bit/s and not all 0, got {self.bps[wrong.argmax()]:g}."
             )
 
     @property

@@ -74,7 +74,7 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: float) -> tuple[PerU
         if {"round_", "moment"} & inspect.signature(named.value).parameters.keys():  # it plans rounds itself
             return shares, checked_when_opened(named, protocol, named.value)
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum}
-        known["rounds"] = min(spec.run.rounds or schedules.ROWS, schedules.MOST_ROWS)
+        known["rounds"] = min(spec.run.rounds or schedules.ROWS, schedules.MAX_ROWS)
         more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
         planned = call(named.value, f"--schedule {named}", known | more)
         if callable(planned):

@@ -19,19 +19,19 @@ from perfeds2.network.link import PerUe
 from perfeds2.network.sites import PerCell
 from perfeds2.timeline.clock import Clock, forever
 from perfeds2.timeline.edges import joined
-from perfeds2.timeline.fast.play import Tell, knows, play_fast
+from perfeds2.timeline.fast.play import Tell, play_fast, supports
 from perfeds2.timeline.protocol import (
     IDLE,
     Closing,
     Protocol,
+    assign_model,
     close_round,
     end_jobs,
-    hand_out,
     leave,
     open_server,
 )
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import Above, Recorder
+from perfeds2.timeline.recorder import CloudState, Recorder
 from perfeds2.timeline.simulate import check_length, conditions_of
 from perfeds2.timeline.state import FOREVER, Budget, Network, Reshare, Schedule
 
@@ -106,7 +106,7 @@ def simulate_cells(
         conditions.append(conditions_of(cell, protocol, *load, reshare=reshare))
     transfer_s = cells.transfer_s(model_bits)
     of_cloud = Recorder(transfer_s, cloud.quorum)
-    above = Above(cloud, open_server(count, cloud), of_cloud, transfer_s, edge_rounds, most)
+    above = CloudState(cloud, open_server(count, cloud), of_cloud, transfer_s, edge_rounds, most)
     clocks = [Clock([own], edge_rounds=edge_rounds) for own in conditions] if not cells.joint else []
     if cells.joint:
         clocks = [Clock(conditions, network_of(cells, payload_bits), edge_rounds)]
@@ -128,7 +128,7 @@ def simulate_cells(
         return closing, arrival_s
 
     while True:
-        if len(clocks) == count and all(map(knows, conditions)):
+        if len(clocks) == count and all(map(supports, conditions)):
             play_fast(clocks, [clock.records[0] for clock in clocks], horizon_s, tell, above=above)
         for clock in clocks:
             clock.play(end_s, (lambda: cloud_round()[0].time_s) if cells.joint else forever)
@@ -143,7 +143,7 @@ def simulate_cells(
         of_cloud.add_rounds(
             [merged[None], staleness[None], arrival_s[None, merged], np.array([time_s]), np.zeros((1, merged.size))]
         )
-        above.server, handed = hand_out(end_jobs(server, closing, cloud)[0], cloud, server.versions != IDLE)
+        above.server, handed = assign_model(end_jobs(server, closing, cloud)[0], cloud, server.versions != IDLE)
         for edge in handed.tolist():
             clock, number = edges[edge]
             clock.open(number, time_s + float(transfer_s[edge]))

@@ -25,10 +25,10 @@ from perfeds2.timeline.protocol import (
     NO_UES,
     Closing,
     Server,
+    assign_model,
     close_round,
     end_jobs,
-    hand_out,
-    obstacle,
+    why_stuck,
 )
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder
@@ -95,13 +95,13 @@ class Clock(ClockState):
         if some.chooses_more or not all(cell.is_plain for cell in cells):
             self.job_s, self.rate_factor = np.zeros(n), np.ones(n)
         if self.presence is not None:
-            self.present = self.presence.here(0.0)
+            self.present = self.presence.present(0.0)
         if network is not None:
             self.serving = serving_cells(self)
         for each in conditions:
             self._add(each)
         for number in range(len(conditions)):
-            self._hand_out(number)
+            self._assign_model(number)
         self.records = [
             Recorder(each.compute_s, each.protocol.quorum, 0.0 if self.job_s is not None else each.cell.downlink_s)
             for each in conditions
@@ -203,7 +203,7 @@ class Clock(ClockState):
         for number in range(len(self.servers)):
             if self.network is None and not touched and number not in closed:
                 continue
-            handed = self._hand_out(number)
+            handed = self._assign_model(number)
             if number in closed:
                 closed[number].handed = handed
             if handed.size or number in closed:
@@ -225,7 +225,7 @@ class Clock(ClockState):
             )
         if not others and closing_s == source_s == math.inf and not server.waits:
             rules, present = server.conditions.protocol, self.present
-            why = obstacle(server.server, server.arrival_s, rules, server.planned, present)
+            why = why_stuck(server.server, server.arrival_s, rules, server.planned, present)
             raise InputError(f"round {server.server.round} never closes: {why}")
         if self._events == MAX_CHANGES:
             raise ValueError(
@@ -358,7 +358,7 @@ class Clock(ClockState):
         """Let the cloud's model be at an edge at a time."""
         self.servers[number].left, self.servers[number].opens_s = self._edge_rounds or 0, time_s
 
-    def _hand_out(self, number: int) -> Ues:
+    def _assign_model(self, number: int) -> Ues:
         """Hand the newest model to the free UEs that may have it, and return them."""
         server = self.servers[number]
         if server.waits or server.left < 0:
@@ -370,7 +370,7 @@ class Clock(ClockState):
         allowed += [] if self.network is None else [self.bits == 0]
         allowed += [] if server.conditions.budget is None else [self._has_energy(server)]
         reached = np.logical_and.reduce(allowed) if allowed else None
-        server.server, handed = hand_out(server.server, protocol, reached, server.planned)
+        server.server, handed = assign_model(server.server, protocol, reached, server.planned)
         self._begin_jobs(number, handed)
         return handed
 

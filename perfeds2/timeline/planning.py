@@ -16,7 +16,7 @@ def plan(state: ClockState, number: int) -> None:
     if schedule is None:
         return
     round_ = server.server.round
-    planned = np.asarray(schedule(_moment(state, number) if conditions.looks else round_))
+    planned = np.asarray(schedule(_moment(state, number) if conditions.needs_moment else round_))
     whole = planned.ndim in (1, 2) and planned.shape[-1] == quorum and planned.size
     whole = whole and np.issubdtype(planned.dtype, np.integer) and planned.min() >= 0 and planned.max() < n
     if not whole or np.unique(planned).size != planned.size:

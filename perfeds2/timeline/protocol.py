@@ -1,7 +1,7 @@
 """Decide when a round closes, which updates it merges and which UEs get the new model.
 
 This module is the whole protocol. It knows no weights, no radio and no clock: the caller says when updates arrived.
-The virtual clock and a real server both call ``close_round``, ``end_jobs`` and ``hand_out``, so a deployment behaves as
+The virtual clock and a real server both call ``close_round``, ``end_jobs`` and ``assign_model``, so a deployment behaves as
 simulated.
 """
 
@@ -15,7 +15,7 @@ from perfeds2.network.link import Numbers, PerUe
 
 Stale = Literal["restart", "wait", "ignore"]
 Planned = Int[np.ndarray, "*groups A"]  # A UEs that close a round, or groups of A: the first complete one does
-Here = Bool[np.ndarray, " n"]  # which UEs are present
+PresentMask = Bool[np.ndarray, " n"]  # which UEs are present
 Lost = Int[np.ndarray, " l"]  # UEs whose job ended without a merge
 IDLE = -1  # version of a UE without a job
 NO_UES = np.empty(0, np.int64)
@@ -125,11 +125,11 @@ class Closing:
     refused: Int[np.ndarray, " r"]  # arrived in time, but too stale or not drafted
 
 
-def open_server(ues: int, protocol: Protocol, here: Here | None = None) -> Server:
+def open_server(ues: int, protocol: Protocol, present: PresentMask | None = None) -> Server:
     """Open round 0 and hand w_0 to every present UE that may work; with ``rests``, to none until a round is planned."""
     protocol.check(ues)
     empty = Server(0, np.full(ues, IDLE, np.int64), np.full(ues, -1, np.int64), 0.0)
-    return hand_out(empty, protocol, here)[0]
+    return assign_model(empty, protocol, present)[0]
 
 
 def close_round(
@@ -187,8 +187,8 @@ def leave(server: Server, gone: Int[np.ndarray, " g"]) -> Server:
     return replace(server, versions=versions)
 
 
-def hand_out(
-    server: Server, protocol: Protocol, present: Here | None = None, planned: Planned | None = None
+def assign_model(
+    server: Server, protocol: Protocol, present: PresentMask | None = None, planned: Planned | None = None
 ) -> tuple[Server, Int[np.ndarray, " h"]]:
     """Hand the open round's model to the UEs that are present, idle and allowed a job, and return those UEs too.
 
@@ -214,12 +214,12 @@ def rested_since(round_: int, protocol: Protocol) -> int:
     return max(round_ - protocol.rest_rounds, -1)
 
 
-def obstacle(
+def why_stuck(
     server: Server,
     arrival_s: PerUe,
     protocol: Protocol,
     planned: Planned | None,
-    present: Here | None = None,
+    present: PresentMask | None = None,
 ) -> str:
     """Return why a round cannot close, and how to fix it."""
     bound = protocol.max_staleness

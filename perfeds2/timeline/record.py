@@ -122,7 +122,7 @@ class Timeline:
         return int(self.rows(LOST).count.sum())
 
     @property
-    def in_vain(self) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
+    def discarded(self) -> tuple[Int[np.ndarray, " j"], Int[np.ndarray, " j"]]:
         """The updates that arrived but were not merged: their UEs, and the rounds that discarded them."""
         lost = self.log.take(np.flatnonzero((self.log.outcome == LOST) & self.log.arrived))
         return lost.ue, lost.round

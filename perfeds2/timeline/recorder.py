@@ -116,7 +116,7 @@ class Recorder:
 
 
 @dataclass
-class Above:
+class CloudState:
     """The cloud above base stations: a server whose UEs are the edges."""
 
     protocol: Protocol

@@ -9,7 +9,7 @@ from perfeds2.allocation.bandwidth import Policy, chooses_more, equal_share
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import PerUe
 from perfeds2.timeline.clock import Clock
-from perfeds2.timeline.fast.play import Tell, find_crowd, knows, play_crowd, play_fast
+from perfeds2.timeline.fast.play import Tell, find_crowd, play_crowd, play_fast, supports
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import FOREVER, Budget, Conditions, Network, Reshare, RoundInfo, Schedule
@@ -67,7 +67,7 @@ def simulate(
     conditions = conditions_of(
         cell, protocol, payload_bits, samples, bandwidth, schedule, shares, budget, network, reshare
     )
-    crowd = find_crowd(conditions) if watch is None and knows(conditions) else None
+    crowd = find_crowd(conditions) if watch is None and supports(conditions) else None
     timeline = None if crowd is None else play_crowd(conditions, crowd, rounds, horizon_s, tell)
     if timeline is not None:
         return timeline
@@ -140,7 +140,7 @@ def play(
 ) -> Timeline:
     """Play more rounds of a clock; return the timeline of all rounds that it has played."""
     (server,), end_s = clock.servers, math.inf if horizon_s is None else horizon_s
-    fast = watch is None and knows(server.conditions)
+    fast = watch is None and supports(server.conditions)
     server.left = FOREVER if rounds is None else rounds
 
     def on_round(info: RoundInfo) -> None:

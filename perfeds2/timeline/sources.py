@@ -51,7 +51,7 @@ class PresenceChanges:
         before, presence = state.present, state.presence
         assert before is not None
         assert presence is not None
-        present = presence.here(state.time_s)
+        present = presence.present(state.time_s)
         if np.array_equal(before, present):
             return set()
         for server in state.servers:
@@ -90,7 +90,7 @@ def _interrupt(state: ClockState, server: ServerState, ues: Ues, *, keeps: bool)
 
 def serving_cells(state: ClockState) -> Ues:
     """Return the cell of each UE in a network."""
-    inside = [_presence_in(cell).here(state.time_s) for cell in state.cells]
+    inside = [_presence_in(cell).present(state.time_s) for cell in state.cells]
     return np.argmax(np.array(inside, bool), axis=0)
 
 

@@ -124,7 +124,7 @@ class Conditions:
         return chooses_more(self.bandwidth)
 
     @cached_property
-    def looks(self) -> bool:
+    def needs_moment(self) -> bool:
         """Whether the schedule takes a ``Moment`` instead of a round number."""
         return self.schedule is not None and "moment" in inspect.signature(self.schedule).parameters
 

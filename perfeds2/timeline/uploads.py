@@ -10,7 +10,7 @@ from perfeds2.network.blocks import each_block
 from perfeds2.network.link import Limit, PerUe, rate_bps
 from perfeds2.timeline.state import ClockState, Work
 
-LEAST_LEFT = np.finfo(float).eps  # fraction of the payload that a job keeps until it has arrived
+MIN_LEFT = np.finfo(float).eps  # fraction of the payload that a job keeps until it has arrived
 
 
 def send(state: ClockState, band_hz: PerUe, signal_hz: PerUe, idle_s: PerUe, limit: Limit) -> None:
@@ -72,7 +72,7 @@ def rises(state: ClockState, signals_hz: Float[np.ndarray, "E n"], has_band: Mas
 def advance(state: ClockState, now_s: float) -> None:
     """Let UEs compute and send until a time."""
     before, server = state.bits, state.servers[0]
-    least_bits = LEAST_LEFT * server.conditions.payload_bits
+    least_bits = MIN_LEFT * server.conditions.payload_bits
     compute_s = state.compute_s - (now_s - state.time_s)
     bits = np.minimum(compute_s, 0.0)
     bits *= state.rate_bps  # negative: the bits sent on the shared band

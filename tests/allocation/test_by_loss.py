@@ -41,7 +41,7 @@ def played(schedule, here=None, job_s=None):
             told = latest.copy()
         empty = np.zeros(UES)
         now = Moment(k, 0.5 * k, QUORUM, 1e6, empty, empty, empty, np.zeros(UES, int), merged_in.copy(), job_s=job_s)
-        chosen = schedule(replace(now, feedback=told.copy(), here=None if here is None else here(k)))
+        chosen = schedule(replace(now, feedback=told.copy(), present=None if here is None else here(k)))
         yield k, told.tolist(), merged_in.tolist(), chosen
         merged_in[chosen] = k
         latest[chosen] = LOSSES[k, chosen]
@@ -165,12 +165,14 @@ def test_refl_takes_those_who_will_be_present_least():
     hours = Availability([Hours(((0.0, end_s),), 120.0) for end_s in ends_s])
 
     class Coming(Cell):
-        def here(self, time_s):
-            return hours.here(time_s)
+        def present(self, time_s):
+            return hours.present(time_s)
 
     cell = Coming(**{name: getattr(CELL, name) for name in CELL.__dataclass_fields__})
     empty = np.zeros(UES)
-    now = Moment(3, 30.0, QUORUM, 1e6, empty, empty, empty, np.zeros(UES, int), np.full(UES, -1), here=hours.here(30.0))
+    now = Moment(
+        3, 30.0, QUORUM, 1e6, empty, empty, empty, np.zeros(UES, int), np.full(UES, -1), present=hours.present(30.0)
+    )
     assert refl(cell, SEED)(now).tolist() == [3, 4, 5]
 
 
@@ -181,9 +183,9 @@ def test_without_hours_refl_draws():
 
 @pytest.mark.parametrize("make", [Oort, AdaptiveTiers, lambda **_: power_of_choice(5)(CELL, QUORUM, SEED)])
 def test_absent_ues_are_chosen_only_when_too_few_are_present(make):
-    def here(k):
+    def present(k):
         return np.arange(UES) < (2 if k % 7 == 3 else 5)
 
-    for k, _, _, chosen in played(make(**KNOWN), here):
+    for k, _, _, chosen in played(make(**KNOWN), present):
         assert len(set(chosen)) == QUORUM
         assert (chosen < (2 if k % 7 == 3 else 5)).sum() == min(QUORUM, 2 if k % 7 == 3 else 5)

@@ -51,9 +51,9 @@ def test_every_column_means_what_it_says(fleet):
     np.testing.assert_allclose(own, [np.nan, np.nan, 1e6, (10 * 1e5 + 10 * 2e5) / 30])
     assert cell.fleet.shares_band.tolist() == [True, True, False, False]
     assert not cell.is_plain
-    assert cell.here(0.0).tolist() == [True, True, True, False]
-    assert cell.here(700.0).tolist() == [True, True, False, True]
-    assert cell.here(3600.0 + 700.0).tolist() == [True, True, False, True]
+    assert cell.present(0.0).tolist() == [True, True, True, False]
+    assert cell.present(700.0).tolist() == [True, True, False, True]
+    assert cell.present(3600.0 + 700.0).tolist() == [True, True, False, True]
     assert cell.fleet.presence.keeps
     np.testing.assert_array_equal(cell.fleet.energy_budget_j, [2.5, np.nan, np.nan, 10])
 
@@ -330,7 +330,7 @@ def test_a_made_up_fleet_can_be_read_and_is_the_same_again(tmp_path):
     assert file.digest == FleetFile.open(other).digest
     assert (file.ues, bool(file.traces), file.has_hours) == (12, True, True)
     cell = file.cell(Cell.draw(12), batch=40)
-    assert 0.2 < np.mean([cell.here(second).mean() for second in np.linspace(0, 300, 60)]) < 0.95
+    assert 0.2 < np.mean([cell.present(second).mean() for second in np.linspace(0, 300, 60)]) < 0.95
     status, said = perfeds2("fleet", "--devices", 3, "--out", tmp_path / "a")
     assert status == 2
     assert "already has a fleet.csv" in said
@@ -338,14 +338,14 @@ def test_a_made_up_fleet_can_be_read_and_is_the_same_again(tmp_path):
 
 def test_hours_repeat_and_borders_belong_to_what_follows():
     presence = Availability([Hours(((0.0, 0.1), (0.3, 0.7)), 0.7), Hours(((2.0, 3.0),))])
-    assert presence.here(0.0).tolist() == [True, False]
+    assert presence.present(0.0).tolist() == [True, False]
     now, seen = 0.0, []
     for _ in range(12):
         now = presence.changes_s(now)
-        seen.append((round(now, 9), presence.here(now).tolist()))
+        seen.append((round(now, 9), presence.present(now).tolist()))
     assert seen[:4] == [(0.1, [False, False]), (0.3, [True, False]), (0.7, [True, False]), (0.8, [False, False])]
     assert (2.0, [True, True]) in seen
-    assert presence.here(3.0)[1] == np.False_
+    assert presence.present(3.0)[1] == np.False_
     assert Availability([Hours(((2.0, 3.0),))]).changes_s(3.0) == math.inf
 
 

@@ -48,5 +48,5 @@ def test_changes_are_counted_and_seen_by_the_cells():
     handover = made()
     assert [handover.count(number * MEASURE_S + 1e-9) for number in (3, 4, 6, 8)] == [0, 1, 2, 3]
     second = Attached(handover, 1)
-    assert [bool(second.here(number * MEASURE_S + 1e-9)[0]) for number in (3, 4, 5, 6)] == [False, True, True, False]
+    assert [bool(second.present(number * MEASURE_S + 1e-9)[0]) for number in (3, 4, 5, 6)] == [False, True, True, False]
     assert second.changes_s(0.0) == 4 * MEASURE_S

@@ -157,14 +157,14 @@ def test_every_hostile_file_is_refused_and_none_runs(tmp_path):
 @pytest.mark.parametrize(
     ("limit", "sentence"),
     [
-        ("MOST_BYTES", "has more than 10 bytes"),
-        ("MOST_OPERATIONS", "is too large or too deeply nested"),
-        ("MOST_WAITING", "is too large or too deeply nested"),
-        ("MOST_TEXT", "gives a fleet of more than 10 characters"),
+        ("MAX_BYTES", "has more than 10 bytes"),
+        ("MAX_OPERATIONS", "is too large or too deeply nested"),
+        ("MAX_WAITING", "is too large or too deeply nested"),
+        ("MAX_TEXT", "gives a fleet of more than 10 characters"),
     ],
 )
 def test_sizes_are_bounded(tmp_path, monkeypatch, limit, sentence):
-    monkeypatch.setattr(imported_fleet, limit, 10 if limit != "MOST_WAITING" else 2)
+    monkeypatch.setattr(imported_fleet, limit, 10 if limit != "MAX_WAITING" else 2)
     with pytest.raises(InputError, match=sentence):
         imported(tmp_path, "fedscale", pickle.dumps(CAPACITY))
 

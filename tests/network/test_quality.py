@@ -8,7 +8,7 @@ import pytest
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet import Fleet
-from perfeds2.network.quality import MOST_CARRIED, Deciles, Quality, beyond_modulation, link_quality
+from perfeds2.network.quality import MAX_CARRIED, Deciles, Quality, beyond_modulation, link_quality
 from perfeds2.report.run import print_summary, write_report
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import simulate_spec
@@ -39,7 +39,7 @@ def test_table_1_is_far_better_than_modulation():
     quality = link_quality(Cell.draw(50, seed) for seed in range(5))
     assert quality is not None
     assert 67 < quality.snr_db.low < quality.snr_db.median < quality.snr_db.high < 105
-    assert quality.bits_per_s_hz.low > 22 > MOST_CARRIED
+    assert quality.bits_per_s_hz.low > 22 > MAX_CARRIED
     assert "the paper's Table I promises" in (beyond_modulation("paper", quality) or "")
 
 

@@ -149,7 +149,7 @@ def test_by_distance_is_the_schedule_of_the_default():
 
 
 def test_a_plan_for_a_billion_rounds_is_made_for_a_few_and_repeated(monkeypatch):
-    monkeypatch.setattr("perfeds2.allocation.schedule.MOST_ROWS", 64)
+    monkeypatch.setattr("perfeds2.allocation.schedule.MAX_ROWS", 64)
     spec = spec_from(algorithms=["PerFedS2"], seeds=[0], rounds=10**9)
     (algorithm,) = make_algorithms(spec, Stage.of(spec, 0))
     assert algorithm.schedule is not None

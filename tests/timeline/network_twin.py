@@ -170,7 +170,7 @@ class Server:
             self.has_model = False
             network.env.process(network.exchange(self))
 
-    def hand_out(self) -> bool:
+    def assign_model(self) -> bool:
         """Give the model to whoever may have it; return whether anybody did."""
         network, rules = self.network, self.network.inputs.rules
         if not self.has_model or self.has_stopped:
@@ -370,7 +370,7 @@ class Network:
             if merged is not None:
                 server.close(merged)  # type: ignore[arg-type]
         for server in self.servers:
-            if server.hand_out() or server in closed:
+            if server.assign_model() or server in closed:
                 self.touched |= set(server.place.sites)
         for server in self.servers:
             if server.stops():

@@ -161,7 +161,7 @@ def test_a_crowd_is_the_same_followed_or_not(hopeful, proved):
     cell, protocol = Cell.draw(20_000, 2), Protocol(60, 4)
     setting = Conditions(cell, protocol, 1e6, cell.job_s(50.0, 60), np.full(20_000, 1 / 20_000))
     with only("compiled"):
-        assert compiled.knows(setting)
+        assert compiled.supports(setting)
         fast = compiled.play_crowd(setting, compiled.split_crowd(setting, hopeful), 40, None, None)
     assert (fast is not None) == proved
     if fast is not None:
@@ -179,8 +179,8 @@ class Newer(Protocol):
 def test_what_is_unknown_is_not_played():
     cell, protocol = Cell.draw(6), Protocol(2, 3)
     known = Run(cell, protocol, 1e5, 10.0, bandwidth.equal_share, None).setting
-    assert compiled.knows(known)
-    assert compiled.knows(replace(known, schedule=drawn_by_lot(6, 2, 0), protocol=Newer(2, 3)))
+    assert compiled.supports(known)
+    assert compiled.supports(replace(known, schedule=drawn_by_lot(6, 2, 0), protocol=Newer(2, 3)))
     for changed in (
         {"protocol": Newer(2, 3, patience_s=1.0)},
         {"protocol": Protocol(2, drafts=True)},
@@ -192,9 +192,9 @@ def test_what_is_unknown_is_not_played():
         {"bandwidth": lambda uplink: bandwidth.equal_share(uplink)},
         {"schedule": best_channel},
     ):
-        assert not compiled.knows(replace(known, **changed)), changed
+        assert not compiled.supports(replace(known, **changed)), changed
     own = type("Own", (Cell,), {"channel": type("OwnChannel", (Channel,), {})(cell.mean_signal_hz, Fading(), 0)})
-    assert not compiled.knows(replace(known, cell=own(cell.distance_m, cell.cpu_hz)))
+    assert not compiled.supports(replace(known, cell=own(cell.distance_m, cell.cpu_hz)))
 
 
 @pytest.mark.parametrize("plan", [[0, 0], [0, 9], [0], [0.5, 1.0], None])

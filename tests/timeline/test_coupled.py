@@ -52,7 +52,7 @@ def test_coupled_cells_agree_with_processes(seed, moves):
 
     def level_db(time_s: float) -> list[list[float]]:
         if not moves:
-            return (10 * np.array([cell.here(0.0) for cell in cells.cells], float).T).tolist()
+            return (10 * np.array([cell.present(0.0) for cell in cells.cells], float).T).tolist()
         seen = [np.maximum(cell.at(time_s).where.distance_m, 1.0) for cell in cells.cells]
         return (-38 * np.log10(np.transpose(seen))).tolist()
 

@@ -97,7 +97,7 @@ def test_where_everybody_is_equally_far_no_guess_is_safe():
 def test_simulate_finds_out_by_itself_whom_it_must_follow(monkeypatch, protocol, chosen, layout):
     """Also where its guess is not safe, as in a cell of equal distances, the timeline is right."""
     guesses = []
-    monkeypatch.setattr(compiled, "LEAST_CROWD", 1_000)
+    monkeypatch.setattr(compiled, "MIN_CROWD", 1_000)
     monkeypatch.setattr(clock, "play_crowd", lambda *a, **k: guesses.append(play_crowd(*a, **k)) or guesses[-1])
     given = replace(setting(1_200, 5, 5, layout=layout), protocol=protocol)
     told = []

@@ -306,7 +306,7 @@ def test_edges_and_cloud_agree_with_processes_where_ues_are_handed_over(seed, ke
         return (-38 * np.log10(np.transpose(seen))).tolist()
 
     assert_agrees(timeline, *twin_of(cells, protocol, cloud, edge_rounds, until_s, equal_share, level_db))
-    there = np.array([[cell.here(time_s) for cell in cells.cells] for time_s in np.arange(0, until_s, 0.08)], float)
+    there = np.array([[cell.present(time_s) for cell in cells.cells] for time_s in np.arange(0, until_s, 0.08)], float)
     np.testing.assert_array_equal(np.sum(there, axis=1), 1)  # every UE is in one cell
     assert np.abs(np.diff(there, axis=0)).sum() >= 2 * 5  # and goes to others
     assert timeline.cloud is not None

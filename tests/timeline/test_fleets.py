@@ -147,7 +147,7 @@ def test_simulate_agrees_with_processes_where_tiers_fill_up_with_those_who_are_t
 
 def test_simulate_agrees_with_processes_where_the_schedule_knows_who_is_there():
     def nearest_of_those_here(moment):
-        return np.sort(np.lexsort((-moment.signal_hz, ~moment.here))[: moment.quorum])
+        return np.sort(np.lexsort((-moment.signal_hz, ~moment.present))[: moment.quorum])
 
     cell = Cell.draw(9, seed=3)
     cell = replace(cell, fleet=drawn_fleet(9, 8, own=True, traced=True, hours=True, keeps=True))

@@ -8,7 +8,7 @@ import pytest
 
 from perfeds2.allocation.bandwidth import equal_finish, equal_share
 from perfeds2.network.cell import Cell
-from perfeds2.timeline.fast.play import knows
+from perfeds2.timeline.fast.play import supports
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import conditions_of, simulate
@@ -83,4 +83,4 @@ def test_without_a_planned_ue_that_sends_the_band_serves_the_others():
 
 def test_the_compiled_loops_leave_events_to_the_engine():
     terms = Cell.draw(4), Protocol(2), BITS, SAMPLES
-    assert not knows(conditions_of(*terms, reshare="events"))
+    assert not supports(conditions_of(*terms, reshare="events"))

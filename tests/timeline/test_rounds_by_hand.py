@@ -11,9 +11,9 @@ from perfeds2.timeline.protocol import (
     Closing,
     Protocol,
     Server,
+    assign_model,
     close_round,
     end_jobs,
-    hand_out,
     open_server,
 )
 from perfeds2.timeline.simulate import simulate
@@ -292,7 +292,7 @@ def test_a_round_merges_the_stalest_update_that_is_there_when_it_opens():
 def test_longest_out_is_handed_first():
     protocol = Protocol(1, 0, "wait")  # one at work
     server = Server(3, np.array([IDLE, 3, IDLE, IDLE]), np.array([2, 1, -1, 0]), 0.0)
-    later, handed = hand_out(end_jobs(server, Closing(1.0, np.array([1]), NO_UES), protocol)[0], protocol)
+    later, handed = assign_model(end_jobs(server, Closing(1.0, np.array([1]), NO_UES), protocol)[0], protocol)
     assert handed.tolist() == [2]
     assert later.versions.tolist() == [IDLE, IDLE, 4, IDLE]
     assert later.merged_in.tolist() == [2, 3, -1, 0]
@@ -301,8 +301,8 @@ def test_longest_out_is_handed_first():
 def test_a_ue_that_returns_gets_the_model_only_if_it_is_planned():
     protocol = Protocol(2, rests=True)
     server, here = open_server(4, protocol), np.array([True, True, False, True])
-    assert hand_out(server, protocol, here)[1].size == 0
-    after, handed = hand_out(server, protocol, here, np.array([1, 2]))
+    assert assign_model(server, protocol, here)[1].size == 0
+    after, handed = assign_model(server, protocol, here, np.array([1, 2]))
     assert (handed.tolist(), after.versions.tolist()) == ([1], [IDLE, 0, IDLE, IDLE])
 
 
@@ -310,9 +310,9 @@ def test_a_ue_is_handed_the_model_if_it_is_present_and_has_rested():
     """After round 4, UEs merged by round 2 have rested; UE 3 is away."""
     protocol, here = Protocol(1, rest_rounds=3), np.array([True, True, True, False])
     server = Server(4, np.array([4, IDLE, IDLE, IDLE]), np.array([-1, 1, 3, 0]), 0.0)
-    later, handed = hand_out(end_jobs(server, Closing(1.0, np.array([0]), NO_UES), protocol)[0], protocol, here)
+    later, handed = assign_model(end_jobs(server, Closing(1.0, np.array([0]), NO_UES), protocol)[0], protocol, here)
     assert (handed.tolist(), later.versions.tolist()) == ([1], [IDLE, 5, IDLE, IDLE])
-    after, handed = hand_out(later, protocol, np.ones(4, bool))
+    after, handed = assign_model(later, protocol, np.ones(4, bool))
     assert (handed.tolist(), after.versions.tolist()) == ([3], [IDLE, 5, IDLE, 5])
 
 

@@ -213,8 +213,8 @@ def test_rounds_are_not_planned_for_who_is_away_and_the_processes_agree(name, re
 
     def asked(moment: Moment) -> np.ndarray:
         chosen = schedule(moment)
-        assert moment.here is not None
-        seen.append((moment.here, chosen))
+        assert moment.present is not None
+        seen.append((moment.present, chosen))
         return chosen
 
     run = Run(cell, Protocol(3, rests=rests), 1e5, 100.0, equal_share, asked)

@@ -1,6 +1,6 @@
 """PerFedS2's rounds on Flower's grid: the first A updates close a round, and only their senders get the new model.
 
-``close_round``, ``end_jobs`` and ``hand_out`` are the simulator's, so the recorded timeline replays in the simulator to the same
+``close_round``, ``end_jobs`` and ``assign_model`` are the simulator's, so the recorded timeline replays in the simulator to the same
 weights.
 """
 
@@ -15,10 +15,10 @@ from perfeds2.deployment import (
     MergedUpdate,
     Record,
     Setup,
+    assign_model,
     close_round,
     end_jobs,
     form_of,
-    hand_out,
     merged,
     open_server,
     save_timelines,
@@ -127,7 +127,7 @@ class Rounds:
         for ue, version in zip(ues, versions, strict=True):
             self.record.merges.append(MergedUpdate(number, ue, version, 0, float(self.arrival_s[ue])))
         self.record.closed_s.append(closing.time_s)
-        self.server, handed = hand_out(end_jobs(self.server, closing, self.protocol)[0], self.protocol)
+        self.server, handed = assign_model(end_jobs(self.server, closing, self.protocol)[0], self.protocol)
         print(f"round {number} closed at {closing.time_s:.2f} s: UEs {ues}")
         if self.server.round < self.setup.rounds:
             self.send(handed.tolist())

@@ -147,7 +147,7 @@ def _write_lost(record, row, first, ue, version, round_, arrived_s, count, model
 
 
 @compiled
-def hand_out(rules, followed, new, scratch):
+def assign_model(rules, followed, new, scratch):
     """Hand the new model to the idle UEs; with ``wait``, to those longest without a merge, as many as may work."""
     order, key, versions, idle = scratch.order, scratch.key, followed.versions, 0
     for i in range(versions.size):

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfeds2.timeline.fast.closing import IDLE, RESTART, close, hand_out, merge
+from perfeds2.timeline.fast.closing import IDLE, RESTART, assign_model, close, merge
 from perfeds2.timeline.fast.numbers import apply, compiled, entrance
 from perfeds2.timeline.fast.search import LN2, SEARCH_ROWS, share_band
 
 DONE, LATE, FULL, UNPROVEN, ASK, DRAW = range(6)  # why the loop stopped; ASK: the NumPy clock must play this round
 EQUAL_SHARE = 0  # the first policy of ``play``
-LEAST_LEFT = float(np.finfo(float).eps)  # fraction of the payload that a job keeps until it has arrived
+MIN_LEFT = float(np.finfo(float).eps)  # fraction of the payload that a job keeps until it has arrived
 MARGIN = 1e-12  # safety margin of the proof that no other UE arrives
 
 
@@ -218,7 +218,7 @@ def _open_round(loops, rules, servers, server, followed, signal, plan, search, s
     if not _forecast(loops, rules, followed, signal, plan, search, time_s, servers.bandwidth_hz[server], scratch):
         return ASK
     _carry_over(rules, followed, scratch.rate, scratch.arrival, time_s, opens_s)
-    hand_out(rules, followed, round_, scratch)
+    assign_model(rules, followed, round_, scratch)
     _begin_jobs(rules, followed, round_, opens_s - servers.closed_s[server])
     servers.time_s[server], servers.opened_s[server], servers.opens_s[server] = opens_s, opens_s, np.inf
     return DONE
@@ -248,7 +248,7 @@ def _play_round(
     servers.round[server], servers.time_s[server], servers.closed_s[server] = round_ + 1, close_s, close_s
     servers.opened_s[server] = close_s if hands_out else np.inf
     if hands_out:
-        hand_out(rules, followed, round_ + 1, scratch)
+        assign_model(rules, followed, round_ + 1, scratch)
         _begin_jobs(rules, followed, round_ + 1, 0.0)
     return DONE, end
 
@@ -268,7 +268,7 @@ def _play_cloud(rules, servers, edges, edge_rounds, record, played, scratch):
     if close_s == np.inf or close_s > rules.horizon_s or known > servers.left[cloud]:
         return False
     merge(rules, edges, round_, close_s, record, played, 0, scratch)
-    hand_out(rules, edges, round_ + 1, scratch)
+    assign_model(rules, edges, round_ + 1, scratch)
     servers.round[cloud], servers.time_s[cloud], servers.opened_s[cloud] = round_ + 1, close_s, close_s
     return True
 
@@ -338,7 +338,7 @@ def _none_else_arrives(log1p, rules, followed, round_, time_s, close_s, band_hz,
 @compiled
 def _carry_over(rules, followed, rate, arrival, time_s, now_s):
     """Subtract the work done between two times."""
-    lasted_s, least_bits = now_s - time_s, LEAST_LEFT * rules.payload_bits
+    lasted_s, least_bits = now_s - time_s, MIN_LEFT * rules.payload_bits
     for i in range(followed.bits.size):
         if followed.versions[i] == IDLE:
             followed.compute_s[i], followed.bits[i], followed.arrived_s[i] = 0.0, 0.0, np.inf

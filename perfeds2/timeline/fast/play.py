@@ -1,7 +1,7 @@
 """Simulate rounds in compiled loops, where these apply and save time.
 
 The result equals that of the NumPy clock bit for bit, so the compiled loops can take over in the middle of a run and
-hand back. The NumPy clock simulates what the loops do not support (``knows``), everything if Numba is missing, and the
+hand back. The NumPy clock simulates what the loops do not support (``supports``), everything if Numba is missing, and the
 rounds until a background process has compiled the loops, during a long run or after a short one.
 
 In a crowd of a million UEs, the loops follow only the UEs that can arrive. A round takes the first A updates, and
@@ -25,7 +25,7 @@ from perfeds2.network.link import LN2, rate_bps
 from perfeds2.timeline.fast import loading
 from perfeds2.timeline.protocol import Protocol, Server
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.recorder import Above, Recorder
+from perfeds2.timeline.recorder import CloudState, Recorder
 from perfeds2.timeline.state import FOREVER, CellState, ClockState, Conditions, ServerState
 
 if TYPE_CHECKING:  # the module imports Numba
@@ -36,7 +36,7 @@ ROUND_S, UE_S = 2.5e-4, 1e-7  # seconds that the NumPy clock takes per round, an
 AT_A_TIME = 65_536  # signals drawn in advance: as many as fit in the processor's cache
 FEW_ROUNDS = 64  # for which a schedule is asked in advance
 LOST_ROWS = 4_096
-LEAST_CROWD = 50_000  # UEs; smaller crowds are followed completely
+MIN_CROWD = 50_000  # UEs; smaller crowds are followed completely
 FOLLOW = 8  # follow this many times A·(S + 1), the updates merged in S + 1 rounds
 
 KNOWN_CONDITIONS = ["cell", "protocol", "payload_bits", "compute_s", "shares", "bandwidth", "schedule"]
@@ -66,9 +66,9 @@ POLICIES: list[policies.Policy] = [
 STALE = {"restart": 0, "wait": 1, "ignore": 2}
 
 
-def knows(conditions: Conditions) -> bool:
+def supports(conditions: Conditions) -> bool:
     """Return whether the compiled loops support these conditions. Fields they do not know must have their defaults."""
-    if conditions.looks or not loading.allowed():
+    if conditions.needs_moment or not loading.allowed():
         return False
     cell = conditions.cell
     return (
@@ -88,7 +88,7 @@ def _nothing_else(record: Conditions | Protocol | Cell, known: list[str]) -> boo
 
 
 @dataclass(frozen=True)
-class Crowd:
+class ReachableUes:
     """The UEs to follow, and bounds on the best case of the others."""
 
     followed: Int[np.ndarray, " h"]  # UEs, in ascending order
@@ -101,13 +101,13 @@ def play_fast(
     records: Sequence[Recorder],
     horizon_s: float | None,
     tell: Tell | None,
-    crowd: Crowd | None = None,
-    above: Above | None = None,
+    crowd: ReachableUes | None = None,
+    above: CloudState | None = None,
 ) -> bool:
     """Play the rounds that stations have left in the compiled loops, as far as the loops apply and save time.
 
     Args:
-        states: States of one station with conditions that ``knows`` accepts; changed in place.
+        states: States of one station with conditions that ``supports`` accepts; changed in place.
         records: Where their rounds are recorded.
         horizon_s: Stop before the first round that closes after this time, in seconds.
         tell: Called with the number of closed rounds and the simulated time.
@@ -190,7 +190,7 @@ def _seconds_left(state: ClockState, rounds: float, horizon_s: float | None) -> 
     return rounds * round_s
 
 
-def _followed(kernel: loading.Kernel, states: Sequence[ClockState], crowd: Crowd | None) -> "Followed":
+def _followed(kernel: loading.Kernel, states: Sequence[ClockState], crowd: ReachableUes | None) -> "Followed":
     """Return the state of the followed UEs of all stations, numbered one after the other."""
     job_s = np.concatenate([state.servers[0].conditions.compute_s for state in states])
     ues = np.arange(job_s.size) if crowd is None else crowd.followed
@@ -223,7 +223,9 @@ def _servers(kernel: loading.Kernel, states: Sequence[ClockState], cloud: Server
     )
 
 
-def _rules(kernel: loading.Kernel, conditions: Conditions, horizon_s: float | None, crowd: Crowd | None) -> "Rules":
+def _rules(
+    kernel: loading.Kernel, conditions: Conditions, horizon_s: float | None, crowd: ReachableUes | None
+) -> "Rules":
     cap = conditions.cell.cap_bits_per_s_hz
     return kernel.names.Rules(
         **_round_rules(conditions.protocol),
@@ -309,17 +311,17 @@ def _signals(
 # ---- Crowds
 
 
-def find_crowd(conditions: Conditions) -> Crowd | None:
-    """Return the UEs to follow, or None if all must be followed. ``knows`` must accept ``conditions``."""
+def find_crowd(conditions: Conditions) -> ReachableUes | None:
+    """Return the UEs to follow, or None if all must be followed. ``supports`` must accept ``conditions``."""
     protocol, n = conditions.protocol, conditions.cell.ues
     most = protocol.most_at_work
     if protocol.stale != "restart" or most is None or conditions.schedule is not None:
         return None
-    few = n >= LEAST_CROWD and FOLLOW * most <= n // 4
+    few = n >= MIN_CROWD and FOLLOW * most <= n // 4
     return split_crowd(conditions, FOLLOW * most) if few and conditions.bandwidth is policies.equal_share else None
 
 
-def split_crowd(conditions: Conditions, count: int) -> Crowd:
+def split_crowd(conditions: Conditions, count: int) -> ReachableUes:
     """Follow the UEs with the best mean signals or, if modulation limits the rate, with the shortest jobs."""
     cell, compute_s = conditions.cell, conditions.compute_s
     worth, cap = cell.mean_signal_hz, cell.cap_bits_per_s_hz
@@ -328,11 +330,11 @@ def split_crowd(conditions: Conditions, count: int) -> Crowd:
     order = np.argpartition(worth, cell.ues - count)
     others, chosen = order[: cell.ues - count], np.sort(order[cell.ues - count :])
     strongest_hz = float(cell.mean_signal_hz[others].max()) * cell.fading.max_ratio
-    return Crowd(chosen, strongest_hz, float(compute_s[others].min()))
+    return ReachableUes(chosen, strongest_hz, float(compute_s[others].min()))
 
 
 def play_crowd(
-    conditions: Conditions, crowd: Crowd, rounds: int | None, horizon_s: float | None, tell: Tell | None
+    conditions: Conditions, crowd: ReachableUes, rounds: int | None, horizon_s: float | None, tell: Tell | None
 ) -> Timeline | None:
     """Return the timeline from time 0, or None if no round was played or an unfollowed UE might arrive."""
     n, ues, protocol = conditions.cell.ues, crowd.followed, conditions.protocol

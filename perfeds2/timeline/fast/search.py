@@ -11,7 +11,7 @@ import numpy as np
 
 from perfeds2.timeline.fast.numbers import add_up, apply, compiled
 
-MOST_STEPS, STRETCH, NO_BITS = 200, 32_768, 1e-100  # iterations, UEs per block, lower limit on bits
+MAX_STEPS, STRETCH, NO_BITS = 200, 32_768, 1e-100  # iterations, UEs per block, lower limit on bits
 LN2 = float(np.log(2))
 SEARCH_ROWS = 13
 # Rows of the scratch array, with one value per served UE:
@@ -59,7 +59,7 @@ def _finish_together(loops, band_hz, most, count, work, call):
     apply(loops[0], snr, 1, call)
     low = limit_s[last] * _excess(with_all, snr[0], most)
     after_s, total = high, 0.0
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         slope = unsure = 0.0
         for start in range(0, count, STRETCH):
             stop = min(start + STRETCH, count)
