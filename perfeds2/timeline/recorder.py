@@ -17,8 +17,8 @@ MANY_LOST = 256  # above this many jobs lost at once, consecutive UEs share a ro
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """Rounds of a server: what each merged, and when."""
+class RoundColumns:
+    """RoundColumns of a server: what each merged, and when."""
 
     ues: Int[np.ndarray, "K A"]
     staleness: Int[np.ndarray, "K A"]
@@ -74,8 +74,8 @@ class Recorder:
         self._lost += [lost] if lost else []
 
     @property
-    def rounds(self) -> Rounds:
-        return Rounds(*map(np.concatenate, zip(*self._rounds, strict=True)))
+    def rounds(self) -> RoundColumns:
+        return RoundColumns(*map(np.concatenate, zip(*self._rounds, strict=True)))
 
     def timeline(
         self,
@@ -97,7 +97,7 @@ class Recorder:
             return timeline
         return replace(timeline, choices=Choices.joined(self._choices).before(timeline.end_s))
 
-    def _jobs(self, rounds: Rounds, versions: Numbers, arrived_s: PerUe, model_s: PerUe, until_s: float) -> Jobs:
+    def _jobs(self, rounds: RoundColumns, versions: Numbers, arrived_s: PerUe, model_s: PerUe, until_s: float) -> Jobs:
         """Return the merged, the lost and the open jobs, given what every UE works on now."""
         (last, quorum), open_ = rounds.ues.shape, np.flatnonzero(versions != IDLE)
         lost, one_each = list(map(np.concatenate, zip(*self._lost, strict=True))), np.ones_like
