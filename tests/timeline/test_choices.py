@@ -97,8 +97,9 @@ def test_choices_survive_files_cuts_and_chunks(tmp_path):
     whole = simulate(cell, protocol, rounds=12, **load)
     whole.save(tmp_path / "timeline.npz")
     shorter = simulate(cell, protocol, rounds=5, **load)
-    clock, first = play(start_clock(conditions_of(cell, protocol, BITS, SAMPLES, uneven)), rounds=5)
-    _, both = play(clock, first, rounds=7)
+    clock = start_clock(conditions_of(cell, protocol, BITS, SAMPLES, uneven))
+    play(clock, rounds=5)
+    both = play(clock, rounds=7)
     for one, other in ((whole, Timeline.load(tmp_path / "timeline.npz")), (whole.prefix(5), shorter), (whole, both)):
         assert one.columns.keys() == other.columns.keys()
         assert all(np.array_equal(column, other.columns[name]) for name, column in one.columns.items())
