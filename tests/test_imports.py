@@ -235,3 +235,18 @@ def is_field(name: ast.expr, ours: set[str]) -> bool:
     if isinstance(name, ast.Attribute) and name.attr == "name":  # of a dataclass's field
         name = name.value
     return isinstance(name, ast.Constant) or (isinstance(name, ast.Name) and name.id in ours)
+
+
+def test_documents_list_the_folders_in_this_order():
+    """CONTRIBUTING, the design and the site's reference, as far as each goes."""
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    order = re.findall(r"The order is (.+?) \(`tests", contributing, re.DOTALL)[0].replace("\n", " ").split(",")
+    design = re.findall(
+        r"^\| `(\w+)/`", (ROOT / "docs/explanation/design.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    reference = re.findall(
+        r'^    "(\w+)",$', (ROOT / "docs/site/reference.py").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    for names in ([name.strip() for name in order], design, reference):
+        assert len(names) >= 13
+        assert names == sorted(names, key=LEVEL.__getitem__)

@@ -29,8 +29,8 @@ FOLDERS = (
     "studies",
     "paper",
     "report",
-    "play",
     "deployment",
+    "play",
 )  # in pipeline order
 NOT_SHOWN = {"commands", "cli"}  # covered by the command pages
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
