@@ -71,6 +71,30 @@ def test_400_mb_are_refused_before_memory_is_taken(broker, made):
         witness.ping()
 
 
+def test_many_small_subscriptions_at_once_take_no_memory(own, made):
+    """18 kB that ask 400 times for 10 MB, and take in nothing."""
+    topic = "perfeds2/model/#"
+    packets = packet(Type.SUBSCRIBE, b"\0\7" + text(topic) + b"\1", 2)
+    packets += packet(Type.UNSUBSCRIBE, b"\0\7" + text(topic), 2)
+    with (
+        own() as broker,
+        Client(broker, made, "server") as server,
+        Client(broker, made, 0) as deaf,
+        Client(broker, made, 1) as witness,
+    ):
+        for chunk in range(40):
+            server.publish(f"perfeds2/model/0/{chunk}", bytes(brokers.CHUNK_BYTES - 4096), retain=True)
+        before = memory_mb(broker.process_id)
+        deaf.socket.sendall(400 * packets)
+        time.sleep(1.0)
+        witness.ping()
+        assert memory_mb(broker.process_id) - before < 80
+        ends_s = time.monotonic() + 60
+        while len(deaf.heard) < 80 and time.monotonic() < ends_s and deaf.listen(5.0):  # it goes on once it listens
+            pass
+        assert len(deaf.heard) >= 80
+
+
 def test_a_chunk_fits_and_a_little_more_does_not(broker, made):
     with Client(broker, made, "server") as server, Client(broker, made, 0) as device:
         server.subscribe("perfeds2/reply/#")

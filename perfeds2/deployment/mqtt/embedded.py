@@ -303,19 +303,24 @@ class ClientConnection(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self.ended:
-            return
         self.incoming.write(data)
+        self.read()
+
+    def read(self) -> None:
+        """Handle the packets that have come, but wait while the client does not take in what it asked for."""
         try:
             if not self.name:
                 self.tls.do_handshake()
                 self.name = name_in(self.tls)
-            while data := self.tls.read(65536):
+            data = b""  # packets that had to wait are first
+            while not self.ended:
                 for first, fields in self.packets.feed(data):
                     self.handle(first, fields)
-                    if self.ended:
+                    if self.ended or self.is_clogged():
                         return
-            self.end("it closed TLS")  # an empty read is the client's close_notify
+                data = self.tls.read(65536)
+                if not data:  # the client's close_notify
+                    self.end("it closed TLS")
         except ssl.SSLWantReadError:
             self.flush()
         except ssl.SSLCertVerificationError as error:
@@ -331,6 +336,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         if not self.ended:
             self.transport.resume_reading()
+            self.read()
 
     def eof_received(self) -> None:
         self.end("it hung up")
@@ -419,6 +425,12 @@ class ClientConnection(asyncio.Protocol):
                 asyncio.get_running_loop().call_soon(self.flush)
             with suppress(ssl.SSLError):  # TLS has ended, which the next read notices
                 self.tls.write(data)
+
+    def is_clogged(self) -> bool:
+        """Return whether too much waits for the client; ``resume_writing`` is called once it does not."""
+        if self.unsent_bytes > UNSENT_BYTES:
+            self.flush()
+        return self.unsent_bytes > UNSENT_BYTES
 
     def flush(self) -> None:
         if self.outgoing.pending:
