@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfeds2.deployment.checkpoint import Checkpoints
+from perfeds2.deployment.record import LAPS
 from perfeds2.deployment.setup import Setup, read_timeline
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import LINK, LOG, Folder, chain
@@ -16,7 +17,8 @@ MERGED = re.compile(r"UE (\d+) \(version (\d+), ticket (\d+)\)")
 RESUMED = re.compile(r"\S+ resumed: (?:rounds 0 to (\d+) are|no round is) in the checkpoint")
 RESULTS = re.compile(r"\S+ results: (.+) \w+")
 FINISHED = re.compile(r"\S+ finished \w+")
-SEALED = ("timeline.npz", "model.safetensors", "metrics.csv", "ue_metrics.csv")  # results whose hashes are logged
+# The log has the hashes of these results.
+SEALED = ("timeline.npz", "model.safetensors", "metrics.csv", "ue_metrics.csv", "summary.json", LAPS)
 HEAD = "log_head"  # key of summary.json: the hash of the log's last line before the run finished
 
 Round = list[tuple[int, int]]  # UE and model version of each merged update

@@ -61,14 +61,15 @@ def newest(state: Path) -> int:
 def owner(state: Path) -> str:
     """Return the content of the newest lease: host, process and a counter; "free" if no server has it."""
     try:
-        text = Lease(state, newest(state)).file.read_text(encoding="utf-8").strip()
-        host, process, _ = text.split(" ")
-    except FileNotFoundError:
+        text = Lease(state, newest(state)).file.read_text(encoding="utf-8", errors="replace").strip()
+    except (FileNotFoundError, IsADirectoryError):
         return FREE
-    except ValueError:  # free, or just created
+    found = re.fullmatch(r"(\S+) ([0-9]{1,9}) [0-9]+", text)
+    if found is None:  # free, just created, or not written by a server
         return text
     # A predecessor in a container may have had the PID of this process.
-    is_dead = host == socket.gethostname() and (int(process) == os.getpid() or not is_alive(int(process)))
+    process = int(found[2])
+    is_dead = found[1] == socket.gethostname() and (process == os.getpid() or not is_alive(process))
     return FREE if is_dead else text
 
 
@@ -100,7 +101,8 @@ def _take(state: Path, standby: bool) -> Lease:
             with contextlib.suppress(FileExistsError):  # otherwise another standby was faster
                 os.close(os.open(lease.file, os.O_CREAT | os.O_EXCL, 0o600))
                 for old in set(state.glob("lease-*")) - {lease.file}:
-                    old.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # gone already, or a folder
+                        old.unlink()
                 return lease
         elif (number, text) != seen:
             if seen is not None and not standby:

@@ -1,5 +1,6 @@
 """Is a federation's log complete, in order and protected against changes, also after kills and lost checkpoints?"""
 
+import hashlib
 import json
 import re
 import shutil
@@ -161,11 +162,13 @@ def test_the_last_round_of_a_finished_log_may_not_be_missing(done, copied):
     finished = next(number for number, line in enumerate(lines_of(out)) if " finished " in line)
     facts = json.loads((out / "summary.json").read_text())
     (out / "summary.json").write_text(json.dumps(facts | {HEAD: lines_of(out)[finished - 1][-LINK:]}))
+    digest = hashlib.sha256((out / "summary.json").read_bytes()).hexdigest()
+    forged(out, lambda lines: [re.sub("summary.json [0-9a-f]{64}", f"summary.json {digest}", line) for line in lines])
     with pytest.raises(LogError, match="6 rounds closed, the log has 5"):
         verify_log(out)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "metrics.csv", "ue_metrics.csv"])
+@pytest.mark.parametrize("name", ["model.safetensors", "metrics.csv", "ue_metrics.csv", "laps.csv"])
 def test_a_changed_or_missing_result_is_found(name, done, copied):
     out = copied(done)
     data = (out / name).read_bytes()
@@ -174,6 +177,15 @@ def test_a_changed_or_missing_result_is_found(name, done, copied):
         verify_log(out)
     (out / name).unlink()
     with pytest.raises(LogError, match=f"{name} is not what the federation wrote"):
+        verify_log(out)
+
+
+def test_a_changed_summary_is_found(done, copied):
+    out = copied(done)
+    facts = json.loads((out / "summary.json").read_text())
+    facts["algorithms"][0]["rounds"] = 5
+    (out / "summary.json").write_text(json.dumps(facts))
+    with pytest.raises(LogError, match=r"summary\.json is not what the federation wrote"):
         verify_log(out)
 
 

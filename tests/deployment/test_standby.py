@@ -94,3 +94,14 @@ def test_odd_files_beside_the_lease_are_ignored(tmp_path):
     with leased(tmp_path) as lease:
         assert lease.number == 0
         lease.check()
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"a b c", b"host 99999999999999999999 1", b"host -1 1", b""])
+def test_a_damaged_lease_expires_as_any_other(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(leases, "EXPIRE_S", 0.3)
+    monkeypatch.setattr(leases, "RENEW_S", 0.02)
+    old = tmp_path / "lease-3"
+    old.mkdir() if content is None else old.write_bytes(content)
+    with leased(tmp_path) as lease:
+        assert lease.number == 4
+        lease.check()
