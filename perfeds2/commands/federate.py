@@ -6,7 +6,7 @@ manage its runs.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from perfeds2.commands.common import (
 )
 from perfeds2.commands.watch import watch
 from perfeds2.console import give_up, guarded, say
-from perfeds2.deployment.fields import FOLLOWED, RENAMED
+from perfeds2.deployment.fields import FILES, FOLLOWED, RENAMED
 from perfeds2.errors import InputError, need_extra
 from perfeds2.spec.names import Value, Values
 
@@ -56,19 +56,23 @@ def make_setup(given: Values) -> "Setup":
         raise InputError(
             f"--model {given['model']} and --app-module were both given; the module defines its own model. Give one of them."
         )
-    own_model = absolute(given.pop("model"))
+    files = own_files({name: given.pop(name) for name in FILES})
     assigned = [text.partition("=") for text in given.pop("set_") or []]
     texts = {name.replace("_", "-"): value for name, value in given.items()}
-    setup = Setup.from_texts(texts | {name.strip(): value.strip() for name, _, value in assigned}, own_model)
+    setup = Setup.from_texts(texts | {name.strip(): value.strip() for name, _, value in assigned}, files)
     check_model(setup.spec)
-    _ = setup.losses, setup.schedule  # refuse settings that do not fit
+    _ = setup.losses, setup.schedule, setup.encoding  # refuse settings that do not fit
     return setup
 
 
-def absolute(reference: str | None) -> str | None:
-    """Return FILE.py:NAME with the whole path of the file."""
-    file, _, name = (reference or "").rpartition(":")
-    return f"{Path(file).resolve()}:{name}" if file.endswith(".py") else reference
+def own_files(given: Mapping[str, str | None]) -> dict[str, str]:
+    """Return settings that may name files, with the whole paths of those files."""
+    found = {}
+    for name, text in given.items():
+        if text is not None:
+            file, colon, rest = text.rpartition(":") if ".py:" in text else (text, "", "")
+            found[name] = f"{Path(file).resolve()}{colon}{rest}" if file.endswith((".py", ".safetensors")) else text
+    return found
 
 
 def open_site(address: str, flag_name: str, credentials: Path) -> "Site":
@@ -171,6 +175,8 @@ def device(
     data: str | None = flag("--data", "Data folder; {} is the device number. Data never leave it.", "DIR"),
     app_module: Path | None = flag("--app-module", "File with model and load_data (docs/how-to/deploy.md).", "FILE"),
     model: str | None = flag("--model", "Your own PyTorch or JAX model.", "FILE.py:NAME"),
+    compress: str | None = flag("--compress", "Your own compression of uploads.", "FILE.py:NAME"),
+    init: str | None = flag("--init", "Weights to start from, as on the server.", "FILE.safetensors"),
     credentials: Path = CREDENTIALS,
     state: Path = flag("--state", "Folder for the state of devices between jobs.", "DIR", Path("mqtt/devices")),
     job_s: float = flag("--job-s", "Time limit of a job; 0 is no limit.", "SECONDS", 3600.0, min=0),
@@ -193,14 +199,14 @@ def device(
     from perfeds2.deployment.setup import data_folder
 
     module = None if app_module is None else app_module.resolve()
-    numbers = read_numbers(number)
+    numbers, files = read_numbers(number), own_files({"model": model, "compress": compress, "init": init})
     folders = {one: data_folder("--data", data, one) for one in numbers}
 
     def owner(one: int) -> Owner:
         own_state = state.resolve() / name_of(one)
         memory_bytes = round(memory_mb * 2**20)
         required = (secure_only, least_quorum, clip_at_most)
-        return Owner(module, absolute(model), folders[one], own_state, job_s, memory_bytes, *required)
+        return Owner(module, files, folders[one], own_state, job_s, memory_bytes, *required)
 
     (run_together if together or len(numbers) == 1 else run_apart)(site, numbers, owner)
 

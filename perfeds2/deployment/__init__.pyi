@@ -1,6 +1,7 @@
 """The public names of this package, for models and transports of your own."""
 
 from perfeds2.deployment.device import compute_job as compute_job
+from perfeds2.deployment.device import do_job as do_job
 from perfeds2.deployment.device import evaluate_here as evaluate_here
 from perfeds2.deployment.merging import Handed as Handed
 from perfeds2.deployment.merging import merged as merged

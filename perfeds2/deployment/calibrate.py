@@ -15,11 +15,10 @@ from perfeds2.deployment.record import LAP_COLUMNS, LAPS
 from perfeds2.deployment.setup import Setup, read_timeline
 from perfeds2.errors import InputError
 from perfeds2.files import read_table, write_text
-from perfeds2.learning.task import payload_bits
 from perfeds2.network.cell import Cell
 from perfeds2.network.fleet import MAX_SPREAD
 from perfeds2.network.fleet_file import FleetFile
-from perfeds2.spec.cells import cycles_per_sample, upload_bits
+from perfeds2.spec.cells import cycles_per_sample
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
 
@@ -93,7 +92,7 @@ def calibrate(run: Path, out: Path, rounds: int | None = None) -> Calibration:
     timeline = read_timeline(run)
     rounds = timeline.rounds if rounds is None else min(rounds, timeline.rounds)
     learner = setup.algorithm.learner
-    bits = payload_bits(setup.model()) if setup.own.app_module else upload_bits(setup.spec, learner.objective)
+    bits = setup.upload_bits
     devices = fit(laps.loc[(laps.version < rounds) & (laps.scale > 0)], timeline, rounds, bits)
     if devices.empty:
         raise InputError(f"no device answered a job in the first {rounds} rounds of {run}; use more rounds (--rounds).")

@@ -22,7 +22,7 @@ from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.errors import InputError
 from perfeds2.files import clear_unfinished
 from perfeds2.learning.evaluate import View, evaluate_ue
-from perfeds2.learning.job import Known, Program, local_update
+from perfeds2.learning.job import Kept, Known, Program, local_update
 from perfeds2.learning.learner import Learner
 from perfeds2.learning.metrics import METRICS
 from perfeds2.learning.task import Task
@@ -40,9 +40,9 @@ def do_job(
     task: Task,
     request: Request,
     handed: Handed,
-    kept: PyTree | None = None,
+    kept: Kept | None = None,
     pause: Callable[[float], None] = time.sleep,
-) -> tuple[Reply, PyTree | None]:
+) -> tuple[Reply, Kept | None]:
     """Execute a job and return the reply, and the device's state if the update is merged.
 
     Args:
@@ -54,8 +54,8 @@ def do_job(
         pause: Sleeps for seconds; may raise to abandon the job.
 
     Returns:
-        The reply and the new state. The reply holds the update, if the job is to train, and the metrics of the
-        received model on this device's data.
+        The reply and the new state. The reply holds the update as it is sent, if the job is to train, and the metrics
+        of the received model on this device's data.
     """
     update, left, compute_s, ue = None, kept, 0.0, setup.ue_of(request.ue)
     if request.kind == "train":
@@ -64,15 +64,16 @@ def do_job(
         pause(setup.own.slow.get(request.ue, 0.0))
         compute_s = time.monotonic() - started_s  # calibration needs it
     metrics = evaluate_here(setup, task, handed.params, ue, kept)
+    if update is not None and setup.encoding is not None:
+        update = setup.encoding.encode(update, request)
     if update is not None and request.ue in setup.own.uplink_bps:
-        bits = setup.algorithm.learner.bits or 32
-        pause(bits * sum(values.size for values in update.values()) / setup.own.uplink_bps[request.ue])
+        pause(8 * sum(values.nbytes for values in update.values()) / setup.own.uplink_bps[request.ue])
     return Reply(request.ue, request.ticket, request.version, update, metrics, compute_s), left
 
 
 def compute_job(
-    setup: Setup, task: Task, handed: Handed, ue: int, version: int, kept: PyTree | None = None
-) -> tuple[Arrays, PyTree | None]:
+    setup: Setup, task: Task, handed: Handed, ue: int, version: int, kept: Kept | None = None
+) -> tuple[Arrays, Kept]:
     """Return the update and the new state that the simulator would compute for the same UE and version.
 
     The update lacks the arrays that the device keeps to itself.
@@ -80,20 +81,26 @@ def compute_job(
     learner = setup.algorithm.learner
     program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed, setup.ues)
     told, params = None if handed.told is None else dict(handed.told), dict(handed.params)
-    state = jax.eval_shape(learner.objective.init, params) if kept is None else kept  # without arrays
-    update, (left, _) = _update(program, known, params, ue, version, told, (state, None))
+    if kept is None:  # nothing is kept, or this is the first job
+        kept = jax.eval_shape(learner.objective.init, params), _unsent(learner, params)
+    update, left = _update(program, known, params, ue, version, told, kept)
     sent = uploaded({name: np.asarray(values) for name, values in update.items()}, learner)
     return sent, jax.tree.map(np.asarray, left)
 
 
-def kept_at_first(learner: Learner, first_params: Arrays) -> PyTree | None:
-    """Return a device's state before its first job; None if the objective keeps none."""
-    uploaded(first_params, learner)  # raises if the model lacks the part to keep
-    first = jax.tree.map(np.asarray, learner.objective.init(jax.device_put(dict(first_params))))
+def kept_at_first(learner: Learner, first_params: Arrays) -> Kept | None:
+    """Return a device's state before its first job; None if it keeps none."""
+    unsent = _unsent(learner, first_params)  # raises if the model lacks the part to keep
+    first = jax.tree.map(np.asarray, (learner.objective.init(jax.device_put(dict(first_params))), unsent))
     return first if jax.tree.leaves(first) else None
 
 
-def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: PyTree | None = None) -> dict[str, float]:
+def _unsent(learner: Learner, params: Arrays) -> PyTree:
+    """Return what a device has not sent before its first job."""
+    return learner.chain.init(jax.device_put(dict(uploaded(params, learner))))
+
+
+def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: Kept | None = None) -> dict[str, float]:
     """Return the metrics of a model on one device, before and after personalisation.
 
     The personal model is the device's own if its objective makes one, otherwise the model after its personal steps.
@@ -102,7 +109,7 @@ def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: PyTre
     learner = setup.algorithm.learner
     view = View(task.model, task.data.lengths(), steps=learner.personal_steps)
     make, ours = learner.objective.personal, dict(params)
-    own = None if make is None or kept is None else make(*jax.device_put((ours, kept)))  # jnp.asarray would compile
+    own = None if make is None or kept is None else make(*jax.device_put((ours, kept[0])))  # jnp.asarray would compile
     values = _evaluate(view, ours, task.data, np.float32(learner.personal_step), ue, own)
     return {name: float(value) for name, value in zip(METRICS, np.asarray(values), strict=True)}
 

@@ -14,7 +14,7 @@ became free, joined, left, or are about to exceed the staleness bound (``crew.py
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +23,7 @@ from jaxtyping import PyTree
 from perfeds2.deployment.accuracy import AccuracyWatch
 from perfeds2.deployment.crew import Crew, Device, asks, should_log
 from perfeds2.deployment.dispatcher import Dispatcher
+from perfeds2.deployment.encoding import Encoding
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
 from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
@@ -69,6 +70,7 @@ class Federation:
     ended: str | None = None  # why the run ended before its last round
     schedule: Schedule | None = None  # devices of each round, by its number or by losses; None: the first arrivals
     secure: bool = False  # whether the server learns only the sum of a round's updates
+    encoding: Encoding | None = None  # of uploads; None: they are sent as they are
     shelf: Shelf = field(default_factory=Shelf)  # which devices work from which version
     _short_since_s: float = math.inf  # since when there are fewer devices than the quorum
 
@@ -92,7 +94,7 @@ class Federation:
 
     @cached_property
     def _keeps_state(self) -> bool:
-        return keeps_state(self.learner.objective, dict(self.params))
+        return self.learner.chain.has_feedback or keeps_state(self.learner.objective, dict(self.params))
 
     @property
     def devices(self) -> list[Device]:
@@ -137,6 +139,8 @@ class Federation:
         device, time_s = self.crew[reply.ue], reply.received_s - self.origin_s
         device.seen_s = time_s
         job = device.job
+        if job is not None and reply.ticket == job.ticket and job.kind == "train":
+            reply = self._decoded(reply, job)
         if job is None or reply.ticket != job.ticket:
             if reply.ticket == device.overdue:
                 self.log(f"late: UE {reply.ue} ticket {reply.ticket}, which has been given up")
@@ -161,6 +165,15 @@ class Federation:
             self.dispatcher.fail(device, time_s)
         else:
             self._accept(reply, device, job, time_s)
+
+    def _decoded(self, reply: Reply, job: Request) -> Reply:
+        """Return a reply with its upload as it was before it was encoded, or with why it cannot be read."""
+        if self.encoding is None or reply.update is None:
+            return reply
+        try:
+            return replace(reply, update=self.encoding.decode(reply.update, job))
+        except ValueError as error:
+            return replace(reply, update=None, error=f"unreadable update: {error}")
 
     def _accept(self, reply: Reply, device: Device, job: Request, time_s: float) -> None:
         device.job = None

@@ -97,10 +97,10 @@ RENAMED = {  # settings whose name or default differs from a simulation's
 }
 ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, a simulation several
 FOLLOWED_FIELDS = {  # sections not listed apply in full; devices have real radios, processors and batteries
-    "task": ("name", "model", "labels_per_ue", "split", "data_dir"),
+    "task": ("name", "model", "adapter", "init", "labels_per_ue", "split", "data_dir"),
     "cell": ("ues",),
     "cells": ("sites", "edge_rounds", "cloud_quorum", "cloud_staleness"),
-    "radio": ("bits",),
+    "radio": ("bits", "top_k", "compress"),
     "energy": (),
     "protocol": ("quorum", "max_staleness", "stale", "rest_rounds", "schedule"),
     "run": ("algorithms", "seeds", "rounds", "target_accuracy"),
@@ -115,3 +115,4 @@ FOLLOWED = [
     if each.key in FOLLOWED_FIELDS.get(each.section, (each.key,))
 ]
 SETTINGS = {each.name: each for each in FOLLOWED}
+FILES = ("model", "compress", "init")  # settings by which each machine may name a file of its own

@@ -86,7 +86,7 @@ def run_on_one_machine(
             folder.log(f"the broker ({started.kind}) is process {started.process_id}")
             flags = {
                 "app-module": setup.own.app_module,
-                "model": setup.spec.task.model if setup.own_model else None,
+                **setup.files,
                 "data": data_folders or setup.spec.task.data_dir,
                 "state": path / "devices",
             }

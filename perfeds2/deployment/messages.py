@@ -36,6 +36,7 @@ class Run(Text):
     settings: Annotated[str, StringConstraints(max_length=TEXT_BYTES)]  # as in federation.toml, without paths
     since_s: float = 0.0  # Unix time at which it was first served; of two servers, the one with the later run stops
     own_model: bool = False  # the model is in a file on each device
+    files: Annotated[Mapping[Name, Digest], Field(max_length=4)] | None = None  # sha256 of other files, by their flag
     authority: str | None = None  # authorities of devices and their revocation lists (PEM), with secure aggregation
 
 

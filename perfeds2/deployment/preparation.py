@@ -5,7 +5,8 @@ The file with the model and the folder with the data are given by the owner's fl
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomli_w
@@ -23,7 +24,7 @@ from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
 
 IMPOSED = ("slow", "uplink-bps", "edge")  # deployment settings that devices are told
-NOT_FROM_THE_NETWORK = ("app-module", "data-dir")
+NOT_FROM_THE_NETWORK = ("app-module", "data-dir", "init")
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Owner:
     """What only the device's owner decides."""
 
     app_module: Path | None = None  # file with the model and the data
-    model: str | None = None  # FILE.py:NAME
+    files: Mapping[str, str] = field(default_factory=dict)  # FILE.py:NAME or FILE.safetensors, by flag
     data_folder: Path | None = None
     state: Path | None = None  # folder for what it keeps between jobs
     job_s: float = 3600.0  # time limit of a job; 0 is none
@@ -73,9 +74,16 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
             raise InputError(f"the server sent the setting {name}, which only this device's owner may choose")
     if (run.authority is not None) != settings_in(run.settings).get("secure-aggregation", False):
         raise InputError("the server did not say which authority signed the devices' certificates")
-    if run.own_model and owner.app_module is None and owner.model is None:
+    if run.own_model and owner.app_module is None and "model" not in owner.files:
         raise InputError("this run uses a model of your own; start this device with --app-module FILE or --model")
-    setup = Setup.from_toml(run.settings, owner.model if run.own_model else None)
+    digests = run.files or {}
+    if missing := digests.keys() - owner.files.keys():
+        raise InputError(f"this run uses a file of your own; start this device with --{min(missing)} FILE")
+    named = {*digests, *["model"] * run.own_model} & owner.files.keys()
+    setup = Setup.from_toml(run.settings, {name: owner.files[name] for name in named})
+    for name, digest in digests.items():
+        if name not in setup.files or setup.files[name].digest != digest:
+            raise InputError(f"--{name} {owner.files[name]} has another content than the server's file; copy that one")
     if run.own_model:
         setup = setup.with_own(app_module=owner.app_module)
     if not 0 <= number < setup.ues:
@@ -106,10 +114,10 @@ def travelling(setup: Setup, run_id: str, since_s: float = 0.0, authority: Autho
     if authority is not None and setup.spec.privacy.secure_aggregation:
         trusted = authority.trust().decode("ascii")
     told = {name: value for name, value in settings_in(setup.to_toml()).items() if not _is_the_servers(name)}
-    if setup.own_model:
-        told.pop("model", None)
-    text = tomli_w.dumps(told)
-    return Run(run=run_id, settings=text, since_s=since_s, own_model=setup.own_model, authority=trusted)
+    text = tomli_w.dumps({name: value for name, value in told.items() if name not in setup.files})
+    digests = {name: named.digest for name, named in setup.files.items() if name != "model"}
+    facts = {"own_model": setup.own_model, "files": digests or None, "authority": trusted}
+    return Run(run=run_id, settings=text, since_s=since_s, **facts)
 
 
 def _is_the_servers(name: str) -> bool:

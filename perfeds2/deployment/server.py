@@ -109,6 +109,7 @@ def _serve(
         losses=setup.losses,
         schedule=setup.schedule,
         secure=bool(setup.spec.privacy.secure_aggregation),
+        encoding=setup.encoding,
     )
     metrics = Metrics(sum(values.nbytes for values in first.values()), days_left)
     write = _writer(federation, folder, metrics, lease)

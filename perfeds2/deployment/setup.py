@@ -18,8 +18,11 @@ import tomli_w
 from jaxtyping import Float
 
 from perfeds2.deployment.crew import asks
-from perfeds2.deployment.fields import DEFAULTS, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec, OwnSections
+from perfeds2.deployment.encoding import Encoding
+from perfeds2.deployment.fields import DEFAULTS, FILES, ONE_OF_MANY, RENAMED, SETTINGS, DeploymentSpec, OwnSections
+from perfeds2.deployment.merging import uploaded
 from perfeds2.deployment.transport import Arrays
+from perfeds2.deployment.validate import Form, bits_of, form_of
 from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.data import Data
@@ -32,12 +35,12 @@ from perfeds2.spec.cells import cloud_protocol
 from perfeds2.spec.fields import CellsSpec, LearningSpec, Spec
 from perfeds2.spec.learners import make_learner
 from perfeds2.spec.methods import ListedMethod
-from perfeds2.spec.names import Kind, load_source
+from perfeds2.spec.names import Kind, Named, load_source
 from perfeds2.spec.privacy import losses_by_merges, refuse_unless_summable, with_noise_before
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
 from perfeds2.spec.rounds import plan_rounds, protocol_of
-from perfeds2.spec.tasks import make_task, model_of, of_torch
-from perfeds2.spec.values import TASK, is_data_path
+from perfeds2.spec.tasks import make_task, model_of, of_torch, with_adapter
+from perfeds2.spec.values import INIT, TASK, is_data_path
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import Schedule
 
@@ -115,8 +118,32 @@ class Setup:
     @property
     def own_model(self) -> bool:
         """Return whether the model is the user's own code, which every machine must have."""
-        model = self.spec.task.model
-        return self.own.app_module is not None or (model is not None and bool(model.source))
+        return self.own.app_module is not None or "model" in self.files
+
+    @property
+    def files(self) -> dict[str, Named]:
+        """Return what the user's own files define, by setting. Every machine must have these files."""
+        chosen = {name: getattr(getattr(self.spec, SETTINGS[name].section), SETTINGS[name].key) for name in FILES}
+        return {name: named for name, named in chosen.items() if named is not None and named.source}
+
+    @cached_property
+    def encoding(self) -> Encoding | None:
+        """Return how devices write their uploads; None if these are sent as they are.
+
+        Raises:
+            InputError: The compression has no encoding.
+        """
+        learner = self.algorithm.learner
+        return Encoding(learner, self._form, self.seed, self.ue_of(0)) if learner.chain.compression else None
+
+    @property
+    def upload_bits(self) -> int:
+        """Return the size of an upload."""
+        return bits_of(self._form if self.encoding is None else self.encoding.encoded_form)
+
+    @cached_property
+    def _form(self) -> Form:
+        return form_of(uploaded(self.first_params(), self.algorithm.learner))
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -180,10 +207,10 @@ class Setup:
         return replace(self, own=self.own.with_(**changed))
 
     @classmethod
-    def from_texts(cls, texts: Mapping[str, Any], own_model: str | None = None) -> "Setup":
+    def from_texts(cls, texts: Mapping[str, Any], files: Mapping[str, str] | None = None) -> "Setup":
         """Build a setup from settings by name.
 
-        They may be untrusted, so none may refer to code to run. ``own_model`` may: it comes from this machine's user.
+        They may be untrusted, so none may refer to a file. ``files`` may: they come from this machine's user.
         """
         given = {name: SETTINGS[name].default for name in WITH_OWN_DEFAULT}
         given |= {name: value for name, value in texts.items() if value not in (None, "")}
@@ -195,10 +222,10 @@ class Setup:
             if name not in SETTINGS:
                 raise InputError(f"{name} is not a setting of a federation.")
             each = SETTINGS[name]
-            if each.kind is not None and each.kind.is_reference(str(value)):
+            if each.kind is not None and (each.kind is INIT or each.kind.is_reference(str(value))):
                 raise InputError(
                     f"{each.flag} {value} refers to a file or module, which a federation does not run; give one of "
-                    f"{', '.join(each.kind.table())}, and your own model and data by --app-module."
+                    f"{', '.join(each.kind.table()) or 'none'}, and your own model and data by --app-module."
                 )
             if each.kind is TASK and str(value) not in TASK.table() and is_data_path(str(value)):
                 raise InputError(
@@ -206,8 +233,8 @@ class Setup:
                     f"--app-module (docs/how-to/deploy.md)."
                 )
             put(values, each.section, each.key, [value] if name in ONE_OF_MANY else value)
-        if own_model:
-            put(values, SETTINGS["model"].section, SETTINGS["model"].key, own_model)
+        for name, value in (files or {}).items():
+            put(values, SETTINGS[name].section, SETTINGS[name].key, value)
         own = {"deployment": values.pop("deployment", {})}
         put(values, "protocol", "shares", "equal")  # a server does not know where its devices are
         if given["schedule"] != "first":
@@ -253,8 +280,8 @@ class Setup:
         return tomli_w.dumps({name: value for name, value in given.items() if value not in (None, "")})
 
     @classmethod
-    def from_toml(cls, text: str, own_model: str | None = None) -> "Setup":
-        return cls.from_texts(settings_in(text), own_model)
+    def from_toml(cls, text: str, files: Mapping[str, str] | None = None) -> "Setup":
+        return cls.from_texts(settings_in(text), files)
 
     @classmethod
     def read(cls, folder: Path) -> "Setup":
@@ -268,22 +295,27 @@ class Setup:
                 f"start a new run in another folder."
             )
         texts = settings_in(text)
-        return cls.from_texts(texts, texts.pop("model", None))  # this machine's own folder may name code to run
+        files = {name: texts.pop(name) for name in FILES if name in texts}  # this machine's own folder may name files
+        return cls.from_texts(texts, files)
 
     def write(self, folder: Path) -> None:
         write_text(folder / FILE, self.to_toml() + END)
 
     def model(self) -> Model:
         """Return the model to train. Needs no data."""
-        return model_of(self.spec) if self.own.app_module is None else load_module(self.own.app_module)[0]
+        return model_of(self.spec) if self.own.app_module is None else self._of_module(self.own.app_module)[0]
 
     def task(self, device: int, data_folder: Path | None = None) -> Task:
         """Return what one device trains on: its part of a built-in task, or its own data."""
         if (module := self.own.app_module) is not None:
-            model, load_data = load_module(module)
+            model, load_data = self._of_module(module)
             return Task(self.name, model, load_data(data_folder, device))
         where = {} if data_folder is None else {"data_dir": str(data_folder)}
         return make_task(self.spec.with_(task=self.spec.task.with_(**where)), self.seed)
+
+    def _of_module(self, module: Path) -> tuple[Model, Callable[[Path | None, int], Data]]:
+        model, load_data = load_module(module)
+        return with_adapter(self.spec, model), load_data
 
     def first_params(self) -> Arrays:
         """Return the initial weights, w_0, exactly as a replay draws them."""

@@ -24,6 +24,11 @@ def form_of(params: Arrays) -> Form:
     return {name: (values.shape, values.dtype) for name, values in params.items()}
 
 
+def bits_of(form: Form) -> int:
+    """Return the bits of an update's numbers, without a header."""
+    return 8 * sum(math.prod(shape) * dtype.itemsize for shape, dtype in form.values())
+
+
 def in_words(said: object) -> str:
     """Return what a device said as one line of bounded length that is safe to log."""
     text = said if isinstance(said, str) else repr(said)

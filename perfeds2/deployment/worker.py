@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from perfeds2.deployment.device import Memory, do_job
 from perfeds2.deployment.device_state import Inbox, WorkItem
-from perfeds2.deployment.encoding import encoded
 from perfeds2.deployment.masking import Identity, KeyRefusedError, Keyring, MaskedUpdate
 from perfeds2.deployment.merging import unpacked
 from perfeds2.deployment.messages import Head, JobMessage, Run
@@ -76,7 +75,7 @@ class DeviceWorker:
 
     def _prepare(self, number: int, run: Run) -> Ready:
         owner = self.owner(number)
-        shared = owner.data_folder is None and not run.own_model
+        shared = owner.data_folder is None and not run.own_model and not run.files
         key = (run.run, None if shared else number)
         if key not in self._prepared:
             if any(known != run.run for known, _ in self._prepared):
@@ -94,7 +93,7 @@ class DeviceWorker:
         limit.daemon = True
         limit.start()
         try:
-            learner, training = ready.setup.algorithm.learner, job.kind == "train"
+            training = job.kind == "train"
             secure = ready.setup.spec.privacy.secure_aggregation and training
             request = Request(job.ticket, device.number, job.version, job.kind, job.merged)
             handed = unpacked(work.model())
@@ -108,13 +107,11 @@ class DeviceWorker:
             update = reply.update
             if secure and update is not None:
                 device.secrets.masks, update = _new_masks(work, job, ready, update), None
-            elif update is not None:
-                update = encoded(update, learner.bits)
         except CancelledError:
             return
         except InputError as error:
             device.say(str(error))
-            said = job.head("the state of this device cannot be read")
+            said = job.head("this device cannot do the job; its own log says why")
         except Exception as error:  # the server learns that it failed, but nothing about the data
             traceback.print_exc()
             said = job.head(f"the job raised {type(error).__name__}")

@@ -100,7 +100,7 @@ class Known:
         objective, merge, beta, alpha, most = as_numbers(
             (as_tree(learner.objective), as_tree(learner.merge), learner.beta, learner.personal_step, learner.clip)
         )
-        key = jax.random.fold_in(jax.random.key(as_int32(seed)), 1)
+        key = run_key(seed)
         if learner.noise is not None and most is None:
             raise ValueError("noise is relative to clip, which is None; set clip, such as clip=1.0.")
         noise = None if most is None or learner.noise is None else learner.noise * most
@@ -120,6 +120,16 @@ def as_numbers(tree: PyTree) -> PyTree:
 def as_int32(seed: int) -> np.int32:
     """Return the low 32 bits of a seed, so that seeds from 2³¹ on are accepted too."""
     return np.int64(seed).astype(np.int32)
+
+
+def run_key(seed: int) -> Key[Array, ""]:
+    """Return the source of what the jobs of a run draw."""
+    return jax.random.fold_in(jax.random.key(as_int32(seed)), 1)
+
+
+def job_key(key: Key[Array, ""], ue: Index | int, version: Index | int) -> Key[Array, ""]:
+    """Return the key of one job, from that of its run."""
+    return jax.random.fold_in(jax.random.fold_in(key, ue), version)
 
 
 def local_update(
@@ -163,6 +173,6 @@ def reported_update(
 
 def _batches(program: Program, known: Known, ue: Index, version: Index) -> tuple[Key[Array, ""], Batches]:
     """Return the key and the batches of one job."""
-    key = jax.random.fold_in(jax.random.fold_in(known.key, ue), version)
+    key = job_key(known.key, ue, version)
     batches = known.data.batches(key, ue, (program.local_steps, known.objective.batches, program.batch))
     return key, batches if known.hostile is None else known.hostile.batches(ue, batches)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from perfeds2.learning.models.model import Params
 from perfeds2.learning.returns import expect_like, expect_pair
@@ -97,8 +97,12 @@ class RandomK(Transform):
 
     def __call__(self, upload: Params, job: Sending) -> Params:
         flat, restore = ravel_pytree(upload)
-        order = jax.random.permutation(jax.random.fold_in(job.key, CHOOSING), flat.size)
-        return restore(jnp.where(order < numbers_sent(self.share, flat.size), flat, 0.0))
+        return restore(jnp.where(self.chosen(flat.size, job.key), flat, 0.0))
+
+    def chosen(self, numbers: int, key: Key[Array, ""]) -> Bool[Array, " d"]:
+        """Return which of an upload's numbers are sent in the job of a key."""
+        order = jax.random.permutation(jax.random.fold_in(key, CHOOSING), numbers)
+        return order < numbers_sent(self.share, numbers)
 
     def size(self, size: WireSize) -> WireSize:
         return replace(size, numbers=numbers_sent(self.share, size.numbers))
@@ -128,7 +132,7 @@ class OwnCompression(Transform):
 
     @property
     def _who(self) -> str:
-        return f"the compression {self.function.__name__}"
+        return f"the compression {getattr(self.function, '__name__', type(self.function).__name__)}"
 
 
 COMPRESSIONS: dict[str, Callable[[float], Transform]] = {"random-k:SHARE": RandomK}

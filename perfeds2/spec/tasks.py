@@ -195,7 +195,12 @@ def _check_loss(model: ModelWithLoss, target: Targets, sample: jax.ShapeDtypeStr
 
 def network_of(spec: Spec, task: Recipe | Task) -> Model:
     """Return the task's model, or the one named by --model, with the chosen loss, metric, body and adapter."""
-    model, chosen = _whole_network(spec, task), spec.task
+    return with_adapter(spec, _whole_network(spec, task))
+
+
+def with_adapter(spec: Spec, model: Model) -> Model:
+    """Return a model with the body and the adapter of a spec."""
+    chosen = spec.task
     if chosen.adapter is None and chosen.init is None:
         return model
     return _adapted(model, chosen.adapter, chosen.init)

@@ -179,8 +179,8 @@ def test_the_pytorch_example_is_federated_and_replays_to_the_same_weights(tmp_pa
 @needs("torch")
 def test_a_pytorch_model_given_by_name_is_federated_and_replays(net_file, tmp_path):
     net = f"{net_file}:Net"
-    setup = Setup.from_texts({"devices": 2, "quorum": 1, "rounds": 3, "algorithm": "FedAvgS2"}, net)
-    federated(setup, [Owner(model=net)] * 2, tmp_path / "run")
+    setup = Setup.from_texts({"devices": 2, "quorum": 1, "rounds": 3, "algorithm": "FedAvgS2"}, {"model": net})
+    federated(setup, [Owner(files={"model": net})] * 2, tmp_path / "run")
     assert set(setup.first_params()) == {"layer.weight", "layer.bias"}
     assert Setup.read(tmp_path / "run") == setup
     assert replay_run(tmp_path / "run").holds
@@ -192,7 +192,7 @@ def test_a_pytorch_model_given_by_name_is_federated_and_replays(net_file, tmp_pa
 @needs("torch")
 def test_a_model_from_the_network_is_never_loaded(net_file):
     run = Run(run="a-run", settings=f'devices = 2\nquorum = 1\nmodel = "{net_file}:Net"')
-    for owner in (Owner(), Owner(model=f"{net_file}:Net")):
+    for owner in (Owner(), Owner(files={"model": f"{net_file}:Net"})):
         with pytest.raises(InputError, match="refers to a file or module, which a federation does not run"):
             prepare(run, owner, 0)
 

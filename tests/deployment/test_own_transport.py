@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,7 @@ from perfeds2.deployment import (
     Request,
     Setup,
     Transport,
-    compute_job,
-    evaluate_here,
+    do_job,
     serve,
 )
 
@@ -49,12 +49,8 @@ class Threads:
                     self.present.discard(ue)
                     self.present.add(ue)
                 continue
-            began_s, update = time.monotonic(), None
-            if request.kind == "train":
-                update, _ = compute_job(self.setup, self.task, Handed(params), ue, request.version)
-            compute_s = time.monotonic() - began_s
-            metrics = evaluate_here(self.setup, self.task, params, ue)
-            self.replies.put(Reply(ue, request.ticket, request.version, update, metrics, compute_s, self.now()))
+            reply, _ = do_job(self.setup, self.task, request, Handed(params))
+            self.replies.put(replace(reply, received_s=self.now()))
 
     # ---- the interface
 
@@ -88,7 +84,7 @@ class Threads:
 
 @pytest.mark.slow
 def test_a_transport_of_ones_own_runs_a_federation_to_a_complete_folder(tmp_path):
-    setup = Setup.from_texts({"devices": 3, "quorum": 2, "rounds": 12, "max-staleness": 3, "gather-s": 0})
+    setup = Setup.from_texts({"devices": 3, "quorum": 2, "rounds": 12, "max-staleness": 3, "gather-s": 0, "bits": 8})
     transport = Threads(setup)
     assert isinstance(transport, Transport)
     folder = serve(setup, transport, tmp_path / "run").path

@@ -12,7 +12,7 @@ from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.credentials import Credentials
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.mqtt.device import DeviceClient
-from perfeds2.deployment.mqtt.runs import decoder, key_check
+from perfeds2.deployment.mqtt.runs import key_check
 from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.preparation import Owner, travelling
 from perfeds2.deployment.setup import Setup
@@ -34,17 +34,16 @@ class World:
     said: list = field(default_factory=list)  # by devices
     clock_s: float = 0.0
     credentials: Credentials | None = None  # needed for secure aggregation
+    files: dict = field(default_factory=dict)  # of the devices' owners, by flag
 
     def __post_init__(self):
-        self.worker = DeviceWorker(
-            lambda number: Owner(state=self.folder.path / "devices" / str(number)), inbox=AtOnce()
-        )
+        devices = self.folder.path / "devices"
+        self.worker = DeviceWorker(lambda number: Owner(files=self.files, state=devices / str(number)), inbox=AtOnce())
 
     def start_server(self):
         setup, algorithm, checkpoints = self.setup, self.setup.algorithm, Checkpoints(self.folder)
         self.transport = MqttTransport(self.broker.link(), self.run_message(), setup.ues)
         self.transport.now = lambda: self.clock_s
-        self.transport.decode = decoder(self.setup)
         if self.credentials is not None:
             self.transport.authority = self.credentials.clients.trust
             self.transport.check_key = key_check(self.credentials, "a-run")
@@ -62,6 +61,7 @@ class World:
             losses=setup.losses,
             schedule=setup.schedule,
             secure=bool(setup.spec.privacy.secure_aggregation),
+            encoding=setup.encoding,
         )
         new, path = checkpoints.load(self.federation) is None, self.folder.path
         self.federation.learner = noise_ledger.start(algorithm.learner, path, self.federation.round, new=new)
@@ -98,10 +98,10 @@ class World:
         raise AssertionError(f"stuck in round {self.federation.round}: {self.log[-5:]}")
 
 
-def world(tmp_path, credentials=None, **given):
+def world(tmp_path, credentials=None, files=None, **given):
     told = {"devices": 4, "quorum": 2, "rounds": 8, "max-staleness": 3} | given
-    setup = Setup.from_texts(told)
-    made = World(setup, open_folder(tmp_path / "run", setup.spec), credentials=credentials)
+    setup = Setup.from_texts(told, files)
+    made = World(setup, open_folder(tmp_path / "run", setup.spec), credentials=credentials, files=files or {})
     made.start_server()
     for number in range(setup.ues):
         made.start_device(number)

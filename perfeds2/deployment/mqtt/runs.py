@@ -13,10 +13,8 @@ from pathlib import Path
 
 from perfeds2.deployment.authority import read_certificates, read_lists
 from perfeds2.deployment.credentials import Credentials
-from perfeds2.deployment.encoding import decoded
 from perfeds2.deployment.lease import Lease, LeaseLostError
 from perfeds2.deployment.masking import check_key, trusted_lists
-from perfeds2.deployment.merging import uploaded
 from perfeds2.deployment.mqtt.backhaul import CloudLink
 from perfeds2.deployment.mqtt.link import Link
 from perfeds2.deployment.mqtt.transport import MqttTransport
@@ -26,8 +24,7 @@ from perfeds2.deployment.server import serve
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.site import Site
 from perfeds2.deployment.supervisor import ALL, BAD_INPUT
-from perfeds2.deployment.transport import Arrays, SignedKey
-from perfeds2.deployment.validate import form_of
+from perfeds2.deployment.transport import SignedKey
 from perfeds2.errors import InputError
 from perfeds2.files import retry_while_full, write_text
 from perfeds2.learning.compiled import collect_rarely
@@ -62,7 +59,6 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
             barred=barred,
             check_key=key_check(site.credentials, run_id),
             authority=clients.trust,
-            decode=decoder(setup),
         ) as transport,
     ):
         try:
@@ -75,13 +71,6 @@ def serve_run(folder: Path, site: Site, *, wait_for_all: bool = False, lease: Le
 def key_notes(setup: Setup, credentials: Credentials) -> list[str]:
     """Return what to log if the server could invent members of secure sums."""
     return [KEY_NOTE] if setup.spec.privacy.secure_aggregation and credentials.clients.key.exists() else []
-
-
-def decoder(setup: Setup) -> Callable[[Arrays], Arrays]:
-    """Return what reads the uploads of a run."""
-    learner = setup.algorithm.learner
-    form = form_of(uploaded(setup.first_params(), learner))
-    return lambda came: decoded(came, form, learner.bits)
 
 
 def key_check(credentials: Credentials, run: str) -> Callable[[int, SignedKey], None]:

@@ -83,7 +83,6 @@ class MqttTransport:
     _newest: int = -1
     _rival: str | None = None  # run of another server of this federation
     _certain: bool = False  # whether that server is still there
-    decode: Callable[[Arrays], Arrays] = lambda update: update  # raises ValueError for an upload that is not encoded
     barred: Callable[[], Mapping[int, str]] = dict  # UEs that the broker refuses, and why; called at every connection
     authority: Callable[[], bytes] | None = (
         None  # newest authorities and revocations of devices, for secure aggregation
@@ -120,7 +119,8 @@ class MqttTransport:
             self._held[request.version] += 1
             asked = {name: value for name, value in vars(request).items() if name != "ue"}
             job = JobMessage(run=self.run.run, key=parcel.key, **asked, **parcel.announced)
-            most_bytes = max(len(each.data) for each in self._models.values()) + wire.SLACK_BYTES
+            largest = max(len(each.data) for each in self._models.values())
+            most_bytes = largest + largest // 32 + wire.SLACK_BYTES  # top-k may add a bit to every number
             self._peers[request.ue].job = Outstanding(request, job, most_bytes)
             self._send_job(request.ue)
             for version in [each for each in self._models if each != self._newest and not self._held[each]]:
@@ -318,8 +318,7 @@ class MqttTransport:
         elif job.head is not None and job.head.error is not None:
             self._answer(replace(known, error=in_words(job.head.error) or "it failed", about=job.head.about))
         elif job.head is not None and (job.update is None or job.update.complete):
-            decode = self.decode if job.request.kind == "train" and job.request.asked is None else lambda update: update
-            self._answer(_read(known, job.head, job.update, decode))
+            self._answer(_read(known, job.head, job.update))
 
     def _take_head(self, job: Outstanding, data: bytes) -> str | None:
         """Read the head of a reply, and return why it is refused, or None."""
@@ -351,10 +350,10 @@ class MqttTransport:
         self._replies.put(reply)
 
 
-def _read(known: Reply, head: Head, update: Assembly | None, decode: Callable[[Arrays], Arrays]) -> Reply:
+def _read(known: Reply, head: Head, update: Assembly | None) -> Reply:
     """Decode a complete reply, for the server to validate."""
     try:
-        arrays = None if update is None else decode(update.arrays())
+        arrays = None if update is None else update.arrays()
     except ValueError as error:
         return replace(known, error=f"unreadable update: {error}")
     metrics, compute_s = dict(head.metrics), head.compute_s
