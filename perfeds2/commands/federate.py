@@ -61,6 +61,7 @@ def make_setup(given: Values) -> "Setup":
     texts = {name.replace("_", "-"): value for name, value in given.items()}
     setup = Setup.from_texts(texts | {name.strip(): value.strip() for name, _, value in assigned}, files)
     check_model(setup.spec)
+    setup = setup.with_robust_merge()
     _ = setup.losses, setup.schedule, setup.encoding  # refuse settings that do not fit
     return setup
 

@@ -95,6 +95,7 @@ RENAMED = {  # settings whose name or default differs from a simulation's
         "look": "SEED",
     },
 }
+SHOWN = {("learning", "merge"): {"default": "the method's own; clipped-mean, not mean, for A of 3 or more"}}
 ONE_OF_MANY = ("algorithm", "seed")  # a federation runs one, a simulation several
 FOLLOWED_FIELDS = {  # sections not listed apply in full; devices have real radios, processors and batteries
     "task": ("name", "model", "adapter", "init", "labels_per_ue", "split", "data_dir"),
@@ -109,7 +110,8 @@ FOLLOWED = [
     replace(
         each,
         **{"description": re.sub(r", or your own|, or FILE.csv of base stations| on a grid", "", each.description)}
-        | RENAMED.get((each.section, each.key), {}),
+        | RENAMED.get((each.section, each.key), {})
+        | SHOWN.get((each.section, each.key), {}),
     )
     for each in settings_of(SECTIONS | sections_of(OwnSections))
     if each.key in FOLLOWED_FIELDS.get(each.section, (each.key,))

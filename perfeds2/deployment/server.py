@@ -123,8 +123,8 @@ def _serve(
     tell, checkpoints = _status_writer(federation, folder, metrics, write), Checkpoints(folder, write)
     if setup.own.log == "json":
         write(folder.log_json)
-    note = robustness(setup.server_spec, algorithm.name, algorithm.protocol.quorum, always=True)
-    for each in (*notes, *filter(None, [note, destroyable(setup), hasty(setup)])):
+    robust = robustness(setup.server_spec, algorithm.name, algorithm.protocol.quorum, always=True)
+    for each in (*notes, *robust, *filter(None, [destroyable(setup), hasty(setup)])):
         federation.log(f"note: {each}")
     try:
         with exposed(metrics, setup.own.metrics_port):

@@ -27,6 +27,7 @@ from perfeds2.errors import InputError
 from perfeds2.files import write_text
 from perfeds2.learning.data import Data
 from perfeds2.learning.learner import Learner
+from perfeds2.learning.merges import MEAN
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.task import Task
 from perfeds2.network.cell import Cell
@@ -40,7 +41,7 @@ from perfeds2.spec.privacy import losses_by_merges, refuse_unless_summable, with
 from perfeds2.spec.resolve import EACH, place_of, put, resolve, validated
 from perfeds2.spec.rounds import plan_rounds, protocol_of
 from perfeds2.spec.tasks import make_task, model_of, of_torch, with_adapter
-from perfeds2.spec.values import INIT, TASK, is_data_path
+from perfeds2.spec.values import INIT, MERGE, TASK, is_data_path
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import Schedule
 
@@ -201,6 +202,25 @@ class Setup:
                 f"--epsilon-budget {budget:g} allows no merge: the first costs ε = {losses[1]:.3g}. Add noise (--dp-noise)."
             )
         return losses
+
+    def with_robust_merge(self) -> "Setup":
+        """Return a copy that merges by ``clipped-mean`` instead of a mean, which one device could destroy.
+
+        A chosen merge stays. So does the mean of fewer than three updates, with noise, and with secure aggregation.
+        """
+        from perfeds2.learning.robust import LEAST
+
+        of_devices = self.with_own(edge=0) if self.is_cloud else self
+        algorithm, learning = of_devices.algorithm, self.spec.learning_of(self.spec.algorithms[0].text)
+        learner, private = (
+            algorithm.learner,
+            self.spec.privacy.secure_aggregation or algorithm.learner.noise is not None,
+        )
+        needs_mean = private or learner.objective.keeps_uploads or algorithm.protocol.quorum < LEAST
+        if learning.merge is not None or learner.merge != MEAN or needs_mean:
+            return self
+        merge = MERGE.find("clipped-mean")
+        return replace(self, spec=self.spec.with_(learning=self.spec.learning.with_(merge=merge)))
 
     def with_own(self, **changed: Any) -> "Setup":
         """Return a copy with other deployment settings."""

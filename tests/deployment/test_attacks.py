@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from command_line import perfeds2
 from in_process import InProcess
 from test_federation_by_hand import federation, ones, play
 
@@ -97,6 +98,36 @@ def test_a_run_that_one_device_can_destroy_says_so(given, flag):
     note = destroyable(Setup.from_texts({"devices": 6, "quorum": 5, "algorithm": "FedAvgS2"} | given))
     assert (note is None) == (flag is None)
     assert flag is None or flag in str(note)
+
+
+@pytest.mark.parametrize(
+    ("given", "merge"),
+    [
+        ({}, "clipped-mean"),
+        ({"algorithm": "Ditto"}, "clipped-mean"),
+        ({"devices": 10, "cells": 2}, "clipped-mean"),
+        ({"merge": "mean"}, "mean"),
+        ({"quorum": 2}, None),
+        ({"algorithm": "SCAFFOLD"}, None),  # it has a merge of its own
+        ({"secure-aggregation": True, "clip": 1.0}, None),
+        ({"dp-noise": 2.0, "clip": 1.0}, None),
+    ],
+)
+def test_federate_merges_by_a_clipped_mean_where_it_can(given, merge):
+    setup = Setup.from_texts({"devices": 6, "quorum": 3, "algorithm": "FedAvgS2"} | given).with_robust_merge()
+    chosen = setup.spec.learning.merge
+    assert (None if chosen is None else chosen.text) == merge
+    assert Setup.from_toml(setup.to_toml()) == setup == setup.with_robust_merge()
+    _ = setup.algorithm  # which it fits
+
+
+def test_a_submitted_run_names_its_merge(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, flags in (("robust", ()), ("mean", ("--merge", "mean"))):
+        status, said = perfeds2("federate", "submit", f"runs/{name}", "--quorum", "3", *flags)
+        assert status == 0, said
+    assert 'merge = "clipped-mean"' in (tmp_path / "runs/robust/federation.toml").read_text()
+    assert 'merge = "mean"' in (tmp_path / "runs/mean/federation.toml").read_text()
 
 
 def test_an_alarm_is_raised_when_the_accuracy_falls_and_ends_when_it_is_back():

@@ -274,5 +274,10 @@ def test_a_wrong_attack_is_refused(given, said):
 @pytest.mark.parametrize("given", [{"merge": "median"}, {"attack": "noise:0.1"}])
 def test_a_note_says_that_two_uploads_cannot_be_robust(given):
     assert "with A = 2 no merge can tell" in str(robustness(spec_from(**given), "PerFedS2", 2))
-    assert robustness(spec_from(**given), "PerFedS2", 3) is None
-    assert robustness(spec_from(), "PerFedS2", 2) is None
+    assert robustness(spec_from(**given), "PerFedS2", 3) == robustness(spec_from(), "PerFedS2", 2) == []
+
+
+def test_a_note_says_what_krum_costs_honest_ues():
+    (note,) = robustness(spec_from(merge="krum"), "PerFedS2", 10)
+    assert "lost 8, 6 and 52 points of accuracy at A = 3, 5 and 10" in note
+    assert robustness(spec_from(merge="multi-krum"), "PerFedS2", 10) == []
