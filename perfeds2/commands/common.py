@@ -70,7 +70,7 @@ class SettingsCommand(TyperCommand):
     ) -> None:
         self.settings, self.own_defaults = settings, own_defaults or {}
         self.flags = {name: declared(name, *described) for name, described in flags.items()}
-        more["params"] += [option for option, _ in self.flags.values()]
+        more["params"] = [*more["params"], *(option for option, _ in self.flags.values())]
         super().__init__(**more)
 
     def invoke(self, ctx: Any) -> Any:
