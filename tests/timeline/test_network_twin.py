@@ -87,7 +87,7 @@ class Drawn:
         for name in names:
             FEATURES[name](drawn.setting)
         if drawn.setting.joules is not None:
-            drawn.setting.joules = drawn.pick(12, 0.3, 1.0)
+            drawn.setting.joules = drawn.pick(12, 0.05, 0.15)
         return drawn
 
     def pick(self, stream: int, *options: Any) -> Any:
@@ -119,6 +119,8 @@ class Drawn:
             own = np.isfinite(fleet.rate_bps)
             fleet = replace(fleet, spread=Spread(random.uniform(0, 0.5, UES), random.uniform(0, 0.5, UES) * own))
         more = self.setting.cell | {"downlink_s": self.pick(5, 0.0, 0.02)}
+        if "downlink" in more:
+            more["downlink"] = replace(more["downlink"], model_bits=self.pick(13, 1e5, 2e6))  # 0.1 s: it has a queue
         return Cell.draw(UES, self.seed, radius_m=RADIUS_M, cpu_hz=(1e8, 2e9), fleet=fleet, **more)
 
 
