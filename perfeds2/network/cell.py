@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from perfeds2.network.channel import ByPosition, Channel, Fading
+from perfeds2.network.errors import Errors
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.link import UE_NOISE_FIGURE_DB, Downlink, Limit, PerUe
 from perfeds2.network.mobility import Moves, Walk
@@ -48,6 +49,7 @@ class Cell:
     fleet: Fleet | None = None  # per-UE gains, uplinks and hours; None: all UEs use the cell's and are always present
     offset_db: PerUe | None = None  # added to each UE's gain unless measured: its antenna, less the walls; None: 0
     link: Link | None = None  # what links carry; None: Shannon's rate up to ``most_bits_per_s_hz``
+    errors: Errors | None = None  # what happens to uploads with errors; None: there are none
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distance_m", np.asarray(self.distance_m, float))

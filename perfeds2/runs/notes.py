@@ -61,7 +61,7 @@ def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None, ue_rows: Rows | None
         if any(each["rounds"] == 0 for each in own):
             notes.append(f"{name}: no round closed in time in at least one seed; try a longer --horizon-s.")
             continue
-        notes += [*_ended_by_budget(spec, name, own), *_starved(name, own)]
+        notes += [*_ended_by_budget(spec, name, own), *_starved(name, own), *_failed(name, own)]
         if rows is not None:
             notes += _learned(spec, name, own[0], [rows[name, seed] for seed in spec.run.seeds])
     return notes
@@ -140,6 +140,20 @@ def _ended_by_budget(spec: Spec, name: str, of_seeds: Sequence[Facts]) -> list[s
     return [
         f"{name}: after {first['end_s']:.3g} s and {first['rounds']:,} rounds fewer than {first['quorum']} UEs had energy left, so "
         f"the run ended (the earliest of {len(ends)} such seeds, of {len(of_seeds)})."
+    ]
+
+
+def _failed(name: str, of_seeds: Sequence[Facts]) -> list[str]:
+    """Note how many transmissions failed, what they cost, and whom this kept from being merged."""
+    if "errors_failed" not in of_seeds[0]:
+        return []
+    share, joules, weakest = (
+        sum(facts[f"errors_{key}"] for facts in of_seeds) / len(of_seeds)
+        for key in ("share", "joules", "weakest_merges")
+    )
+    return [
+        f"{name}: {share:.1%} of the transmissions failed and took {joules:.3g} J; the quarter of the UEs with the weakest "
+        f"signals has {weakest:.1%} of the merges."
     ]
 
 

@@ -30,7 +30,7 @@ from perfeds2.spec.names import user_errors
 from perfeds2.spec.privacy import losses_at, losses_of, privacy_facts, with_noise
 from perfeds2.spec.tasks import make_task
 from perfeds2.timeline.edges import edge_versions, end_to_end_staleness
-from perfeds2.timeline.energy import energy_of
+from perfeds2.timeline.energy import energy_of, failures_of
 from perfeds2.timeline.jobs import OPEN
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.state import too_few
@@ -322,6 +322,8 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
     known |= privacy_facts(spec, learner, timeline)
     if cell is None:
         return known
+    failures = failures_of(timeline, cell, make_energy(spec), bits)
+    known |= {} if failures is None else {f"errors_{name}": value for name, value in vars(failures).items()}
     joules = float(energy_of(timeline, cell, make_energy(spec), bits, np.zeros(0)).total_j)
     return known | {"joules": joules, "joules_per_merge": joules / timeline.ues.size if rounds else None}
 

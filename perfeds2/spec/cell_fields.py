@@ -14,6 +14,7 @@ from perfeds2.spec.values import (
     Bits,
     Count,
     Decibels,
+    ErrorsName,
     FadingName,
     Large,
     List,
@@ -139,6 +140,9 @@ class RadioSpec(Section, title="Radio"):
     )
     efficiency_cap: Usual | None = setting(
         "BIT/S/HZ", "Largest spectral efficiency of a link.", shown="7.4, 256-QAM; paper: none"
+    )
+    errors: ErrorsName | None = setting(
+        "RULE", "Uploads with errors: discard, repeat or harq; a margin as in harq:3.", shown="none"
     )
     fading: FadingName | None = setting("LAW", "Fast fading: none, rayleigh, or rician:K.", shown="rayleigh")
     coherence_s: Annotated[Positive, within(1e-6, 1e9)] | None = setting(

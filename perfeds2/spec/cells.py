@@ -18,6 +18,7 @@ from perfeds2.learning.trees import without
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.energy import ENERGY, EnergyModel
+from perfeds2.network.errors import Errors
 from perfeds2.network.fleet_file import FleetFile, unit_hint
 from perfeds2.network.indoor import indoors, wall_db
 from perfeds2.network.link import Downlink, PerUe
@@ -230,6 +231,9 @@ def make_radio(spec: Spec) -> Values:
     if settings.uplink_share is not None:
         cap = made.get("most_bits_per_s_hz", made["radio"].most_bits_per_s_hz if "radio" in made else None)
         made["link"] = made.get("link", Attenuated(most=math.inf if cap is None else cap)).times(settings.uplink_share)
+    if settings.errors is not None:
+        rule, _, margin_db = settings.errors.partition(":")
+        made["errors"] = Errors(rule, float(margin_db)) if margin_db else Errors(rule)
     if settings.fading is not None:
         how, _, k = settings.fading.partition(":")
         made["rician_k"] = float(k) if how == "rician" else np.inf if how == "none" else 0.0

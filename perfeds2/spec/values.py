@@ -161,6 +161,17 @@ def read_fading(value: object) -> str:
     raise ValueError("is not known; expected none, rayleigh or rician:K with K from 0, such as rician:6")
 
 
+def read_errors(value: object) -> str:
+    """Validate ``discard``, ``repeat`` or ``harq``, with a margin in dB as in ``harq:3``."""
+    rule, _, margin_db = str(value).partition(":")
+    try:
+        if rule in ("discard", "repeat", "harq") and -100 <= float(margin_db or 0) <= 100:
+            return str(value)
+    except ValueError:
+        pass
+    raise ValueError("is not known; expected discard, repeat or harq, with a margin in dB if you like, as in harq:3")
+
+
 MOST_SEEDS = 1_000_000
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -172,6 +183,7 @@ Metres = Annotated[NotNegative, within(0, 1e9)]
 StepSize = Annotated[NotNegative, within(0, 1e38)]  # range of single precision
 Length = Annotated[Positive, within(1e-30, 1e30)]
 FadingName = Annotated[str, BeforeValidator(read_fading)]
+ErrorsName = Annotated[str, BeforeValidator(read_errors)]
 Bits = Annotated[Literal[32, 16, 8, 4], BeforeValidator(read_whole)]
 Decibels = Annotated[float, Field(allow_inf_nan=False), within(-300, 300)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]

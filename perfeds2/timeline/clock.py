@@ -17,7 +17,7 @@ import numpy as np
 from perfeds2.allocation.bandwidth import Allocation, allocate
 from perfeds2.errors import InputError
 from perfeds2.network.channel import Channel
-from perfeds2.timeline.choices import Choices
+from perfeds2.timeline.choices import Choices, Tries
 from perfeds2.timeline.jobs import LOST, MERGED
 from perfeds2.timeline.planning import plan, uplink
 from perfeds2.timeline.protocol import (
@@ -39,6 +39,7 @@ from perfeds2.timeline.sources import (
     Openings,
     PresenceChanges,
     UploadEnds,
+    UploadErrors,
     UploadStarts,
     serving_cells,
 )
@@ -48,6 +49,7 @@ from perfeds2.timeline.state import (
     ClockState,
     Conditions,
     JobTimes,
+    Luck,
     Mask,
     Network,
     RoundInfo,
@@ -92,7 +94,9 @@ class Clock(ClockState):
         self._events = 0  # since a round closed
         if some.chooses_more:
             self.chosen = SpeedAndPower(np.ones(n), np.zeros(n), np.zeros(n, bool))
-        if some.chooses_more or not all(cell.is_plain for cell in cells):
+        if some.cell.errors is not None:
+            self.luck = Luck(np.zeros(n, bool), np.full(n, IDLE, np.int64), np.zeros(n, np.int64))
+        if some.chooses_more or self.luck is not None or not all(cell.is_plain for cell in cells):
             self.job_s, self.rate_factor = np.zeros(n), np.ones(n)
         if self.presence is not None:
             self.present = self.presence.present(0.0)
@@ -100,12 +104,12 @@ class Clock(ClockState):
             self.serving = serving_cells(self)
         for each in conditions:
             self._add(each)
-        for number in range(len(conditions)):
-            self._assign_model(number)
         self.records = [
             Recorder(each.compute_s, each.protocol.quorum, 0.0 if self.job_s is not None else each.cell.downlink_s)
             for each in conditions
         ]
+        for number in range(len(conditions)):
+            self._assign_model(number)
         self.sources = list(self._sources())
 
     def _add(self, conditions: Conditions) -> None:
@@ -132,6 +136,8 @@ class Clock(ClockState):
             yield Handovers()
         if self.network is not None or reshares:
             yield UploadEnds()
+        if self.luck is not None:
+            yield UploadErrors()
         if reshares or (self.network is not None and self.network.co_channel is not None):
             yield UploadStarts()
         if self._edge_rounds is not None:
@@ -274,7 +280,7 @@ class Clock(ClockState):
         self.compute_s[begin] += longer_s
         server.jobs = server.jobs.begin(begin, self.time_s, self.compute_s, self.job_s)
         changed = np.union1d(begin, np.flatnonzero(power != choice.power))
-        self.records[number if len(self.servers) > 1 else 0].choose(
+        self.records[number if len(self.servers) > 1 else 0].give(
             Choices(changed, np.full(changed.size, self.time_s), speed[changed], power[changed])
         )
         self.chosen = replace(choice, speed=speed, power=power)
@@ -298,6 +304,8 @@ class Clock(ClockState):
             if self.network is not None:
                 trip_s = self.network.trip_s[number, self.serving]
                 server.arrival_s = np.where(server.busy, self.sent_s + trip_s, server.arrived_s)
+            if self.luck is not None:
+                server.arrival_s = np.where(self.luck.fails & (self.bits > 0), np.inf, server.arrival_s)
             self._closings.append(self._closing(number))
 
     def _closing(self, number: int) -> Closing:
@@ -386,6 +394,8 @@ class Clock(ClockState):
         self.compute_s[handed] = conditions.compute_s[handed]
         self.bits[handed] = conditions.payload_bits
         server.arrived_s[handed] = server.sent_s[handed] = np.inf
+        if self.luck is not None and handed.size:
+            self._draw_errors(number, handed)
         if self.chosen is not None:
             self.chosen.starts[handed] = True
         if self.job_s is not None and self.rate_factor is not None:
@@ -407,6 +417,28 @@ class Clock(ClockState):
         if server.jobs is not None:
             assert self.job_s is not None
             server.jobs = server.jobs.begin(handed, self.time_s, self.compute_s, self.job_s)
+
+    def _draw_errors(self, number: int, handed: Ues) -> None:
+        """Draw how often uploads are sent, at the signals of now and equal parts of the bands."""
+        luck, version, snr = self.luck, self.servers[number].server.round, np.full(handed.size, np.inf)
+        errors, seed = self.cells[0].cell.errors, self.cells[0].cell.seed
+        assert luck is not None
+        assert errors is not None
+        for own in self.cells_of(number):
+            state, inside = (
+                self.cells[own],
+                self.serving == own if self.network is not None else np.ones(self.bits.size, bool),
+            )
+            if state.cell.fleet is not None:
+                inside = inside & state.cell.fleet.shares_band
+            part_hz = state.cell.bandwidth_hz / max(np.count_nonzero(inside), 1)
+            snr = np.where(inside[handed], state.signal_hz[handed] / part_hz, snr)
+        luck.attempt[handed] = np.where(luck.version[handed] == version, luck.attempt[handed] + 1, 0)
+        luck.version[handed] = version
+        sent, fails = errors.draw(snr, errors.luck(seed, handed, version, luck.attempt[handed]))
+        luck.fails[handed] = fails
+        self.records[number].give(Tries(handed, np.full(handed.size, self.time_s), sent, fails))
+        self.bits[handed] *= sent
 
     # ---- What was played
 

@@ -6,11 +6,12 @@ the cloud's. Rows of the joined timeline are the rounds of all edges in order of
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.timeline.choices import Choices
+from perfeds2.timeline.choices import Choices, Tries
 from perfeds2.timeline.cloud import Cloud
 from perfeds2.timeline.jobs import Jobs, in_order
 from perfeds2.timeline.record import Timeline
@@ -83,11 +84,11 @@ def joined(
         logs.append(
             replace(log, ue=of_edge[log.ue], version=made[log.version], round=np.append(row, rounds)[log.round])
         )
-    chosen = [
-        replace(edge.choices, ue=of_edge[edge.choices.ue])
-        for edge, of_edge in zip(edges, ues, strict=True)
-        if edge.choices is not None
-    ]
+    given: dict[str, Any] = {}
+    for name, kind in (("choices", Choices), ("tries", Tries)):
+        rows_of = [(vars(edge)[name], of_edge) for edge, of_edge in zip(edges, ues, strict=True)]
+        if rows_of[0][0] is not None:
+            given[name] = kind.joined([replace(rows, ue=of_edge[rows.ue]) for rows, of_edge in rows_of])
     sizes = np.array([of_edge.size for of_edge in ues]) if sizes is None else sizes
     before = np.flatnonzero(is_cloud) - clouds
     bits = np.array(float(backhaul_bits)), np.concatenate([*followed_bits, np.zeros(rounds)])[order]
@@ -99,7 +100,7 @@ def joined(
         compute_s,
         in_order(Jobs.joined(logs)),
         Cloud(cell[order], sizes, before, cells, staleness, arrival_s, time_s, handed, *bits),
-        Choices.joined(chosen) if chosen else None,
+        **given,
     )
 
 

@@ -15,7 +15,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
 from perfeds2.network.link import PerUe
 from perfeds2.timeline.choices import Choices
-from perfeds2.timeline.jobs import MERGED, Jobs, job_ends
+from perfeds2.timeline.jobs import LOST, MERGED, Jobs, job_ends
 from perfeds2.timeline.record import Timeline
 
 Times = Float[np.ndarray, " t"]
@@ -49,9 +49,8 @@ class Powers:
 
 def energy_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float, times_s: Times) -> Energy:
     """Return the energy of all jobs, by UE and until each time in ``times_s``."""
-    bits_w = model.joules_per_bit * payload_bits / _sending_seconds(timeline) if model.joules_per_bit else 0.0
-    powers = Powers(model.computing_w(cell), model.radio_w(cell) + bits_w)
-    if timeline.choices is not None:
+    powers = _powers(timeline, cell, model, payload_bits)
+    if timeline.choices is not None and timeline.rounds:
         fixed_w = powers.sending_w - model.radiates * cell.sent_power_w
         return _as_chosen(timeline, timeline.choices, powers, fixed_w, times_s)
     computing_j, sending_j, by_time_j = _of_long_rows(timeline, powers, times_s)
@@ -61,6 +60,58 @@ def energy_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: 
         sending_j += np.bincount(jobs.ue, own_j[1], timeline.population)
         by_time_j += _until(jobs, powers, times_s)
     return Energy(computing_j, sending_j, by_time_j)
+
+
+def _powers(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float) -> Powers:
+    """Return the power draw of each UE, with what the bits of its uploads take on average."""
+    bits_w: PerUe | float = 0.0
+    if model.joules_per_bit:
+        bits_w = model.joules_per_bit * payload_bits * _transmissions(timeline) / _sending_seconds(timeline)
+    return Powers(model.computing_w(cell), model.radio_w(cell) + bits_w)
+
+
+def _transmissions(timeline: Timeline) -> PerUe | float:
+    """Return how often each UE sent a merged upload, on average."""
+    if timeline.tries is None or not timeline.rounds:
+        return 1.0
+    jobs, n = timeline.jobs(), timeline.population
+    jobs = jobs.take((jobs.outcome == MERGED) & (jobs.round >= 0))
+    sent = timeline.tries.sent[timeline.tries.row_at(jobs.ue, jobs.start_s)].astype(float)
+    merges = np.bincount(jobs.ue, minlength=n)
+    return np.where(merges > 0, np.bincount(jobs.ue, sent, n) / np.maximum(merges, 1), sent.mean())
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Transmissions with errors of the jobs that are over."""
+
+    failed: int
+    share: float  # of all their transmissions
+    joules: float  # spent in vain: by transmissions that were repeated, and by jobs whose upload was discarded
+    weakest_merges: float  # share of the merges of the quarter of UEs with the weakest signals
+
+
+def failures_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float) -> Failures | None:
+    """Return what errors did to a timeline; None if uploads have none."""
+    if timeline.tries is None or not timeline.rounds:
+        return None
+    jobs, powers = timeline.jobs(), _powers(timeline, cell, model, payload_bits)
+    row = timeline.tries.row_at(jobs.ue, jobs.start_s)
+    sent, fails = timeline.tries.sent[row], timeline.tries.fails[row]
+    merged, last = jobs.outcome == MERGED, jobs.round >= 0
+    discarded = (
+        (jobs.outcome == LOST)
+        & last
+        & fails
+        & (jobs.end_s != timeline.start_s[np.maximum(jobs.round, 0) + 1 - (jobs.round == timeline.rounds)])
+    )
+    computing_j, sending_j = job_joules(jobs, powers)
+    repeats = int((sent - 1)[merged & last].sum())
+    failed = repeats + np.count_nonzero(discarded)
+    joules = (sending_j * (sent - 1) / sent)[merged].sum() + (computing_j + sending_j)[discarded].sum()
+    weakest = np.argsort(cell.mean_signal_hz, kind="stable")[: max(cell.ues // 4, 1)]
+    transmissions = failed + np.count_nonzero(merged & last)
+    return Failures(failed, failed / max(transmissions, 1), float(joules), float(timeline.shares[weakest].sum()))
 
 
 def job_joules(jobs: Jobs, powers: Powers) -> tuple[Float[np.ndarray, " j"], Float[np.ndarray, " j"]]:

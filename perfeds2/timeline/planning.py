@@ -4,6 +4,7 @@ import numpy as np
 
 from perfeds2.allocation.bandwidth import Uplink
 from perfeds2.allocation.schedulers import Moment
+from perfeds2.network.link import PerUe
 from perfeds2.timeline.protocol import IDLE
 from perfeds2.timeline.state import ClockState
 
@@ -36,6 +37,7 @@ def _moment(state: ClockState, number: int) -> Moment:
     cell, signal_hz = cells[0].cell, cells[0].signal_hz
     if len(cells) > 1:
         signal_hz = np.stack([one.signal_hz for one in cells])[state.serving, np.arange(idle.size)]
+    bits = state.bits if state.luck is None else _of_one_transmission(state.bits, conditions.payload_bits)
     return Moment(
         server.round,
         state.time_s,
@@ -43,7 +45,7 @@ def _moment(state: ClockState, number: int) -> Moment:
         sum(one.cell.bandwidth_hz for one in cells),
         signal_hz,
         np.where(idle, conditions.usual_s, state.compute_s * busy),  # a sent UE may work for another edge
-        np.where(idle, conditions.payload_bits, state.bits * busy),
+        np.where(idle, conditions.payload_bits, bits * busy),
         server.versions,
         server.merged_in,
         cell.cap_bits_per_s_hz,
@@ -52,6 +54,11 @@ def _moment(state: ClockState, number: int) -> Moment:
         None if conditions.feedback is None else conditions.feedback.copy(),
         link=cell.link,
     )
+
+
+def _of_one_transmission(bits: PerUe, payload_bits: float) -> PerUe:
+    """Return what is left of the current transmission: nobody knows yet how many follow."""
+    return bits - payload_bits * np.maximum(np.ceil(bits / payload_bits) - 1, 0)
 
 
 def uplink(state: ClockState, number: int) -> Uplink:
@@ -69,6 +76,8 @@ def uplink(state: ClockState, number: int) -> Uplink:
         compute_s = np.zeros_like(compute_s)
         planned = None if planned is None or not (planned & (bits > 0)).any() else planned
     signal_hz, rest = state.cells[number].signal_hz, (conditions.shares, planned, cell.cap_bits_per_s_hz, cell.link)
+    if state.luck is not None:
+        bits = _of_one_transmission(bits, conditions.payload_bits)
     if state.chosen is not None:
         assert state.job_s is not None
         cycles = np.where(state.chosen.starts & (bits > 0), state.job_s * cell.cpu_hz, 0.0)

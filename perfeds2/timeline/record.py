@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from perfeds2.chart import Chart
 from perfeds2.shown import activity_chart, as_html, axes_for, draw_activity, in_a_line
 from perfeds2.timeline.archive import first_line, read_arrays, write_arrays
-from perfeds2.timeline.choices import Choices
+from perfeds2.timeline.choices import Choices, Tries
 from perfeds2.timeline.cloud import Cloud
 from perfeds2.timeline.jobs import LOST, MERGED, OPEN, PAUSED, Jobs, check_log, check_whole, cut, job_ends
 from perfeds2.timeline.protocol import IDLE
@@ -50,14 +50,15 @@ class Timeline:
     log: Jobs  # every job or part of one, in the order of ``in_order``
     cloud: Cloud | None = None  # with many cells: the edges and the cloud's rounds
     choices: Choices | None = None  # if the policy chooses frequencies and powers
+    tries: Tries | None = None  # if uploads have errors
 
     def __post_init__(self) -> None:
         _check(self)
         check_log(self.log, self.population, self.rounds)
         if self.cloud is not None:
             self.cloud.check(self.time_s)
-        if self.choices is not None:
-            self.choices.check(self.population)
+        for rows in filter(None, (self.choices, self.tries)):
+            rows.check(self.population)
 
     @property
     def rounds(self) -> int:
@@ -267,8 +268,9 @@ class Timeline:
         kept = {name: vars(self)[name][:rounds] for name in MERGE_COLUMNS}
         log = cut(self.log, rounds, float(self.start_s[rounds]), self.compute_s)
         cloud = None if self.cloud is None else self.cloud.prefix(rounds)
-        choices = None if self.choices is None else self.choices.before(float(self.start_s[rounds]))
-        return replace(self, **kept, log=log, cloud=cloud, choices=choices)
+        end_s, parts = float(self.start_s[rounds]), {"choices": self.choices, "tries": self.tries}
+        given = {name: rows and rows.before(end_s) for name, rows in parts.items()}
+        return replace(self, **kept, log=log, cloud=cloud, **given)
 
     def until(self, time_s: float) -> int:
         """Return how many rounds had closed by a time.
@@ -359,7 +361,7 @@ class Timeline:
         return activity_chart([shown.activity(ue) for ue in rows], merged, lost, until_s)
 
 
-PARTS = {"log": Jobs, "cloud": Cloud, "choices": Choices}
+PARTS = {"log": Jobs, "cloud": Cloud, "choices": Choices, "tries": Tries}
 COLUMNS = {field.name for field in fields(Timeline)} - PARTS.keys()
 MERGE_COLUMNS = ("ues", "staleness", "arrival_s", "time_s")
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from perfeds2.network.link import Numbers, PerUe
-from perfeds2.timeline.choices import Choices
+from perfeds2.timeline.choices import Choices, Tries
 from perfeds2.timeline.jobs import LOST, MERGED, OPEN, Jobs, in_order
 from perfeds2.timeline.protocol import IDLE, Protocol, Server
 from perfeds2.timeline.record import Timeline
@@ -42,7 +42,7 @@ class Recorder:
         ]
         self._lost: list[Sequence[np.ndarray]] = [[whole, whole, whole, none, whole, none]]
         self._parts: list[Jobs] = []
-        self._choices: list[Choices] = []
+        self._given: dict[str, list[Choices | Tries]] = {"choices": [], "tries": []}
 
     def add(self, info: RoundInfo, model_s: PerUe | None = None) -> None:
         """Add a round and, with a downlink, how long each UE waited for its model."""
@@ -64,9 +64,9 @@ class Recorder:
         round_, count = np.full(first.size, info.uplink.round), np.diff(first, append=lost.size)
         self._lost.append([lost[first], version[first], round_, arrived_s[first], count, waits_s[first]])
 
-    def choose(self, choices: Choices) -> None:
-        """Add frequencies and powers that a policy has chosen."""
-        self._choices.append(choices)
+    def give(self, rows: Choices | Tries) -> None:
+        """Add what UEs are given now."""
+        self._given[type(rows).__name__.lower()].append(rows)
 
     def add_rounds(self, rounds: Sequence[np.ndarray], lost: Sequence[np.ndarray] = ()) -> None:
         """Add several rounds at once: their columns, and those of the jobs lost in them."""
@@ -93,9 +93,8 @@ class Recorder:
         else:
             log = in_order(Jobs.joined([*self._parts, open_parts]))
         timeline = Timeline(rounds.ues, rounds.staleness, rounds.arrival_s, rounds.time_s, compute_s, log)
-        if not self._choices:
-            return timeline
-        return replace(timeline, choices=Choices.joined(self._choices).before(timeline.end_s))
+        given = {name: type(rows[0]).joined(rows).before(timeline.end_s) for name, rows in self._given.items() if rows}
+        return replace(timeline, **given) if given else timeline
 
     def _jobs(self, rounds: RoundColumns, versions: Numbers, arrived_s: PerUe, model_s: PerUe, until_s: float) -> Jobs:
         """Return the merged, the lost and the open jobs, given what every UE works on now."""

@@ -13,7 +13,7 @@ import numpy as np
 from perfeds2.network.fleet import Presence
 from perfeds2.network.link import PerUe
 from perfeds2.timeline.jobs import LOST, PAUSED
-from perfeds2.timeline.protocol import leave
+from perfeds2.timeline.protocol import IDLE, leave
 from perfeds2.timeline.state import CellState, ClockState, Mask, ServerState, Ues, empty
 
 Touched = set[int]  # cells whose band is shared again
@@ -123,6 +123,24 @@ class UploadEnds:
 
     def fire(self, state: ClockState) -> Touched:
         return _cells(state, state.sent_s == state.time_s) if _reshares(state) else set()
+
+
+class UploadErrors:
+    """An upload that is discarded is sent: its job is lost, and its UE gets the newest model."""
+
+    def next_s(self, state: ClockState) -> float:
+        assert state.luck is not None
+        return float(state.sent_s.min(where=(state.bits > 0) & state.luck.fails, initial=np.inf))
+
+    def fire(self, state: ClockState) -> Touched:
+        assert state.luck is not None
+        failed = state.luck.fails & (state.bits == 0)
+        for server in state.servers:
+            ues = np.flatnonzero(failed & (server.server.versions != IDLE) & (server.sent_s <= state.time_s))
+            _interrupt(state, server, ues, keeps=False)
+            server.arrived_s[ues] = server.sent_s[ues] = np.inf
+            state.luck.fails[ues] = False
+        return _cells(state, failed)
 
 
 class UploadStarts:

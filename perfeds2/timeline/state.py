@@ -162,6 +162,15 @@ class SpeedAndPower:
 
 
 @dataclass
+class Luck:
+    """How the uploads of the current jobs will go."""
+
+    fails: Mask
+    version: Numbers  # of the UE's last job
+    attempt: Numbers  # jobs on this version before it
+
+
+@dataclass
 class CellState:
     """A cell: how its base station receives the UEs now, and how it shares its band."""
 
@@ -241,6 +250,7 @@ class ClockState:
     job_s: PerUe | None = None  # computing time of each UE's unsent job; None in a plain cell
     rate_factor: PerUe | None = None  # multiplies the rate of the UE's own uplink; None in a plain cell
     chosen: SpeedAndPower | None = None  # None if the policy shares only the band
+    luck: Luck | None = None  # None if uploads have no errors
     rate_bps: PerUe = field(default_factory=empty)
     # When each upload is sent if nothing changes; in a network infinite without one.
     sent_s: PerUe = field(default_factory=empty)

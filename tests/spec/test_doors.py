@@ -73,6 +73,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "power_control": ("-80,0.8", (-80.0, 0.8)),
     "link": ("attenuated", "attenuated"),
     "uplink_share": ("0.25", 0.25),
+    "errors": ("harq:3", "harq:3"),
     "efficiency_cap": ("5", 5.0),
     "fading": ("rician:6", "rician:6"),
     "coherence_s": ("0.05", 0.05),

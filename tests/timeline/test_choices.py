@@ -36,6 +36,7 @@ def cell_of(seed: int, coherence_s: float | None) -> Cell:
     return Cell.draw(UES, seed, coherence_s=coherence_s, cpu_hz=(5e7, 2e9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [uneven, LeastEnergy(0.4), LeastEnergy(0.05)], ids=["uneven", "0.4 s", "0.05 s"])
 @pytest.mark.parametrize("stale", ["restart", "wait", "ignore"])
 @pytest.mark.parametrize("coherence_s", [None, 0.03])

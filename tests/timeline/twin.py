@@ -87,6 +87,9 @@ class Phone:
         self.own_rate, self.ease = 0.0, 1.0
         self.since_s, self.waits_s, self.bits_before = 0.0, 0.0, 0.0  # the stretch: its start, its wait, its bits
         self.speed, self.power, self.is_new = 1.0, 1.0, False  # fractions of the highest; whether its job begins now
+        self.tries: Callable[[int, int, int], tuple[int, bool]] | None = None  # of (phone, version, jobs on it before)
+        self.on_failure: Callable[[], None] = lambda: None
+        self.fails, self.last_version, self.attempt = False, OUT, 0
         self.process = env.process(self.live())
 
     @property
@@ -106,8 +109,13 @@ class Phone:
         self.version, self.arrived_s = version, math.inf
         seconds, self.ease = (self.compute_s, 1.0) if self.job is None else self.job(self.number, version)
         self.ready_s, self.bits_then = self.env.now + model_s + seconds, self.payload_bits
+        if self.tries is not None:
+            self.attempt = self.attempt + 1 if self.last_version == version else 0
+            self.last_version = version
+            sent, self.fails = self.tries(self.number, version, self.attempt)
+            self.bits_then = sent * self.payload_bits
         self.waits_s = model_s + (0.0 if self.battery is None else self.battery.model_s)
-        self.since_s, self.bits_before = self.env.now, self.payload_bits
+        self.since_s, self.bits_before = self.env.now, self.bits_then
         self.sending, self.speed, self.is_new = False, 1.0, True
         if self.has_own:
             self.rate = self.own_rate * self.ease
@@ -180,6 +188,13 @@ class Phone:
         sent = self.rate * (self.env.now - self.rate_since_s) if self.sending and self.here else 0.0
         return max(self.bits_then - sent, sys.float_info.min)
 
+    def of_one_transmission(self) -> float:
+        """The bits left of the transmission that is under way."""
+        left = self.bits_left()
+        while left > self.payload_bits:
+            left -= self.payload_bits
+        return left
+
     def set_rate(self, rate: float) -> None:
         if self.sending and self.here:
             self.bits_then, self.rate_since_s = self.bits_left(), self.env.now
@@ -197,6 +212,9 @@ class Phone:
                 self.sending, self.rate_since_s = True, self.env.now
                 yield from self.send()
                 self.sending, self.arrived_s = False, self.env.now
+                if self.fails:
+                    self.rest()
+                    self.on_failure()
                 self.bell.put(self.number)
             except simpy.Interrupt as dropped:
                 if dropped.cause != "drop":
@@ -241,7 +259,9 @@ def play_with_processes(
     if radio.coherence_s < math.inf:
         env.process(change_weather(env, phones, radio, weather))
     for phone in phones:
-        phone.job = radio.job
+        phone.job, phone.on_failure = radio.job, lambda: setattr(weather, "moved", True)
+        if radio.tries is not None:
+            phone.tries = lambda *job: radio.tries(*job, gains_now(radio, job[1], weather))  # type: ignore[misc]
     for number, (steps, period_s) in radio.own.items():
         phones[number].has_own = True
         env.process(follow(env, phones[number], steps, period_s))
@@ -421,7 +441,7 @@ def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[list[int]
         radio.bandwidth_hz,
         gains,
         np.array([phone.compute_left() * on for phone, on in zip(phones, served, strict=True)]),
-        np.array([phone.bits_left() * on for phone, on in zip(phones, served, strict=True)]),
+        np.array([phone.of_one_transmission() * on for phone, on in zip(phones, served, strict=True)]),
         np.full(len(phones), 1 / len(phones)),
         None if plan is None else np.array([any(phone.number in group for group in plan) for phone in phones]),
         None if radio.cap == math.inf else radio.cap,

@@ -34,6 +34,8 @@ class Radio:
 
     cpu_hz: np.ndarray | None = None  # of each, if the policy chooses frequencies and powers
     power_w: float = 1.0
+    # Of (phone, version, jobs on it before, gains): how often an upload is sent, and whether it is lost.
+    tries: Callable[[int, int, int, np.ndarray], tuple[int, bool]] | None = None
 
     def rate(self, band: float, gain: float) -> float:
         return band * min(math.log2(1 + gain / band), self.cap) if band > 0 else 0.0
