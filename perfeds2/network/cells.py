@@ -162,6 +162,7 @@ def make_cells(
     backhaul_s: float = 0.0,
     keeps: bool = False,
     one_server: bool = False,
+    places: Float[np.ndarray, "2 n"] | None = None,
 ) -> Cells:
     """Drop the UEs of a drawn cell around base stations and attach each to the strongest with a free place.
 
@@ -179,6 +180,7 @@ def make_cells(
         backhaul_s: Delay of the backhaul in seconds, where the base station has none of its own.
         keeps: Whether a UE that is handed over keeps its job.
         one_server: Whether one server at the cloud has all cells.
+        places: Where UEs are at first, x and y in metres; those with NaN, or all without it, are dropped.
 
     Returns:
         The cells.
@@ -201,7 +203,7 @@ def make_cells(
         raise ValueError("reuse 3 needs the hexagonal grid; give each base station its own bandwidth_hz instead.")
     if drawn.radio is None and not np.isnan(sites.azimuth_deg).all():
         raise ValueError("sector antennas need a realistic radio, such as --radio umi.")
-    links = _Links.drop(drawn, sites, radius_m)
+    links = _Links.drop(drawn, sites, radius_m, places)
     everyone, moving = np.arange(n), drawn.moves is not None
     joint = _are_joint(coupled, moving, one_server, drawn.downlink is not None)
     band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
@@ -275,7 +277,9 @@ class _Links:
     y_m: PerUe
 
     @classmethod
-    def drop(cls, drawn: Cell, sites: Sites, radius_m: float) -> "_Links":
+    def drop(
+        cls, drawn: Cell, sites: Sites, radius_m: float, places: Float[np.ndarray, "2 n"] | None = None
+    ) -> "_Links":
         """Drop UEs uniformly into hexagons: each into one of the three rhombi that tile its hexagon."""
         part, along, across = np.random.default_rng([drawn.seed, PLACE]).random((drawn.ues, 3)).T
         turn = 2 * np.pi / 3 * np.floor(3 * part)
@@ -284,7 +288,10 @@ class _Links:
         home = np.arange(drawn.ues) % sites.count
         streams = (np.random.default_rng([drawn.seed, CELL_SEED, site]) for site in range(1, sites.count))
         seeds = [drawn.seed, *(int(each.integers(2**63)) for each in streams)]  # the first fades as a single cell
-        return cls(drawn, sites, seeds, sites.x_m[home] + radius_m * x, sites.y_m[home] + radius_m * y)
+        x, y = sites.x_m[home] + radius_m * x, sites.y_m[home] + radius_m * y
+        if places is not None:
+            x, y = np.where(np.isnan(places), [x, y], places)
+        return cls(drawn, sites, seeds, x, y)
 
     def gain(self, site: int, ues: Ues, places: tuple[PerUe, PerUe] | None = None) -> PerUe:
         """Return the gains of UEs to a base station, averaged over fading, where they are at first or elsewhere."""

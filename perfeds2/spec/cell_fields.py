@@ -8,6 +8,7 @@ from perfeds2.spec.names import Named
 from perfeds2.spec.values import (
     CELL,
     COMPRESSION,
+    MOBILITY,
     RADIO,
     SITES,
     WRITTEN,
@@ -153,8 +154,8 @@ class RadioSpec(Section, title="Radio"):
         "Speed of the UEs; fading is redrawn every 0.423·c/(v·f_c). 0: every round.",
         shown="0.83, walking; paper: 0",
     )
-    mobility: Literal["none", "waypoint", "gauss-markov"] | None = setting(
-        "LAW", "Mobility model at --speed-mps.", shown="none: UEs stay in place"
+    mobility: Annotated[Named, MOBILITY] | None = setting(
+        "LAW", "Mobility model at --speed-mps, or a FILE.csv or .xml of paths.", shown="none: UEs stay in place"
     )
     bits: Bits | None = setting("N", "Bits per number of an upload: 16, 8 or 4 (QSGD).", shown="32: full precision")
     top_k: Annotated[float, Field(gt=0, le=1)] | None = setting(
@@ -169,6 +170,11 @@ class RadioSpec(Section, title="Radio"):
         shown="free: at once, as in the paper",
     )
     bs_power_dbm: Decibels | None = setting("DBM", "Power of the base station.", shown="44; uma, rma: 49")
+
+    @property
+    def moves(self) -> bool:
+        """Whether UEs move."""
+        return self.mobility is not None and self.mobility.value is not None
 
 
 class EnergySpec(Section, title="Energy"):

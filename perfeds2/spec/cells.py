@@ -22,10 +22,11 @@ from perfeds2.network.errors import Errors
 from perfeds2.network.fleet_file import FleetFile, unit_hint
 from perfeds2.network.indoor import indoors, wall_db
 from perfeds2.network.link import Downlink, PerUe
-from perfeds2.network.mobility import MOBILITY, Moves, coherence_seconds
+from perfeds2.network.mobility import Moves, coherence_seconds
 from perfeds2.network.modulation import LINKS, Attenuated, up_to
 from perfeds2.network.radios import Radio, Where
 from perfeds2.network.sites import Sites
+from perfeds2.network.trajectories import Trajectories
 from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cell_fields import CellSpec, RadioSpec
 from perfeds2.spec.fields import Spec
@@ -81,6 +82,7 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
             backhaul_s=settings.backhaul_s or 0.0,
             keeps=spec.cell.on_leave == "keep",
             one_server=settings.merge_at == "cloud",
+            places=_places(spec),
         )
 
 
@@ -122,8 +124,29 @@ def _single_cell(spec: Spec, seed: int) -> Cell:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
     if settings.distance_m is not None:
         cell = replace(cell, distance_m=np.asarray(settings.distance_m, float))
+    if _trajectories(spec) is not None:
+        x_m, y_m = _places(spec)
+        cell = replace(cell, distance_m=np.hypot(x_m, y_m), angle_rad=np.arctan2(y_m, x_m))
     offset_db = _beyond_path_db(spec, cell, seed)
     return replace(cell, offset_db=offset_db) if offset_db.any() else cell
+
+
+def _trajectories(spec: Spec) -> Trajectories | None:
+    mobility = spec.radio.mobility
+    return None if mobility is None or not isinstance(mobility.value, Trajectories) else mobility.value
+
+
+def _places(spec: Spec) -> Float[np.ndarray, "2 n"]:
+    """Return where files place UEs at first, x and y in metres; NaN for a UE that no file places."""
+    paths, fleet, unknown = _trajectories(spec), fleet_of(spec), np.full(spec.cell.ues, np.nan)
+    places = np.stack([unknown, unknown] if fleet is None else [fleet.column("x_m"), fleet.column("y_m")])
+    if paths is None:
+        return places
+    if paths.ues != spec.cell.ues:
+        raise InputError(f"--mobility {spec.radio.mobility} has {paths.ues} UEs; give --ues {paths.ues}.")
+    if spec.cell.distance_m is not None or not np.isnan(places).all():
+        raise InputError(f"--mobility {spec.radio.mobility} gives positions; leave out the others.")
+    return np.stack(paths.at(0.0))
 
 
 def _beyond_path_db(spec: Spec, cell: Cell, seed: int) -> PerUe:
@@ -249,15 +272,19 @@ def make_radio(spec: Spec) -> Values:
             bits *= up / (1 - up)
         made["downlink"] = Downlink(settings.downlink, 10 ** (dbm / 10) / 1000, bits)
     carrier_hz = made["radio"].carrier_hz if "radio" in made else settings.carrier_hz or 3.5e9
+    walk, speed_mps = settings.mobility.value if settings.mobility is not None else None, settings.speed_mps
+    if isinstance(walk, Trajectories):
+        speed_mps = walk.speed_mps
     if settings.coherence_s is not None:
         made["coherence_s"] = settings.coherence_s
-    elif settings.speed_mps and (settings.fading != "none" or settings.mobility not in (None, "none")):
-        made["coherence_s"] = coherence_seconds(settings.speed_mps, carrier_hz)
-    walk = MOBILITY[settings.mobility or "none"]
+    elif speed_mps and (settings.fading != "none" or walk is not None):
+        made["coherence_s"] = coherence_seconds(speed_mps, carrier_hz)
     if walk is not None:
-        if not settings.speed_mps:
+        if isinstance(walk, Trajectories) and not speed_mps:
+            raise InputError(f"--mobility {settings.mobility} has no UE that moves; leave it out.")
+        if not speed_mps:
             raise InputError(f"--mobility {settings.mobility} needs a --speed-mps, such as 1.4 for walking.")
-        made["moves"] = Moves(walk, settings.speed_mps, spec.cell.radius_m)
+        made["moves"] = Moves(walk, speed_mps, spec.cell.radius_m)
     return made
 
 
@@ -339,7 +366,7 @@ def refuse_without_effect(spec: Spec) -> None:
         unused["trace_end"] = "without a --cell FILE.csv whose devices have traces (uplink_trace)"
     if not spec.radio.indoor and (fleet is None or np.isnan(fleet.column("indoor")).all()):
         unused["walls"] = "without --indoor, and without a column indoor in --cell FILE.csv"
-    roams = (spec.cells.sites or 1) != 1 and spec.radio.mobility not in (None, "none")
+    roams = (spec.cells.sites or 1) != 1 and spec.radio.moves
     if not roams and (fleet is None or not fleet.has_hours):
         unused["on_leave"] = "without a --cell FILE.csv whose devices have hours (available)"
     given, fields = dict(spec.cell) | dict(spec.radio), CellSpec.model_fields | RadioSpec.model_fields

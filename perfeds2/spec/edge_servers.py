@@ -74,7 +74,7 @@ def refuse_at_edges(
 ) -> None:
     """Raise InputError for an algorithm that edges below a cloud do not support."""
     cloud_protocol(spec)
-    moving = spec.radio.mobility not in (None, "none")
+    moving = spec.radio.moves
     if mode == "SYN" and moving:
         raise InputError(
             f"a round of {name} waits for all UEs of a cell, and UEs move to others. Use other --algorithms."

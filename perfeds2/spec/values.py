@@ -53,6 +53,13 @@ SITES = Kind(
     is_path=lambda text: text.endswith(".csv"),
     files="FILE.csv",
 )
+MOBILITY = Kind(
+    "mobility model",
+    "perfeds2.network.mobility:MOBILITY",
+    file="perfeds2.network.trajectories:Trajectories",
+    is_path=lambda text: text.endswith((".csv", ".xml")),
+    files="FILE.csv, FILE.xml",
+)
 RADIO = Kind("radio", "perfeds2.network.radios:RADIOS", is_called=False)
 SCHEDULE = Kind("schedule", "perfeds2.allocation.schedule:SCHEDULES")
 SHARES = Kind("shares rule", "perfeds2.allocation.shares:SHARES")
