@@ -151,7 +151,7 @@ def test_quick_fading_averages_out():
     ("settings", "words"),
     [
         ({"mobility": "waypoint"}, "--mobility waypoint needs a --speed-mps"),
-        ({"mobility": "flying"}, "--mobility 'flying' is not known; expected one of none, waypoint, gauss-markov or your own as FILE.csv, FILE.xml"),
+        ({"mobility": "flying"}, "--mobility 'flying' is not known; did you mean waypoint"),
         ({"coherence_s": 0}, "--coherence-s"),
         ({"speed_mps": -1}, "--speed-mps must be at least 0"),
     ],
