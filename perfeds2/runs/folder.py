@@ -195,7 +195,8 @@ def claim(kind: FolderKind, path: Path, request: StudyRequest, read: Callable[[P
                 text = texts[file.name]
                 if file.read_text(encoding="utf-8", errors="replace") == text:
                     continue
-                there, asked = (flattened(tomllib.loads(each)) for each in (kind.texts(read(path))[file.name], text))
+                written = kind.texts(read(path))[file.name]
+                there, asked = flattened(tomllib.loads(written)), flattened(tomllib.loads(text))
                 if there != asked:
                     key = next(key for key in {**asked, **there} if asked.get(key) != there.get(key))
                     raise InputError(

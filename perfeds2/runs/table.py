@@ -209,17 +209,17 @@ def summarise_point(spec: Spec, results: Sequence[Result]) -> Json:
     """
     from perfeds2.spec.tasks import metric_of
 
-    found = learning_part(spec.run.target_accuracy, [each.rows for each in results])
+    estimates = learning_part(spec.run.target_accuracy, [result.rows for result in results])
     row: Json = {
         "seeds": len(results),
-        "diverged": found.pop("diverged"),
+        "diverged": estimates.pop("diverged"),
         **({} if spec.task.metric is None else {"metric": metric_of(spec)}),
         "target_accuracy": spec.run.target_accuracy,
-        "censored": found[TIME]["values"].count(None),  # seeds that never reached the target
+        "censored": estimates[TIME]["values"].count(None),  # seeds that never reached the target
     }
-    for name, each in found.items():
-        row |= {f"{name}_median": each["median"]} if "median" in each else {}
-        row |= {f"{name}_{part}": (each | statistic(each["values"]))[part] for part in ("mean", "low", "high")}
+    for name, estimate in estimates.items():
+        row |= {f"{name}_median": estimate["median"]} if "median" in estimate else {}
+        row |= {f"{name}_{part}": (estimate | statistic(estimate["values"]))[part] for part in ("mean", "low", "high")}
     means = {fact: statistic([each.facts[fact] for each in results])["mean"] for fact in MEANS}
     return row | {f"{fact.removesuffix('_mean')}_mean": mean for fact, mean in means.items()}
 
