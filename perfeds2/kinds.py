@@ -69,7 +69,10 @@ ROWS = (  # in the order of looking at a folder: a plan's and a federation's als
     ("run", RUN, *COMPARED),
     ("simulate", RUN, COMPARED[0], "studies.compare:simulate_spec", *COMPARED[2:]),
 )
-KINDS = {command: StudyKind(command, folder, *map(Late, rest[:4]), *rest[4:]) for command, folder, *rest in ROWS}
+KINDS = {
+    command: StudyKind(command, folder, Late(read), Late(run), Late(draw), Late(print_), *figures)
+    for command, folder, read, run, draw, print_, *figures in ROWS
+}
 
 
 def kind_of(folder: Path) -> StudyKind:

@@ -112,7 +112,7 @@ def declared(name: str, kind: Any, described: OptionInfo) -> tuple[TyperOption, 
     app = typer.Typer(add_completion=False)
 
     @app.command()
-    def read(value: kind = described) -> Any:
+    def read(value: kind = described) -> Any:  # type: ignore[valid-type]  # for Typer
         return value
 
     command: Any = typer.main.get_command(app)
