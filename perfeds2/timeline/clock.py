@@ -96,7 +96,8 @@ class Clock(ClockState):
             self.chosen = SpeedAndPower(np.ones(n), np.zeros(n), np.zeros(n, bool))
         if some.cell.errors is not None:
             self.luck = Luck(np.zeros(n, bool), np.full(n, IDLE, np.int64), np.zeros(n, np.int64))
-        if some.chooses_more or self.luck is not None or not all(cell.is_plain for cell in cells):
+        differ = some.chooses_more or self.luck is not None or some.events  # the jobs of a UE
+        if differ or not all(cell.is_plain for cell in cells):
             self.job_s, self.rate_factor = np.zeros(n), np.ones(n)
         if self.presence is not None:
             self.present = self.presence.present(0.0)
@@ -104,10 +105,7 @@ class Clock(ClockState):
             self.serving = serving_cells(self)
         for each in conditions:
             self._add(each)
-        self.records = [
-            Recorder(each.compute_s, each.protocol.quorum, 0.0 if self.job_s is not None else each.cell.downlink_s)
-            for each in conditions
-        ]
+        self.records = [Recorder(each.compute_s, each.protocol.quorum, each.cell.downlink_s) for each in conditions]
         for number in range(len(conditions)):
             self._assign_model(number)
         self.sources = list(self._sources())
@@ -142,6 +140,7 @@ class Clock(ClockState):
             yield UploadStarts()
         if self._edge_rounds is not None:
             yield self.openings
+        yield from conditions.events
 
     @property
     def server(self) -> Server:

@@ -1,7 +1,7 @@
 """Simulate rounds: validate the inputs and choose a clock (NumPy or the compiled loops)."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from perfeds2.timeline.clock import Clock
 from perfeds2.timeline.fast.play import Tell, find_crowd, play_crowd, play_fast, supports
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.sources import EventSource
 from perfeds2.timeline.state import FOREVER, Budget, Conditions, Network, Reshare, RoundInfo, Schedule
 
 
@@ -29,6 +30,7 @@ def simulate(
     budget: Budget | None = None,
     network: Network | None = None,
     reshare: Reshare = "round",
+    events: Sequence[EventSource] = (),
     watch: Callable[[RoundInfo], None] | None = None,
     tell: Tell | None = None,
 ) -> Timeline:
@@ -47,6 +49,7 @@ def simulate(
         network: The cells of a server that has several; None for one.
         reshare: When the policy shares the band: "round", when a round opens or a UE leaves or returns, or "events", also
             whenever a UE starts or stops sending or the fading is redrawn.
+        events: Further sources of events, for example a processor that slows down. Uses the NumPy clock.
         budget: Energy of the UEs. The timeline ends early when fewer than A UEs have energy left.
         watch: Called with the full record of every round. Uses the NumPy clock.
         tell: Called with the number of closed rounds and the simulated time.
@@ -65,7 +68,7 @@ def simulate(
     """
     check_length(rounds, horizon_s)
     conditions = conditions_of(
-        cell, protocol, payload_bits, samples, bandwidth, schedule, shares, budget, network, reshare
+        cell, protocol, payload_bits, samples, bandwidth, schedule, shares, budget, network, reshare, events
     )
     crowd = find_crowd(conditions) if watch is None and supports(conditions) else None
     timeline = None if crowd is None else play_crowd(conditions, crowd, rounds, horizon_s, tell)
@@ -95,6 +98,7 @@ def conditions_of(
     budget: Budget | None = None,
     network: Network | None = None,
     reshare: Reshare = "round",
+    events: Sequence[EventSource] = (),
 ) -> Conditions:
     """Check the arguments of ``simulate`` that stay the same from round to round, and return them."""
     if not (np.isfinite(samples).all() and np.all(np.asarray(samples) >= 0)):
@@ -120,9 +124,8 @@ def conditions_of(
         raise ValueError("the downlink of UEs with dedicated uplinks is unknown; leave the downlink out.")
     compute_s = cell.compute_s(samples)
     bits = float(payload_bits)
-    return Conditions(
-        cell, protocol, bits, compute_s, shares, bandwidth, schedule, budget, network=network, reshare=reshare
-    )
+    rest = {"network": network, "reshare": reshare, "events": events}
+    return Conditions(cell, protocol, bits, compute_s, shares, bandwidth, schedule, budget, **rest)
 
 
 def start_clock(conditions: Conditions) -> Clock:

@@ -111,6 +111,7 @@ class Conditions:
     feedback: PerUe | None = None  # what each UE last reported; changed in place from chunk to chunk
     network: Network | None = None  # the cells of a server that has several; ``cell`` then has all UEs
     reshare: Reshare = "round"
+    events: Sequence[Any] = ()  # further sources of events (``EventSource``)
 
     @cached_property
     def usual_s(self) -> PerUe:
