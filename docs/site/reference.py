@@ -339,7 +339,7 @@ def _said_of(value: Any, expression: str, comment: str) -> str:
     elif isinstance(value, partial):
         made = value.func
     said = first_sentence(inspect.getdoc(made)) if made is not None else ""
-    if comment[:1].isupper():  # a sentence about this name
+    if comment[:1].isupper() and len(comment.split()) > 3:  # a sentence about this name
         said = comment + "."
     if not said:  # without a docstring, describe what the function returns
         returned = inspect.signature(made).return_annotation if callable(made) else None
