@@ -44,8 +44,8 @@ from perfeds2.privacy.accounting import noise_for as noise_for
 from perfeds2.privacy.accounting import privacy_loss as privacy_loss
 from perfeds2.report.run import write_paper_figures as write_paper_figures
 from perfeds2.runs.comparison import Comparison as Comparison
-from perfeds2.spec.stage import Algorithm as Algorithm
 from perfeds2.spec.resolve import spec_from as spec_from
+from perfeds2.spec.stage import Algorithm as Algorithm
 from perfeds2.studies.arena import arena as arena
 from perfeds2.studies.plan import plan as plan
 from perfeds2.studies.sweep import load_sweep as load_sweep
