@@ -21,7 +21,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.link import Numbers, PerUe, rate_bps
 from perfeds2.network.modulation import Link
 
-Chosen = Int[np.ndarray, "*groups A"]  # rows in descending priority, if there are several
+Chosen = Int[np.ndarray, "*groups A"]  # UEs that close a round, or groups of them
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def _moment(state: ClockState, number: int) -> Moment:
 
 
 def _of_one_transmission(bits: PerUe, payload_bits: float) -> PerUe:
-    """Return what is left of the current transmission: nobody knows yet how many follow."""
+    """Return what is left of the current transmission: how many follow is not known yet."""
     return bits - payload_bits * np.maximum(np.ceil(bits / payload_bits) - 1, 0)
 
 

@@ -171,7 +171,7 @@ class Server:
             network.env.process(network.exchange(self))
 
     def assign_model(self) -> bool:
-        """Give the model to whoever may have it; return whether anybody did."""
+        """Give the model to the UEs that may have it; return whether any did."""
         network, rules = self.network, self.network.inputs.rules
         if not self.has_model or self.has_stopped:
             return False

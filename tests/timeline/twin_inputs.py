@@ -126,7 +126,7 @@ class Inputs:
     serving: Sequence[int]  # the base station of each UE at first
     trip_s: Sequence[Sequence[float]]  # of an update, by server and base station
     fixed_s: float = 0.0  # from every hand-out until the model is there
-    level_db: Levels | None = None  # None: nobody moves
+    level_db: Levels | None = None  # None: no UE moves
     hours: dict[int, Steps] = field(default_factory=dict)  # by UE: (from, until), and the period
     keeps: bool = True  # a UE that leaves its cell, or the network, keeps its job
     uplinks: dict[int, Steps] = field(default_factory=dict)  # by UE with its own: (second, bit/s), and the period
