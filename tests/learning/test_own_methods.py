@@ -91,7 +91,7 @@ def test_random_k_of_the_page_is_the_built_in_one_in_size_and_loses_nothing():
 
 
 def test_an_own_compression_says_its_size_alone():
-    with pytest.raises(InputError, match="leave --bits and --top-k out"):
+    with pytest.raises(InputError, match="leave out --bits and --top-k"):
         upload_bits(spec_from(compress=names_in("random_k")["tenth"], bits=8))
     with pytest.raises(InputError, match="--compress cannot be combined with SCAFFOLD"):
         check(spec_from(compress="random-k:0.1", algorithms=["SCAFFOLD"]), trains=False)
