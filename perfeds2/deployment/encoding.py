@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from perfeds2.deployment.transport import Arrays, Request
-from perfeds2.deployment.validate import Form, bits_of, form_of
+from perfeds2.deployment.validate import Form, arrays_of, bits_of, form_of, row_of
 from perfeds2.errors import InputError
 from perfeds2.learning.job import job_key, run_key
 from perfeds2.learning.learner import Learner
@@ -59,7 +59,7 @@ class Encoding:
             if not is_exact:
                 raise InputError("--compress: decode does not give the upload back that encode got.")
             return sent
-        flat, sent = np.concatenate([update[name].ravel() for name in self._names]), {}
+        flat, sent = row_of(update), {}
         places = self._drawn(request)
         if self._place_bits:
             zeros = np.flatnonzero(flat == 0)  # they fill up, so that all uploads have the same size
@@ -101,8 +101,7 @@ class Encoding:
             values = (codes - steps).astype(np.float32) * came["units"][self._owner[places]]
         flat = np.zeros(self._owner.size, np.float32)
         flat[places] = values
-        arrays = zip(self._names, np.split(flat, self._ends), strict=True)
-        return {name: each.reshape(self.form[name][0]).astype(self.form[name][1]) for name, each in arrays}
+        return arrays_of(flat, self.form)
 
     @cached_property
     def encoded_form(self) -> Form:
@@ -112,19 +111,15 @@ class Encoding:
     # ---- which numbers are sent
 
     @cached_property
-    def _names(self) -> list[str]:
-        return sorted(self.form)
-
-    @cached_property
     def _owner(self) -> Int[np.ndarray, " d"]:
         """Return the number of the array that each number of an upload is in."""
-        sizes = [math.prod(self.form[name][0]) for name in self._names]
+        sizes = [math.prod(self.form[name][0]) for name in sorted(self.form)]
         return np.repeat(np.arange(len(sizes)), sizes)
 
     @cached_property
     def _ends(self) -> Int[np.ndarray, " ends"]:
         """Return where arrays begin, but the first."""
-        return np.searchsorted(self._owner, np.arange(1, len(self._names)))
+        return np.searchsorted(self._owner, np.arange(1, len(self.form)))
 
     @cached_property
     def _count(self) -> int:

@@ -33,6 +33,7 @@ from perfeds2.deployment.authority import (
 from perfeds2.deployment.credentials import Credentials, federated_name, name_of
 from perfeds2.deployment.masks import Pair, agree, fewest_left, masked, opened, pairs_of, rows_of, to_words
 from perfeds2.deployment.transport import Arrays, Request, RoundMember, SignedKey
+from perfeds2.deployment.validate import row_of
 from perfeds2.errors import InputError
 from perfeds2.privacy.sharing import SECRET_BYTES
 
@@ -243,7 +244,7 @@ class MaskedUpdate:
         keys = {own[0]: ring.signed.key} | {number: key for number, (key, _) in known.items()}
         listed = [f"{each.ue} {each.ticket} {keys[number]}" for number, each in enumerate(members)]
         context = hashlib.sha256("\n".join([ring.run, *listed]).encode()).digest()
-        values = np.concatenate([self.update[name].ravel() for name in sorted(self.update)])
+        values = row_of(self.update)
         if not np.isfinite(values).all():
             raise InputError("its update has numbers that are not finite")
         self._own = own[0]

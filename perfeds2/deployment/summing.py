@@ -29,7 +29,7 @@ from perfeds2.deployment.masks import (
 )
 from perfeds2.deployment.record import Lap, Record
 from perfeds2.deployment.transport import Arrays, Asked, Kind, Reply, RoundMember, SignedKey
-from perfeds2.deployment.validate import Form, norm_of
+from perfeds2.deployment.validate import Form, arrays_of, norm_of
 from perfeds2.privacy.sharing import SEALED_BYTES, join
 from perfeds2.timeline.protocol import IDLE
 
@@ -217,18 +217,9 @@ class Summing:
 
     def _add_up(self, seeds: Mapping[int, bytes]) -> None:
         words = unmasked({member: self.uploads[member].words for member in self.left}, seeds, self.revealed)
-        total = self._arrays(from_words(words, self.clip, self.members))
+        total = arrays_of(from_words(words, self.clip, self.members), self.form)
         if norm_of(total) > ROUNDING * self.clip * len(self.left):
             self.failure = "the sum is longer than clipped updates can be, so a member sent something else"
             self.spoilt = True
             return
         self.total = total
-
-    def _arrays(self, values: np.ndarray) -> dict[str, np.ndarray]:
-        arrays, start = {}, 0
-        for name in sorted(self.form):
-            shape, dtype = self.form[name]
-            size = int(np.prod(shape))
-            arrays[name] = values[start : start + size].reshape(shape).astype(dtype)
-            start += size
-        return arrays

@@ -24,6 +24,18 @@ def form_of(params: Arrays) -> Form:
     return {name: (values.shape, values.dtype) for name, values in params.items()}
 
 
+def row_of(arrays: Arrays) -> np.ndarray:
+    """Return the numbers of all arrays, in the order of their names."""
+    return np.concatenate([arrays[name].ravel() for name in sorted(arrays)])
+
+
+def arrays_of(row: np.ndarray, form: Form) -> dict[str, np.ndarray]:
+    """Return the arrays of a row of their numbers."""
+    names = sorted(form)
+    parts = np.split(row, np.cumsum([math.prod(form[name][0]) for name in names])[:-1])
+    return {name: part.reshape(form[name][0]).astype(form[name][1]) for name, part in zip(names, parts, strict=True)}
+
+
 def bits_of(form: Form) -> int:
     """Return the bits of an update's numbers, without a header."""
     return 8 * sum(math.prod(shape) * dtype.itemsize for shape, dtype in form.values())
