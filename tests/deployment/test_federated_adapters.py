@@ -1,6 +1,7 @@
 """Does only the adapter of a frozen body travel in a federation, and must all machines have the same body?"""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,8 @@ def test_only_the_adapter_travels_and_the_simulator_comes_to_the_same_weights(tm
     original = FakeBroker.take
     monkeypatch.setattr(FakeBroker, "take", take)
     made = world(tmp_path, files={"init": body(tmp_path)}, adapter=adapter, rounds=5)
-    assert made.setup.model().model == MLP((64, 32, 10))
+    model: Any = made.setup.model()
+    assert model.model == MLP((64, 32, 10))
     made.run()
     check(made)
     for sizes in sent.values():
