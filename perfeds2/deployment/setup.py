@@ -124,7 +124,8 @@ class Setup:
     @property
     def files(self) -> dict[str, Named]:
         """Return what the user's own files define, by setting. Every machine must have these files."""
-        chosen = {name: getattr(getattr(self.spec, SETTINGS[name].section), SETTINGS[name].key) for name in FILES}
+        task, radio = self.spec.task, self.spec.radio
+        chosen = {"model": task.model, "compress": radio.compress, "init": task.init}
         return {name: named for name, named in chosen.items() if named is not None and named.source}
 
     @cached_property
