@@ -175,8 +175,9 @@ class Clock(ClockState):
             self._share()
             self._forecast()
             times_s = [source.next_s(self) for source in self.sources]
-            now_s, limit_s = min([closing.time_s for closing in self._closings] + times_s), until_s()
-            if self._events == MAX_CHANGES or min(closing.time_s for closing in self._closings) == math.inf:
+            closing_s, limit_s = min([closing.time_s for closing in self._closings]), until_s()
+            now_s = min([closing_s, *times_s])
+            if self._events == MAX_CHANGES or closing_s == math.inf:
                 self._check_progress(times_s, limit_s)
             if now_s > min(end_s, limit_s) or now_s == math.inf:
                 return False

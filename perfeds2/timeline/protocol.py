@@ -174,9 +174,11 @@ def end_jobs(server: Server, closing: Closing, protocol: Protocol) -> tuple[Serv
     merged_in[closing.merged] = server.round
     versions[closing.merged] = versions[lost] = IDLE
     if protocol.stale == "restart" and protocol.max_staleness is not None:
-        too_old = (versions != IDLE) & (versions < new - protocol.max_staleness)  # would be too stale (erratum 10)
-        lost = np.concatenate([lost, too_old.nonzero()[0]])
-        versions[lost] = IDLE
+        # Would be too stale (erratum 10).
+        (too_old,) = ((versions != IDLE) & (versions < new - protocol.max_staleness)).nonzero()
+        if too_old.size:
+            lost = np.concatenate([lost, too_old])
+            versions[too_old] = IDLE
     return Server(new, versions, merged_in, closing.time_s), lost
 
 
@@ -195,7 +197,7 @@ def assign_model(
     With ``rests`` these are planned UEs. With ``wait`` and a bound, A·(S+1) UEs may have a job, and those longest
     without a merge come first. A job that an absent UE holds continues until it is merged or lost.
     """
-    idle = np.flatnonzero(server.versions == IDLE)
+    (idle,) = (server.versions == IDLE).nonzero()
     allowed = idle if present is None else idle[present[idle]]
     if protocol.rest_rounds > 1:
         allowed = allowed[server.merged_in[allowed] <= rested_since(server.round, protocol)]

@@ -48,12 +48,13 @@ class Recorder:
         """Add a round and, with a downlink, how long each UE waited for its model."""
         self._parts += [*info.interrupted, *info.ended]
         merged, lost, now_s = info.closing.merged, info.lost, info.closing.time_s
-        waits_s = np.zeros(info.versions.size) if model_s is None else model_s
         arrival_s, staleness = info.arrival_s[None, merged], info.staleness[None]
-        self._rounds.append([merged[None], staleness, arrival_s, np.array([now_s]), waits_s[None, merged]])
+        waits_s = np.zeros(staleness.shape) if model_s is None else model_s[None, merged]
+        self._rounds.append([merged[None], staleness, arrival_s, np.array([now_s]), waits_s])
         if not lost.size or info.ended:
             return
-        version, arrived_s, waits_s = info.versions[lost], info.arrival_s[lost], waits_s[lost]
+        version, arrived_s = info.versions[lost], info.arrival_s[lost]
+        waits_s = np.zeros(lost.size) if model_s is None else model_s[lost]
         arrived_s[arrived_s > now_s] = np.inf
         first = np.arange(lost.size)
         if lost.size > MANY_LOST:  # one row for consecutive UEs that lost the same job
