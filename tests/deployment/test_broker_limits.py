@@ -240,6 +240,7 @@ def test_a_subscription_has_few_filters_and_gets_what_is_retained_once(unconnect
 
 
 def test_a_client_that_asks_for_what_is_retained_again_and_again_is_ended(unconnected):
+    assert unconnected.broker.fetches["device-0"].bytes == 2**30
     unconnected.broker.fetches["device-0"].bytes = 4000
     assert unconnected.subscribe("perfeds2/model/#") == unconnected.subscribe("perfeds2/model/#") == 4
     with pytest.raises(embedded.MalformedError, match="too many subscriptions"):
