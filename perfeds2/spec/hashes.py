@@ -18,6 +18,11 @@ LATER: dict[str, dict[str, Value]] = {  # by section: later settings with their 
     "task": {"new_ues": None, "adapter": None, "init": None},
 }
 
+EARLIER: dict[str, dict[str, Value]] = {  # by section: defaults of requests that do not record the cycles
+    "cell": {"cycles": "per-parameter"},
+    "protocol": {"schedule": "first", "shares": "equal", "bandwidth": "equal_share"},
+}
+
 
 def hashed(values: Values, later: Mapping[str, Mapping[str, Value]] = LATER) -> Values:
     """Return nested settings without later ones that have the default they were introduced with."""
@@ -30,26 +35,27 @@ def hashed(values: Values, later: Mapping[str, Mapping[str, Value]] = LATER) -> 
     return kept
 
 
-def as_written(values: Values, always: Mapping[str, Iterable[str]], changed: Values) -> Values:
+def as_written(values: Values, always: Mapping[str, Iterable[str]]) -> Values:
     """Return the values of a spec file as the version that wrote it meant them.
 
     A file with all settings of a section, as every run writes it, has later settings at their first default. A file with
-    only some of them is a user's, and has today's defaults.
+    only some of them is a user's, and has today's defaults. The request of a sweep or a search has only what was asked
+    for, and since defaults have changed also ``cycles``; one without it is older.
 
     Args:
         values: Nested values.
         always: By section, the settings that a written file always has.
-        changed: By section, the first default of settings whose default is another one today. The request of a sweep or a
-            search records these settings; one without them is older.
     """
     meant = dict(values)
     for section, first in LATER.items():
         given = values.get(section)
         if isinstance(given, Mapping) and set(always[section]) - set(first) <= set(given):
             meant[section] = {key: value for key, value in first.items() if value is not None} | dict(given)
-    if isinstance(values.get("base"), Mapping):  # the settings of a sweep or a search
-        meant["base"] = as_written(values["base"], always, changed)
-        for section, first in changed.items():
+    base = values.get("base")
+    if isinstance(base, Mapping):  # the settings of a sweep or a search
+        meant["base"] = as_written(base, always)
+        cell = base.get("cell", {})
+        for section, first in EARLIER.items() if isinstance(cell, Mapping) and "cycles" not in cell else ():
             if isinstance(given := meant["base"].get(section, {}), Mapping):
                 meant["base"][section] = first | dict(given)
     return meant

@@ -23,7 +23,7 @@ from perfeds2.spec.fields import (
     sections_of,
     settings,
 )
-from perfeds2.spec.hashes import LATER, as_written
+from perfeds2.spec.hashes import as_written
 from perfeds2.spec.names import Named, Value, Values
 from perfeds2.spec.rules import refuse_unless_possible, usual_algorithms, with_usual
 from perfeds2.spec.values import CELL, MERGE, RADIO, TASK, read_list
@@ -32,15 +32,6 @@ SEEDS = ("run", "seeds")
 ALWAYS = {  # what the spec of a run has, whatever was given
     section: [key for key, info in model.model_fields.items() if info.default is not None]
     for section, model in SECTIONS.items()
-}
-CHANGED = {  # the first default of settings whose default has changed since
-    section: changed
-    for section, first in LATER.items()
-    if (
-        changed := {
-            key: each for key, each in first.items() if SECTIONS[section].model_fields[key].default not in (None, each)
-        }
-    )
 }
 SPLITTING = ("labels_per_ue", "split")  # alternatives; only one may be given
 EACH = "methods"  # section with the settings of single methods or algorithms: [methods.PerFed-ASY]
@@ -203,7 +194,7 @@ def read_toml(path: Path) -> Values:
         InputError: If it does not exist or is not TOML.
     """
     try:
-        return as_written(tomllib.loads(path.read_text(encoding="utf-8")), ALWAYS, CHANGED)
+        return as_written(tomllib.loads(path.read_text(encoding="utf-8")), ALWAYS)
     except FileNotFoundError:
         raise InputError(f"--spec {path} does not exist.") from None
     except IsADirectoryError:

@@ -16,7 +16,7 @@ from perfeds2.runs.folder import SWEEP
 from perfeds2.runs.session import reading
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Values
-from perfeds2.spec.resolve import CHANGED, EACH, SEEDS, as_list, name_of, place_of, put, resolve, take
+from perfeds2.spec.resolve import EACH, SEEDS, as_list, name_of, place_of, put, resolve, take
 from perfeds2.studies.figure import merged
 
 MOST_RUNS = 100_000
@@ -190,8 +190,8 @@ def as_read(given: Values, spec: Spec) -> Values:
 
 
 def recorded(given: Values, spec: Spec) -> Values:
-    """Return the given values as the spec reads them, and settings whose default has changed in an earlier version."""
-    return as_read(merged({section: dict(changed) for section, changed in CHANGED.items()}, given), spec)
+    """Return the given values as the spec reads them, and the cycles, by which ``as_written`` knows the version."""
+    return as_read(merged({"cell": {"cycles": None}}, given), spec)
 
 
 def _picked(given: Mapping[str, object], read: Values) -> Values:

@@ -143,7 +143,11 @@ def test_a_request_keeps_its_trainings_when_a_default_changes(tmp_path, kind, as
     before = made.to_toml().replace('cycles = "counted"\n', "")
     assert before != made.to_toml()
     (tmp_path / file).write_text(before)  # by a version that knew only one rule
-    assert read(tmp_path).cell.cycles == "per-parameter"
+    spec = read(tmp_path)
+    assert spec.cell.cycles == "per-parameter"
+    assert list(map(str, (spec.protocol.schedule, spec.protocol.shares, spec.protocol.bandwidth))) == [
+        *("first", "equal", "equal_share")
+    ]
 
 
 def test_an_earlier_folder_says_how_to_continue_it(tmp_path):
@@ -153,6 +157,6 @@ def test_an_earlier_folder_says_how_to_continue_it(tmp_path):
     with pytest.raises(InputError, match=r"base\.cell\.cycles is per-parameter, and counted was asked for"):
         claim(SWEEP, tmp_path, grid, read_sweep)
     claim(SWEEP, tmp_path, read_sweep(tmp_path), read_sweep)  # as --resume does
-    claim(
-        SWEEP, tmp_path, make_grid(merged({}, base, {"cell": {"cycles": "per-parameter"}}), {"quorum": [1]}), read_sweep
-    )
+    rounds = {"schedule": "first", "shares": "equal", "bandwidth": "equal_share"}
+    same = merged({}, base, {"cell": {"cycles": "per-parameter"}, "protocol": rounds})
+    claim(SWEEP, tmp_path, make_grid(same, {"quorum": [1]}), read_sweep)
