@@ -150,12 +150,15 @@ def between(theta: float) -> Policy:
 def in_each_cell(policy: Policy, ues: Sequence[Int[np.ndarray, " _"]], bandwidth_hz: Sequence[float]) -> Policy:
     """Return a policy that shares the band of each cell among its own UEs, whose numbers are ``ues``."""
 
+    total_hz = sum(bandwidth_hz)
+
     def shared(uplink: Uplink) -> Bandwidth | Allocation:
         parts = [np.empty(uplink.bits.size) for _ in fields(Allocation)]
         for own, own_hz in zip(ues, bandwidth_hz, strict=True):
             columns = {name: column[own] for name, column in vars(uplink).items() if isinstance(column, np.ndarray)}
             columns["shares"] /= max(columns["shares"].sum(), 1e-300)
-            answer = policy(replace(uplink, bandwidth_hz=own_hz, **columns))
+            part_hz = own_hz if uplink.bandwidth_hz == total_hz else own_hz * (uplink.bandwidth_hz / total_hz)
+            answer = policy(replace(uplink, bandwidth_hz=part_hz, **columns))
             given = vars(answer).values() if isinstance(answer, Allocation) else (answer,)
             for part, column in zip(parts, given, strict=False):
                 part[own] = column

@@ -22,6 +22,7 @@ MAX_STEPS = 60  # the hardest of thousands of random rounds took 25
 CLOSE = 1e-4  # relative difference of bandwidths and times; the energy is off by some hundred times its square
 WORTH = 1e-4  # relative difference of the worth of a second
 TINY = 1e-300
+LEAST_PART = 1e-9  # of the longest upload; rounding may leave less of one
 
 
 class Terms(NamedTuple):
@@ -199,6 +200,7 @@ def least_joules(
         near: Where to begin the search; None if nothing is known.
     """
     nats, signal_hz, send_w, phone_w, cube, ready_s, start_s, most = terms
+    nats = np.maximum(nats, LEAST_PART * nats.max())
     longest_s = time_s - ready_s  # at the highest frequency
     if not longest_s.min() > 0:
         return None
@@ -253,7 +255,9 @@ def least_joules(
                 cost_w = saved_w + (phone_w + TINY)
                 less = np.where(stuck, np.log(cost_w * send_s / band_hz), more)
                 fall_less = np.where(stuck, -2 - left_w / cost_w, fall)
-        free, weight, low, high = log_hz > floor, band_hz / fall, -math.inf, math.inf
+        free, weight = log_hz > floor, band_hz / fall
+        # At the lower level every UE would take e⁴ times its band, at the higher one every UE e⁻⁴ of it.
+        low, high = float((more + 4 * fall).min()), float((less - 4 * fall_less).max())
         level = float((weight * more).sum(where=free)) / float(weight.sum(where=free)) if free.any() else level
         for _ in range(MAX_STEPS):  # who takes how much at a level of prices
             change = (level - more) / fall

@@ -9,11 +9,12 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from perfeds2.network.channel import ByPosition, Channel, Fading
-from perfeds2.network.errors import Errors
+from perfeds2.network.errors import Errors, Outage
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.link import UE_NOISE_FIGURE_DB, Downlink, Limit, PerUe
 from perfeds2.network.mobility import Moves, Walk
 from perfeds2.network.modulation import Link
+from perfeds2.network.profile import Profile
 from perfeds2.network.radios import STREAMS, Radio, Where
 from perfeds2.shown import as_html, axes_for, draw_places, in_a_line
 
@@ -50,6 +51,9 @@ class Cell:
     offset_db: PerUe | None = None  # added to each UE's gain unless measured: its antenna, less the walls; None: 0
     link: Link | None = None  # what links carry; None: Shannon's rate up to ``most_bits_per_s_hz``
     errors: Errors | None = None  # what happens to uploads with errors; None: there are none
+    outage: Outage | None = None  # what happens to uploads at low rates; None: they go on
+    profile: Profile | None = None  # share of the band that other traffic leaves; None: all of it
+    csi_error_db: float = 0.0  # deviation of what policies and schedules know of the signals
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distance_m", np.asarray(self.distance_m, float))
@@ -215,6 +219,10 @@ class Cell:
             signal_hz[~self.fleet.shares_band] = self.fleet.signal_on(self.bandwidth_hz)
         return signal_hz
 
+    def band_hz(self, time_s: float) -> float:
+        """Return the uplink band that other traffic leaves at a time."""
+        return self.bandwidth_hz if self.profile is None else self.bandwidth_hz * self.profile.share_at(time_s)
+
     @cached_property
     def _gain(self) -> PerUe:
         assert self.radio is not None
@@ -366,7 +374,7 @@ class Cell:
 
 LIMITS = {  # infinity and NaN are always rejected
     "noise_dbm_per_hz": "",
-    **dict.fromkeys(("distance_m", "downlink_s", "seed", "cycles_per_sample"), "at least 0"),
+    **dict.fromkeys(("distance_m", "downlink_s", "seed", "cycles_per_sample", "csi_error_db"), "at least 0"),
     **dict.fromkeys(("cpu_hz", "power_w", "bandwidth_hz", "path_loss_exponent", "fading_scale"), "above 0"),
     **dict.fromkeys(("most_bits_per_s_hz", "coherence_s"), "above 0"),
 }

@@ -165,6 +165,13 @@ class Channel:
         """
         return self.signal_in(self.block_at(round_, time_s))
 
+    def normal_at(self, round_: int, time_s: float) -> PerUe:
+        """Return a standard normal number for each UE, drawn with its fading: for what others know of its signal."""
+        from scipy.special import ndtri  # slow to import
+
+        uniform = self._draws.uniform(self.block_at(round_, time_s), 2)
+        return np.asarray(ndtri(np.maximum(uniform, 2.0**-53)))
+
     def block_at(self, round_: int, time_s: float) -> int:
         """Return which fading draw applies: the round's, or with a coherence time the time block's.
 

@@ -1,4 +1,4 @@
-"""Draw how often an upload has to be sent until it is received without errors."""
+"""Say when uploads fail: outages, and how often an upload has to be sent until it is received without errors."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,10 +6,19 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+OutageRule = Literal["wait", "lose"]
 Numbers = Int[np.ndarray, " h"]
 STREAM = 19  # random stream: (seed, stream, version, attempt)
 MOST_SENT = 100  # the last one is always received
 ErrorRule = Literal["discard", "repeat", "harq"]
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A rate on the shared band below which an upload waits for a better signal, or is lost."""
+
+    rule: OutageRule
+    rate_bps: float
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,10 @@ from perfeds2.spec.values import (
     List,
     Metres,
     NotNegative,
+    OutageName,
     Population,
     Positive,
+    ProfileText,
     Seconds,
     Section,
     Steps,
@@ -144,6 +146,15 @@ class RadioSpec(Section, title="Radio"):
     )
     errors: ErrorsName | None = setting(
         "RULE", "Uploads with errors: discard, repeat or harq; a margin as in harq:3.", shown="none"
+    )
+    outage: OutageName | None = setting(
+        "RULE:BPS", "Below this rate an upload waits or is lost: wait:1e5.", shown="none"
+    )
+    csi_error_db: Annotated[NotNegative, within(0, 100)] | None = setting(
+        "DB", "Error of the signals that policies and schedules know.", shown="0"
+    )
+    band_profile: ProfileText | None = setting(
+        "FILE.csv", "Share of the band that other traffic leaves over the day.", shown="1"
     )
     fading: FadingName | None = setting("LAW", "Fast fading: none, rayleigh, or rician:K.", shown="rayleigh")
     coherence_s: Annotated[Positive, within(1e-6, 1e9)] | None = setting(

@@ -18,12 +18,13 @@ from perfeds2.learning.trees import without
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.energy import ENERGY, EnergyModel
-from perfeds2.network.errors import Errors
+from perfeds2.network.errors import Errors, Outage
 from perfeds2.network.fleet_file import FleetFile, unit_hint
 from perfeds2.network.indoor import indoors, wall_db
 from perfeds2.network.link import Downlink, PerUe
 from perfeds2.network.mobility import Moves, coherence_seconds
 from perfeds2.network.modulation import LINKS, Attenuated, up_to
+from perfeds2.network.profile import Profile
 from perfeds2.network.radios import Radio, Where
 from perfeds2.network.sites import Sites
 from perfeds2.network.trajectories import Trajectories
@@ -257,6 +258,13 @@ def make_radio(spec: Spec) -> Values:
     if settings.errors is not None:
         rule, _, margin_db = settings.errors.partition(":")
         made["errors"] = Errors(rule, float(margin_db)) if margin_db else Errors(rule)
+    if settings.outage is not None:
+        rule, _, rate_bps = settings.outage.partition(":")
+        made["outage"] = Outage(rule, float(rate_bps))
+    if settings.csi_error_db is not None:
+        made["csi_error_db"] = settings.csi_error_db
+    if settings.band_profile is not None:
+        made["profile"] = Profile.of(settings.band_profile)
     if settings.fading is not None:
         how, _, k = settings.fading.partition(":")
         made["rician_k"] = float(k) if how == "rician" else np.inf if how == "none" else 0.0

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import pydantic
@@ -179,6 +180,41 @@ def read_errors(value: object) -> str:
     raise ValueError("is not known; expected discard, repeat or harq, with a margin in dB if you like, as in harq:3")
 
 
+def read_outage(value: object) -> str:
+    """Validate ``wait:RATE`` or ``lose:RATE``."""
+    rule, _, rate_bps = str(value).partition(":")
+    try:
+        if rule in ("wait", "lose") and 0 < float(rate_bps) <= 1e18:
+            return str(value)
+    except ValueError:
+        pass
+    raise ValueError("is not known; expected wait or lose and a rate in bit/s, such as wait:1e5")
+
+
+def read_profile(value: object) -> str:
+    """Validate shares of the band by second of the day, as a text or as a CSV file with columns time_s and share."""
+    from perfeds2.network.profile import Profile
+
+    text = str(value)
+    if text.endswith(".csv"):
+        try:
+            head, *rows = [
+                line.replace(" ", "") for line in Path(text).read_text("utf-8-sig").splitlines() if line.strip()
+            ]
+        except (OSError, ValueError) as error:
+            raise ValueError(f"cannot be read ({error})") from None
+        if head != "time_s,share":
+            raise ValueError(f"has columns {head!r:.80}; expected time_s,share")
+        text = ",".join(row.replace(",", ":") for row in rows)
+    try:
+        Profile.of(text)
+    except ValueError as error:
+        raise ValueError(
+            f"is no profile ({error}); expected FILE.csv, or seconds and shares as in 0:1,28800:0.7"
+        ) from None
+    return text
+
+
 MOST_SEEDS = 1_000_000
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -191,6 +227,8 @@ StepSize = Annotated[NotNegative, within(0, 1e38)]  # range of single precision
 Length = Annotated[Positive, within(1e-30, 1e30)]
 FadingName = Annotated[str, BeforeValidator(read_fading)]
 ErrorsName = Annotated[str, BeforeValidator(read_errors)]
+OutageName = Annotated[str, BeforeValidator(read_outage)]
+ProfileText = Annotated[str, BeforeValidator(read_profile)]
 Bits = Annotated[Literal[32, 16, 8, 4], BeforeValidator(read_whole)]
 Decibels = Annotated[float, Field(allow_inf_nan=False), within(-300, 300)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]

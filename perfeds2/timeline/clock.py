@@ -33,10 +33,12 @@ from perfeds2.timeline.protocol import (
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder
 from perfeds2.timeline.sources import (
+    BandChanges,
     EventSource,
     FadingChanges,
     Handovers,
     Openings,
+    Outages,
     PresenceChanges,
     UploadEnds,
     UploadErrors,
@@ -96,7 +98,8 @@ class Clock(ClockState):
             self.chosen = SpeedAndPower(np.ones(n), np.zeros(n), np.zeros(n, bool))
         if some.cell.errors is not None:
             self.luck = Luck(np.zeros(n, bool), np.full(n, IDLE, np.int64), np.zeros(n, np.int64))
-        differ = some.chooses_more or self.luck is not None or some.events  # the jobs of a UE
+        loses = some.cell.outage is not None and some.cell.outage.rule == "lose"
+        differ = some.chooses_more or self.luck is not None or loses or some.events  # the jobs of a UE
         if differ or not all(cell.is_plain for cell in cells):
             self.job_s, self.rate_factor = np.zeros(n), np.ones(n)
         if self.presence is not None:
@@ -134,8 +137,12 @@ class Clock(ClockState):
             yield Handovers()
         if self.network is not None or reshares:
             yield UploadEnds()
+        if any(cell.profile is not None for cell in cells):
+            yield BandChanges()
         if self.luck is not None:
             yield UploadErrors()
+        if cells[0].outage is not None and cells[0].outage.rule == "lose":
+            yield Outages()
         if reshares or (self.network is not None and self.network.co_channel is not None):
             yield UploadStarts()
         if self._edge_rounds is not None:
@@ -197,7 +204,7 @@ class Clock(ClockState):
         opens = self.openings in due and self.servers[0].jobs is None  # jobs that have begun before the timeline ends
         if closing or opens:
             self.before, self._events = None, 0
-        elif any(not isinstance(source, FadingChanges) for source in due):
+        elif self.weak.any() or any(not isinstance(source, FadingChanges) for source in due):
             self._events += 1
         if not closing and not opens:
             self.before = self.before or (self.time_s, [copy.copy(server) for server in self.servers], self.present)
@@ -219,10 +226,11 @@ class Clock(ClockState):
         return list(closed.values())
 
     def _check_progress(self, times_s: Sequence[float], until_s: float) -> None:
-        """Raise ValueError if no round can ever close, given when the sources act. Fading alone closes none."""
+        """Raise ValueError if no round can ever close, given when the sources act. Fading alone closes none, but may end an outage."""
         (server, *others), closing_s = self.servers, min(closing.time_s for closing in self._closings)
         acting = zip(self.sources, times_s, strict=True)
-        source_s = min((at_s for source, at_s in acting if not isinstance(source, FadingChanges)), default=math.inf)
+        may_close = [at_s for source, at_s in acting if self.weak.any() or not isinstance(source, FadingChanges)]
+        source_s = min(may_close, default=math.inf)
         if all(each.left <= 0 for each in self.servers):
             return  # they have too little energy
         if others and (closing_s == source_s == until_s == math.inf or self._events == MAX_CHANGES):
@@ -232,12 +240,14 @@ class Clock(ClockState):
         if not others and closing_s == source_s == math.inf and not server.waits:
             rules, present = server.conditions.protocol, self.present
             why = why_stuck(server.server, server.arrival_s, rules, server.planned, present)
+            if self.weak.any():
+                why = f"UE {self.weak.argmax()} is in outage, and its signal stays as it is. Use a --speed-mps or a lower rate."
             raise InputError(f"round {server.server.round} never closes: {why}")
         if self._events == MAX_CHANGES:
             raise ValueError(
                 f"round {server.server.round} has not closed after {MAX_CHANGES} times that UEs came or went (second "
                 f"{self.time_s:.6g}). With --on-leave lose a UE that is never present for a whole job never arrives: "
-                "use keep, or a smaller quorum."
+                "use keep, or a smaller quorum. With --errors or --outage, its uploads may always fail."
             )
 
     # ---- What comes next
@@ -299,6 +309,11 @@ class Clock(ClockState):
             signal_hz = signals_hz[at] / (1 + rises(self, signals_hz, band_hz > 0))[self.serving]
             idle_s = np.full(self.serving.size, np.inf)
         send(self, band_hz, signal_hz, idle_s, cell.cell.limit)
+        if cell.cell.outage is not None:
+            fleet = cell.cell.fleet
+            self.weak = (self.bits > 0) & (band_hz > 0) & (self.rate_bps < cell.cell.outage.rate_bps)
+            self.weak &= True if fleet is None else fleet.shares_band
+            self.rate_bps[self.weak], self.sent_s[self.weak] = 0.0, np.inf
         server.arrival_s, self._closings = self.sent_s, []
         for number, server in enumerate(self.servers):
             if self.network is not None:

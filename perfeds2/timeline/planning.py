@@ -34,15 +34,16 @@ def _moment(state: ClockState, number: int) -> Moment:
         state.servers[number].busy,
     )
     cells, idle = [state.cells[own] for own in state.cells_of(number)], server.versions == IDLE
-    cell, signal_hz = cells[0].cell, cells[0].signal_hz
+    cell, signals_hz = cells[0].cell, [_known_signal_hz(state, one) for one in state.cells_of(number)]
+    signal_hz = signals_hz[0]
     if len(cells) > 1:
-        signal_hz = np.stack([one.signal_hz for one in cells])[state.serving, np.arange(idle.size)]
+        signal_hz = np.stack(signals_hz)[state.serving, np.arange(idle.size)]
     bits = state.bits if state.luck is None else _of_one_transmission(state.bits, conditions.payload_bits)
     return Moment(
         server.round,
         state.time_s,
         conditions.protocol.quorum,
-        sum(one.cell.bandwidth_hz for one in cells),
+        sum(one.cell.band_hz(state.time_s) for one in cells),
         signal_hz,
         np.where(idle, conditions.usual_s, state.compute_s * busy),  # a sent UE may work for another edge
         np.where(idle, conditions.payload_bits, bits * busy),
@@ -54,6 +55,15 @@ def _moment(state: ClockState, number: int) -> Moment:
         None if conditions.feedback is None else conditions.feedback.copy(),
         link=cell.link,
     )
+
+
+def _known_signal_hz(state: ClockState, number: int) -> PerUe:
+    """Return what the base station of a cell knows of the signals: they, times an error drawn with their fading."""
+    cell, signal_hz = state.cells[number].cell, state.cells[number].signal_hz
+    if not cell.csi_error_db:
+        return signal_hz
+    normal = cell.channel.normal_at(state.server_of(number).server.round, state.time_s)
+    return signal_hz * 10 ** (cell.csi_error_db / 10 * normal)
 
 
 def _of_one_transmission(bits: PerUe, payload_bits: float) -> PerUe:
@@ -75,11 +85,11 @@ def uplink(state: ClockState, number: int) -> Uplink:
         bits = np.where(compute_s == 0, bits, 0.0)
         compute_s = np.zeros_like(compute_s)
         planned = None if planned is None or not (planned & (bits > 0)).any() else planned
-    signal_hz, rest = state.cells[number].signal_hz, (conditions.shares, planned, cell.cap_bits_per_s_hz, cell.link)
+    signal_hz, rest = _known_signal_hz(state, number), (conditions.shares, planned, cell.cap_bits_per_s_hz, cell.link)
     if state.luck is not None:
         bits = _of_one_transmission(bits, conditions.payload_bits)
     if state.chosen is not None:
         assert state.job_s is not None
         cycles = np.where(state.chosen.starts & (bits > 0), state.job_s * cell.cpu_hz, 0.0)
         rest += (cycles, cell.cpu_hz, cell.sent_power_w, max(state.time_s - server.begun_s, 0.0))
-    return Uplink(server.server.round, cell.bandwidth_hz, signal_hz, compute_s, bits, *rest)
+    return Uplink(server.server.round, cell.band_hz(state.time_s), signal_hz, compute_s, bits, *rest)

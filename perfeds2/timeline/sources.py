@@ -42,6 +42,17 @@ class FadingChanges:
         return set(range(len(state.cells))) if _reshares(state) else set()
 
 
+class BandChanges:
+    """Other traffic leaves more or less of a band, which is then shared again."""
+
+    def next_s(self, state: ClockState) -> float:
+        profiles = [cell.cell.profile for cell in state.cells]
+        return min(math.inf if profile is None else profile.changes_s(state.time_s) for profile in profiles)
+
+    def fire(self, state: ClockState) -> Touched:
+        return set(range(len(state.cells)))
+
+
 class PresenceChanges:
     """UEs leave and return. An absent UE keeps its job, which rests, or loses it."""
 
@@ -156,6 +167,19 @@ class UploadErrors:
         return _cells(state, failed)
 
 
+class Outages:
+    """An upload begins at too low a rate, or its rate falls too low: its job is lost, and its UE gets the newest model."""
+
+    def next_s(self, state: ClockState) -> float:
+        return float((state.time_s + state.compute_s).min(where=_in_reach(state, state.weak), initial=np.inf))
+
+    def fire(self, state: ClockState) -> Touched:
+        lost = _in_reach(state, state.weak) & (state.time_s + state.compute_s <= state.time_s)
+        for server in state.servers:
+            _interrupt(state, server, np.flatnonzero(lost & server.busy), keeps=False)
+        return _cells(state, lost)
+
+
 class UploadStarts:
     """An upload starts: it is noise in other cells, and may get a part of the band."""
 
@@ -171,8 +195,11 @@ class UploadStarts:
 
 
 def _will_start(state: ClockState) -> Mask:
-    waits = state.compute_s > 0
-    return waits if state.present is None else waits & state.present
+    return _in_reach(state, state.compute_s > 0)
+
+
+def _in_reach(state: ClockState, ues: Mask) -> Mask:
+    return ues if state.present is None else ues & state.present
 
 
 def _reshares(state: ClockState) -> bool:

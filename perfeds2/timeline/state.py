@@ -252,6 +252,7 @@ class ClockState:
     rate_factor: PerUe | None = None  # multiplies the rate of the UE's own uplink; None in a plain cell
     chosen: SpeedAndPower | None = None  # None if the policy shares only the band
     luck: Luck | None = None  # None if uploads have no errors
+    weak: Mask = field(default_factory=lambda: np.empty(0, bool))  # uploads in outage, if there is a rule for them
     rate_bps: PerUe = field(default_factory=empty)
     # When each upload is sent if nothing changes; in a network infinite without one.
     sent_s: PerUe = field(default_factory=empty)

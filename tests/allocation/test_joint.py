@@ -220,3 +220,17 @@ def test_policies_refuse_impossible_settings_and_answers():
         allocate(unsaid, replace(uplink, cycles=None))
     with pytest.raises(ValueError, match=r"power_w .* at most uplink\.power_w"):
         allocate(strong, uplink)
+
+
+def test_ues_of_very_different_loads_share_a_round():
+    """In the middle of a round some UEs have sent nearly everything, and others have just begun."""
+    nats = np.full(12, 400.0)
+    nats[[0, 1, 6]], nats[3] = 53_455.0, 2e-11
+    cube, ready_s = np.zeros(12), np.zeros(12)
+    cube[:2], ready_s[:2] = 2.7e-6, (0.14, 0.03)
+    terms = Terms(nats, np.geomspace(2e13, 3e14, 12), np.full(12, 0.01), 0.0, cube, ready_s, np.zeros(12), np.inf)
+    choice = least_joules(terms, 0.5, 1e6)
+    assert choice is not None
+    assert choice.band_hz.sum() == pytest.approx(1e6, rel=1e-9)
+    assert all(fastest_s(terms, ue, choice.band_hz[ue]) <= choice.send_s[ue] * (1 + 1e-9) for ue in range(12))
+    assert (choice.send_s <= 0.5 - ready_s).all()

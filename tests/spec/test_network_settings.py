@@ -8,7 +8,7 @@ from perfeds2.allocation.shares import distance_shares
 from perfeds2.errors import InputError
 from perfeds2.runs.trainer import facts_of
 from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines
-from perfeds2.spec.cells import upload_bits
+from perfeds2.spec.cells import make_cell, upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.protocol import Protocol
@@ -206,3 +206,16 @@ def test_a_flat_federation_of_many_cells_has_what_a_single_one_has(schedule):
     timeline = played(spec_of(cells=3, merge_at="cloud", schedule=schedule, energy="lte", bandwidth="equal_finish"))
     assert timeline.rounds == 24
     assert Protocol(3, 5).quorum == timeline.quorum
+
+
+def test_a_profile_of_the_band_comes_from_a_file_or_a_text(tmp_path):
+    file = tmp_path / "traffic.csv"
+    file.write_text("time_s,share\n0,1\n28800, 0.7\n36000,1\n")
+    specs = [spec_from(band_profile=given) for given in (str(file), "0:1,28800:0.7,36000:1")]
+    assert specs[0] == specs[1]
+    cell = make_cell(specs[0], 0)
+    assert [cell.band_hz(hour * 3600.0) for hour in (7, 9, 11, 33)] == [1e6, 7e5, 1e6, 7e5]
+    file.write_text("time,share\n0,1\n")
+    for wrong in (str(file), str(tmp_path / "none.csv"), "0:2", "eight"):
+        with pytest.raises(ValueError, match=r"columns|cannot be read|is no profile"):
+            spec_from(band_profile=wrong)

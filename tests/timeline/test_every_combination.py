@@ -13,15 +13,18 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from perfeds2.allocation.bandwidth import equal_share
+from perfeds2.allocation.bandwidth import Policy, equal_share
+from perfeds2.allocation.joint import LeastEnergy
 from perfeds2.allocation.schedule import SCHEDULES
 from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import make_cells
 from perfeds2.network.energy import ENERGY
+from perfeds2.network.errors import Errors, Outage
 from perfeds2.network.fleet import Fleet
 from perfeds2.network.link import Downlink
 from perfeds2.network.mobility import Moves, Waypoints
+from perfeds2.network.profile import Profile
 from perfeds2.network.sites import Sites
 from perfeds2.network.traces import Trace, Traces
 from perfeds2.timeline.cells import network_of, simulate_cells
@@ -48,6 +51,7 @@ class Setting:
     schedule: Callable[..., Any] | None = None
     joules: float | None = None
     reshare: Literal["round", "events"] = "round"
+    bandwidth: Policy = equal_share
 
 
 def downlink(way: Literal["unicast", "multicast"]) -> Callable[[Setting], None]:
@@ -108,6 +112,14 @@ def reshared(setting: Setting) -> None:
     setting.reshare = "events"
 
 
+def unsafe(**changes: Any) -> Callable[[Setting], None]:
+    return lambda setting: setting.cell.update(changes)
+
+
+def chosen(setting: Setting) -> None:
+    setting.bandwidth = LeastEnergy(0.5)
+
+
 FEATURES: dict[str, Callable[[Setting], None]] = {
     "unicast": downlink("unicast"),
     "multicast": downlink("multicast"),
@@ -125,6 +137,10 @@ FEATURES: dict[str, Callable[[Setting], None]] = {
     "fading within rounds": fading,
     "coupled interference": coupled,
     "reshare events": reshared,
+    "errors": unsafe(errors=Errors("discard", 20.0)),
+    "outages": unsafe(outage=Outage("lose", 1e6), coherence_s=0.05),
+    "other traffic": unsafe(profile=Profile((0.0, 0.2, 0.5), (1.0, 0.4, 0.7)), csi_error_db=3.0),
+    "power and frequency": chosen,
 }
 NETWORKS: tuple[Where, ...] = ("one cell", "edges", "one server")
 OTHER_WAY = [{"unicast", "multicast"}, {"schedule by number", "schedule by moment"}, {"rests", "schedule by number"}]
@@ -136,6 +152,7 @@ REFUSED = {  # by pair: the words of the refusal, and where; the page has the re
     ("energy budget", "schedule by number"): ("wait for UEs that have spent their energy", NETWORKS),
     ("energy budget", "schedule by moment"): ("wait for UEs that have spent their energy", NETWORKS),
     ("energy budget", "rests"): ("wait for UEs that have spent their energy", NETWORKS),
+    ("energy budget", "power and frequency"): ("takes no policy that chooses powers", NETWORKS),
     ("energy budget", "rest rounds"): ("rest_rounds above 1 takes no", NETWORKS),
     ("schedule by number", "drafts"): ("takes no schedule", NETWORKS),
     ("schedule by moment", "drafts"): ("takes no schedule", NETWORKS),
@@ -169,7 +186,12 @@ def play(names: tuple[str, ...], where: Where) -> tuple[Timeline, Setting]:
         by_number = setting.schedule is SCHEDULES["round_robin"]
         return setting.schedule(cell=Cell.draw(UES // parts), quorum=2) if by_number else setting.schedule  # type: ignore[misc]
 
-    until: dict[str, Any] = {"rounds": 30, "horizon_s": 10.0, "reshare": setting.reshare}
+    until: dict[str, Any] = {
+        "rounds": 30,
+        "horizon_s": 10.0,
+        "reshare": setting.reshare,
+        "bandwidth": setting.bandwidth,
+    }
     if where == "one cell":
         more = {"budget": limits(drawn), "schedule": plan()}
         return simulate(drawn, rules, **LOAD, **until, **more), setting
@@ -182,7 +204,7 @@ def play(names: tuple[str, ...], where: Where) -> tuple[Timeline, Setting]:
         return simulate(whole, rules, **LOAD, **until, **more), setting
     more = {"budgets": [limits(cell) for cell in cells.cells], "schedules": [plan()] * COUNT}
     many = {"model_bits": 1e5, "edge_rounds": 2}
-    return simulate_cells(cells, rules, Protocol(1), **LOAD, **until, **more, **many, bandwidth=equal_share), setting
+    return simulate_cells(cells, rules, Protocol(1), **LOAD, **until, **more, **many), setting
 
 
 def check(timeline: Timeline, setting: Setting) -> None:

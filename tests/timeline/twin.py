@@ -56,6 +56,7 @@ class Weather:
 
     block: int = 0
     moved: bool = False
+    share: float = 1.0  # of the band that others leave
 
 
 class Phone:
@@ -90,6 +91,7 @@ class Phone:
         self.tries: Callable[[int, int, int], tuple[int, bool]] | None = None  # of (phone, version, jobs on it before)
         self.on_failure: Callable[[], None] = lambda: None
         self.fails, self.last_version, self.attempt = False, OUT, 0
+        self.is_weak, self.loses = False, False  # its rate is too low; whether it then loses its job
         self.process = env.process(self.live())
 
     @property
@@ -212,7 +214,7 @@ class Phone:
                 self.sending, self.rate_since_s = True, self.env.now
                 yield from self.send()
                 self.sending, self.arrived_s = False, self.env.now
-                if self.fails:
+                if self.fails or (self.loses and self.is_weak):
                     self.rest()
                     self.on_failure()
                 self.bell.put(self.number)
@@ -231,6 +233,8 @@ class Phone:
 
     def send(self):
         while True:
+            if self.loses and self.is_weak and self.here:
+                return
             try:
                 sends = self.rate > 0 and self.here
                 yield self.env.timeout(self.bits_then / self.rate) if sends else self.env.event()
@@ -256,9 +260,11 @@ def play_with_processes(
     phones = [Phone(env, i, float(seconds), payload_bits, bell, battery) for i, seconds in enumerate(compute_s)]
     history: list[Round] = []
     weather = Weather()
+    env.process(change_band(env, radio.band, weather, bell))
     if radio.coherence_s < math.inf:
         env.process(change_weather(env, phones, radio, weather))
     for phone in phones:
+        phone.loses = radio.loses
         phone.job, phone.on_failure = radio.job, lambda: setattr(weather, "moved", True)
         if radio.tries is not None:
             phone.tries = lambda *job: radio.tries(*job, gains_now(radio, job[1], weather))  # type: ignore[misc]
@@ -282,7 +288,16 @@ def change_weather(env, phones: Iterable[Phone], radio: Radio, weather: Weather)
         weather.block += 1
         for phone, gain in zip(phones, radio.signal_hz(weather.block).tolist(), strict=True):
             if not phone.has_own:
-                phone.set_rate(radio.rate(phone.band, gain * phone.power))
+                radio.give(phone, phone.band, gain * phone.power)
+
+
+def change_band(env, steps: Sequence[tuple[float, float]], weather: Weather, bell: simpy.Store):
+    """Others use more or less of the band, which is then shared again."""
+    for at_s, share in steps:
+        if at_s > 0:
+            yield env.timeout(at_s - env.now)
+            weather.share, weather.moved = share, True
+            bell.put(0)
 
 
 def follow(env, phone: Phone, steps: Sequence[tuple[float, float]], period_s: float):
@@ -412,7 +427,7 @@ def ask(phones: list[Phone], air: Air, k: int, rules: RoundRules, weather: Weath
                 k,
                 phones[0].env.now,
                 rules.quorum,
-                radio.bandwidth_hz,
+                radio.bandwidth_hz * weather.share,
                 gains_now(radio, k, weather),
                 np.array(
                     [s + p.compute_s if o else p.compute_left() for p, o, s in zip(phones, out, usual_s, strict=True)]
@@ -438,7 +453,7 @@ def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[list[int]
     served = [phone.here and not phone.has_own for phone in phones]
     uplink = Uplink(
         k,
-        radio.bandwidth_hz,
+        radio.bandwidth_hz * weather.share,
         gains,
         np.array([phone.compute_left() * on for phone, on in zip(phones, served, strict=True)]),
         np.array([phone.of_one_transmission() * on for phone, on in zip(phones, served, strict=True)]),
@@ -450,7 +465,7 @@ def open_the_air(phones: list[Phone], radio: Radio, k: int, plan: list[list[int]
     for phone, gain, band in zip(phones, gains.tolist(), bands.tolist(), strict=True):
         phone.band = band
         if not phone.has_own:
-            phone.set_rate(radio.rate(band, gain))
+            radio.give(phone, band, gain)
 
 
 def tuned(phones: list[Phone], radio: Radio, uplink: Uplink, gains: np.ndarray) -> np.ndarray:

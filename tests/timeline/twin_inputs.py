@@ -34,8 +34,17 @@ class Radio:
 
     cpu_hz: np.ndarray | None = None  # of each, if the policy chooses frequencies and powers
     power_w: float = 1.0
+    least_bps: float = 0.0  # with a lower rate an upload waits, or its job is lost
+    loses: bool = False
+    band: Sequence[tuple[float, float]] = ((0.0, 1.0),)  # (second, share of the band that others leave)
     # Of (phone, version, jobs on it before, gains): how often an upload is sent, and whether it is lost.
     tries: Callable[[int, int, int, np.ndarray], tuple[int, bool]] | None = None
+
+    def give(self, phone: Any, band: float, gain: float) -> None:
+        """Give a phone its rate: none, if it would be too low."""
+        rate = self.rate(band, gain)
+        phone.is_weak = band > 0 and rate < self.least_bps
+        phone.set_rate(0.0 if phone.is_weak else rate)
 
     def rate(self, band: float, gain: float) -> float:
         return band * min(math.log2(1 + gain / band), self.cap) if band > 0 else 0.0
