@@ -113,4 +113,8 @@ class GaussMarkov:
         return np.stack([draw.standard_normal(self._size) for draw in draws])
 
 
-MOBILITY: dict[str, Callable[..., Walk] | None] = {"none": None, "waypoint": Waypoints, "gauss-markov": GaussMarkov}
+MOBILITY: dict[str, Callable[..., Walk] | None] = {
+    "none": None,  # UEs stay where they were placed
+    "waypoint": Waypoints,
+    "gauss-markov": GaussMarkov,
+}
