@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from perfeds2.commands.common import prepare_to_train
+from perfeds2.commands.jax_setup import prepare_to_train
 from perfeds2.report.live import LivePage
 from perfeds2.runs import progress
 from perfeds2.runs.pool import WorkerChoice

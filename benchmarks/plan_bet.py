@@ -86,7 +86,7 @@ def space_of(cell: int, arguments: argparse.Namespace) -> Space:
 
 
 def do(piece: Piece, arguments: argparse.Namespace) -> Row:
-    from perfeds2.commands.common import prepare_to_train
+    from perfeds2.commands.jax_setup import prepare_to_train
 
     prepare_to_train()
     space, folder, began = space_of(piece.cell, arguments), arguments.out / f"cell-{piece.cell}", time.process_time()

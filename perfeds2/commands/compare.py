@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import typer
 
-from perfeds2.commands.common import prepare_to_train, remove_live, study
+from perfeds2.commands.common import remove_live, study
+from perfeds2.commands.jax_setup import prepare_to_train
 from perfeds2.console import say
 from perfeds2.spec.names import Value, Values
 

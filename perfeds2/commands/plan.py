@@ -2,7 +2,8 @@
 
 import typer
 
-from perfeds2.commands.common import flag, prepare_to_train, study
+from perfeds2.commands.common import flag, study
+from perfeds2.commands.jax_setup import prepare_to_train
 from perfeds2.spec.resolve import resolve
 
 LEAVES_OUT = (

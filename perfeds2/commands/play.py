@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from perfeds2.commands.common import flag, prepare_to_train, take_settings
+from perfeds2.commands.common import flag, take_settings
+from perfeds2.commands.jax_setup import prepare_to_train
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 from perfeds2.spec.names import Value, Values

@@ -8,8 +8,9 @@ from typing import Literal
 
 import typer
 
-from perfeds2.commands.common import QUIET, TRACK, WORKERS, flag, followed, prepare_to_train
+from perfeds2.commands.common import QUIET, TRACK, WORKERS, flag, followed
 from perfeds2.commands.completion import among
+from perfeds2.commands.jax_setup import prepare_to_train
 from perfeds2.console import guarded, say
 from perfeds2.errors import InputError
 from perfeds2.spec.names import Values

@@ -15,7 +15,7 @@ from in_numpy import train_in_numpy
 from recorder import Recorder, same_as_written
 
 from perfeds2 import FedAvg, compare
-from perfeds2.commands.common import prepare_to_train
+from perfeds2.commands.jax_setup import prepare_to_train
 from perfeds2.errors import InputError
 from perfeds2.runs import estimate, pool, trainer, workers
 from perfeds2.runs.folder import open_folder
