@@ -1,4 +1,4 @@
-"""Compute the gradient of an MLP without materialising the first layer's gradient for every batch.
+"""Compute the meta-gradient of an MLP without materialising the first layer's gradient for every batch.
 
 A dense layer's gradient is inputsᵀ·slopes, so 40 rows of inputs and slopes determine a matrix with 784 rows. An MLP
 spends much of its time computing, reading and writing such matrices. Here the weights are read once for all three
@@ -24,7 +24,7 @@ Slopes = Callable[[int, Array, Params], tuple[Array, Params]]
 
 
 def loss_for(model: Model, batch: int, *, one_step: bool) -> MeanLoss:
-    """Return the loss that a job differentiates, with gradients in factors if the job has one step and they are faster.
+    """Return the loss that a job differentiates, in factors if the job has one step and its meta-gradient is then faster.
 
     It is less work if a batch has fewer samples than the first layer has outputs. A GPU always gains, because it reads
     less.
@@ -37,14 +37,9 @@ def loss_for(model: Model, batch: int, *, one_step: bool) -> MeanLoss:
 
 @dataclass(frozen=True)
 class FactoredLoss(MeanLoss):
-    """The mean loss of an MLP, whose gradients are computed in factors."""
+    """The mean loss of an MLP, whose meta-gradient is computed in factors."""
 
     network: MLP
-
-    def gradient(self, params: Params, batch: Batches) -> Params:
-        x, _, slopes, said, others = self._first_layer(params, jax.tree.map(lambda rows: rows[None], batch))
-        first, inner = slopes(0, said[0], others)
-        return inner | {WEIGHT: x[0].T @ first, BIAS: first.sum(axis=0)}
 
     def meta_gradient(
         self, params: Params, batches: Batches, alpha: float | Array, hessian: Hessian = "exact", **rare: Array | None

@@ -17,7 +17,7 @@ Hessian = Literal["exact", "fo", "hf"]
 
 
 class BatchLoss:
-    """The loss of a model on one batch. Call it, or ask for gradients, which some models compute faster."""
+    """The loss of a model on one batch. Call it, or ask for its gradients; some models compute the meta-gradient faster."""
 
     def __call__(self, params: Params, batch: Batches) -> Number:
         raise NotImplementedError

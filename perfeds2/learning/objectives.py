@@ -309,7 +309,8 @@ def descend(
         (w, total), (own, number) = carry, now
         g = gradient(w, own)
         if taken is not None:
-            g = jax.tree.map(lambda each: jnp.where(number < taken, each, 0.0), g)
+            goes_on = number < taken
+            g = jax.tree.map(lambda each: jnp.where(goes_on, each, 0.0), g)
         return (stepped(w, beta, g), jax.tree.map(jnp.add, total, g)), None
 
     return jax.lax.scan(step, (start, zeros(start)), (batches, jnp.arange(rows_of(batches))))[0]

@@ -245,7 +245,8 @@ def _total(program: Program, known: Known, script: Script, state: State, k: Inde
         ue, version = script.ues[number], script.versions[number]
         upload, _, heard = reported_update(program, known, params, ue, version, broadcast, memory)
         if weights is not None:
-            upload = jax.tree.map(lambda g: weights[number - first_merge] * g, upload)
+            weight = weights[number - first_merge]
+            upload = jax.tree.map(lambda g: weight * g, upload)
         return upload, _with_reports(reported, ue, heard)
 
     def add(number: Array, so_far: tuple[Params, Reported]) -> tuple[Params, Reported]:

@@ -50,7 +50,6 @@ def assert_close(ours, theirs, tolerance=1e-10):
 # ---- an MLP's gradient without its first layer's matrices
 
 OBJECTIVES = {
-    "plain": FedAvg(),
     "exact": PerFed(0.3),
     "on the inner batch": PerFed(0.3, hessian_batch="inner"),
     "first order": PerFed(0.3, "fo"),
@@ -98,7 +97,7 @@ def test_factors_are_for_what_they_know(monkeypatch):
         factored.FactoredLoss, "_first_layer", lambda loss, *given: used.append(loss) or first_layer(loss, *given)
     )
     params = jax.eval_shape(model.init, jax.random.key(0))
-    others = FedProx(), PerFed(0.1, "hf"), PerFed(0.1, inner_clip=1.0), PerFed(0.1, anneal=9)
+    others = FedAvg(), FedProx(), PerFed(0.1, "hf"), PerFed(0.1, inner_clip=1.0), PerFed(0.1, anneal=9)
     for objective in (*others, *OBJECTIVES.values()):
         used.clear()
         batches = jnp.zeros((objective.batches, 4, 4)), jnp.zeros((objective.batches, 4), int)
