@@ -42,7 +42,12 @@ class FactoredLoss(MeanLoss):
     network: MLP
 
     def meta_gradient(
-        self, params: Params, batches: Batches, alpha: float | Array, hessian: Hessian = "exact", **rare: Array | None
+        self,
+        params: Params,
+        batches: Batches,
+        alpha: float | Array,
+        hessian: Hessian = "exact",
+        **rare: float | Array | None,
     ) -> Params:
         if hessian == "hf" or any(each is not None for each in rare.values()):
             return super().meta_gradient(params, batches, alpha, hessian, **rare)
