@@ -255,7 +255,7 @@ def least_joules(
                 cost_w = saved_w + (phone_w + TINY)
                 less = np.where(stuck, np.log(cost_w * send_s / band_hz), more)
                 fall_less = np.where(stuck, -2 - left_w / cost_w, fall)
-        free, weight = log_hz > floor, band_hz / fall
+        free, weight, far = log_hz > floor, band_hz / fall, worst > 1
         # At the lower level every UE would take e⁴ times its band, at the higher one every UE e⁻⁴ of it.
         low, high = float((more + 4 * fall).min()), float((less - 4 * fall_less).max())
         level = float((weight * more).sum(where=free)) / float(weight.sum(where=free)) if free.any() else level
@@ -269,7 +269,7 @@ def least_joules(
             next_hz = np.exp(log_next)
             total_hz = float(next_hz.sum())
             over = math.log(total_hz / bandwidth_hz)
-            if abs(over) < (1e-3 if worst > 1 else 1e-12):
+            if abs(over) < (1e-3 if far else 1e-12):
                 break
             free = log_next == log_hz + change
             low, high = (level, high) if over > 0 else (low, level)
@@ -279,7 +279,7 @@ def least_joules(
         change, log_hz = log_next - log_hz, log_next
         worst = max(float(np.abs(change).max()), float(np.abs(send_s / last_s - 1).max()))
         send_s = np.minimum(send_s * np.exp(shrink * change), longest_s)
-        if worst < CLOSE:
+        if worst < CLOSE and not far:
             break
     band_hz = np.exp(log_hz)
     send_s = np.maximum(send_s, nats / (band_hz * np.minimum(np.log1p(signal_hz / band_hz), most)))

@@ -234,3 +234,12 @@ def test_ues_of_very_different_loads_share_a_round():
     assert choice.band_hz.sum() == pytest.approx(1e6, rel=1e-9)
     assert all(fastest_s(terms, ue, choice.band_hz[ue]) <= choice.send_s[ue] * (1 + 1e-9) for ue in range(12))
     assert (choice.send_s <= 0.5 - ready_s).all()
+
+
+def test_all_of_the_band_is_taken_wherever_the_search_begins():
+    for seed in range(60):
+        terms, time_s, bandwidth_hz = random_terms(seed)
+        choice = None
+        for factor in (1.0, 1.0, 1 + 1e-6, 1.001, 1.2, 0.99):
+            choice = least_joules(terms, time_s * factor, bandwidth_hz, choice)
+            assert choice is None or choice.band_hz.sum() == pytest.approx(bandwidth_hz, rel=1e-9)
