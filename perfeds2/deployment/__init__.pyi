@@ -18,9 +18,9 @@ from perfeds2.deployment.transport import Request as Request
 from perfeds2.deployment.transport import Transport as Transport
 from perfeds2.deployment.validate import form_of as form_of
 from perfeds2.deployment.validate import wrong_update as wrong_update
+from perfeds2.timeline.protocol import assign_model as assign_model
 from perfeds2.timeline.protocol import close_round as close_round
 from perfeds2.timeline.protocol import end_jobs as end_jobs
-from perfeds2.timeline.protocol import hand_out as hand_out
 from perfeds2.timeline.protocol import open_server as open_server
 from perfeds2.timeline.record import save_timelines as save_timelines
 
