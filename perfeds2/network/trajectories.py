@@ -54,9 +54,9 @@ class Trajectories:
         digest = hashlib.sha256(data).hexdigest()
         return cls(np.array(ue), *map(np.array, columns), digest=digest, texts={ITSELF: data})
 
-    def __call__(self, _moves: Moves, x_m: PerUe, y_m: PerUe, _seed: int) -> "Followed":
+    def __call__(self, _moves: Moves, x_m: PerUe, y_m: PerUe, _seed: int) -> "RecordedWalk":
         """Return the paths of UEs that start at the given positions, which may be seen from another place."""
-        return Followed(self, x_m, y_m)
+        return RecordedWalk(self, x_m, y_m)
 
     @property
     def ues(self) -> int:
@@ -96,7 +96,7 @@ class Trajectories:
         return self.ue * self._period_s + self.time_s
 
 
-class Followed:
+class RecordedWalk:
     """Recorded paths of UEs, moved to where the UEs start."""
 
     def __init__(self, paths: Trajectories, x_m: PerUe, y_m: PerUe) -> None:
