@@ -7,7 +7,8 @@ from typing import Self
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.timeline.jobs import check_whole, one_by_one
+from perfeds2.timeline.checks import check_whole
+from perfeds2.timeline.jobs import one_by_one
 
 Rows = Int[np.ndarray, " r"]
 Times = Float[np.ndarray, " r"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.timeline.jobs import check_whole
+from perfeds2.timeline.checks import check_whole
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from perfeds2.network.link import PerUe
 from perfeds2.timeline.choices import Choices
 from perfeds2.timeline.jobs import LOST, MERGED, Jobs, job_ends
 from perfeds2.timeline.record import Timeline
+from perfeds2.timeline.usage import long_rows, short_row_jobs
 
 Times = Float[np.ndarray, " t"]
 Changes = Float[np.ndarray, " c"]
@@ -54,7 +55,7 @@ def energy_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: 
         fixed_w = powers.sending_w - model.radiates * cell.sent_power_w
         return _as_chosen(timeline, timeline.choices, powers, fixed_w, times_s)
     computing_j, sending_j, by_time_j = _of_long_rows(timeline, powers, times_s)
-    for jobs in timeline.short_row_jobs():
+    for jobs in short_row_jobs(timeline.log, timeline.compute_s):
         own_j = job_joules(jobs, powers)
         computing_j += np.bincount(jobs.ue, own_j[0], timeline.population)
         sending_j += np.bincount(jobs.ue, own_j[1], timeline.population)
@@ -170,7 +171,7 @@ def _of_long_rows(timeline: Timeline, powers: Powers, times_s: Times) -> tuple[P
     """Return the energy of the long rows, spreading each row evenly over its duration."""
     n, long, by_time_j = (
         timeline.population,
-        timeline.log.take(np.flatnonzero(timeline.long_rows)),
+        timeline.log.take(np.flatnonzero(long_rows(timeline.log, timeline.compute_s))),
         np.zeros(times_s.size),
     )
     if not long.ue.size:

@@ -81,6 +81,12 @@ def job_ends(log: Jobs) -> tuple[Whole, Whole]:
     return outcome, round_
 
 
+def written_out(log: Jobs, ues: range, compute_s: PerUe) -> Jobs:
+    """Return the jobs of consecutive UEs with a row for each UE, and for each part the outcome of the whole job."""
+    outcome, _ = job_ends(log)
+    return replace(log, outcome=outcome, round=np.where(log.outcome == PAUSED, -1, log.round)).of_ues(ues, compute_s)
+
+
 def cut(log: Jobs, rounds: int, time_s: float, compute_s: PerUe) -> Jobs:
     """Return a log as it was after ``rounds`` rounds."""
     _, over = job_ends(log)
@@ -103,30 +109,3 @@ def cut(log: Jobs, rounds: int, time_s: float, compute_s: PerUe) -> Jobs:
         arrived=open_.arrived & (open_.arrival_s <= time_s),
     )
     return in_order(Jobs.joined([log.take(~running), open_]))
-
-
-def check_log(log: Jobs, ues: int, rounds: int) -> None:
-    """Raise ValueError unless the log fits this many UEs and rounds."""
-    if {values.shape for values in vars(log).values()} != {(log.ue.size,)}:
-        raise ValueError("timeline log must have columns of one length.")
-    check_whole("log ue", log.ue, 0, ues - 1)
-    check_whole("log count", log.count, 1, ues)
-    check_whole("log version", log.version, 0, rounds)
-    check_whole("log round", log.round, 0, rounds)
-    check_whole("log outcome", log.outcome, MERGED, PAUSED)
-    if (log.ue + log.count > ues).any():
-        raise ValueError(f"timeline log has a job of a UE beyond its {ues}.")
-    if (log.version > np.where(log.outcome == OPEN, rounds, log.round)).any():
-        raise ValueError("timeline log has a job from a model that did not exist.")
-    if log.arrived.dtype != bool:
-        raise ValueError(f"timeline log must hold true or false in arrived, got {log.arrived.dtype}.")
-    if not (np.isfinite(log.model_s).all() and (log.model_s >= 0).all()):
-        raise ValueError("timeline log must hold waits for models that are finite and at least 0.")
-    times = np.stack([log.start_s, log.sending_s, log.arrival_s, log.end_s])
-    if not (np.isfinite(times).all() and (np.diff(times, axis=0) >= 0).all() and (times >= 0).all()):
-        raise ValueError("timeline log must hold finite seconds that do not run backwards.")
-
-
-def check_whole(what: str, values: np.ndarray, low: int, high: int) -> None:
-    if not np.issubdtype(values.dtype, np.signedinteger) or ((values < low) | (values > high)).any():
-        raise ValueError(f"timeline {what} must hold whole numbers from {low} to {high}.")

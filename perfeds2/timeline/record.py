@@ -1,41 +1,30 @@
 """Record which UE was merged in each round, how stale its update was, and when; save and load such records."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from perfeds2.chart import Chart
 from perfeds2.shown import activity_chart, as_html, axes_for, draw_activity, in_a_line
 from perfeds2.timeline.archive import first_line, read_arrays, write_arrays
+from perfeds2.timeline.checks import check_log, check_merges
 from perfeds2.timeline.choices import Choices, Tries
 from perfeds2.timeline.cloud import Cloud
-from perfeds2.timeline.jobs import LOST, MERGED, OPEN, PAUSED, Jobs, check_log, check_whole, cut, job_ends
+from perfeds2.timeline.jobs import LOST, MERGED, OPEN, Jobs, cut, written_out
 from perfeds2.timeline.protocol import IDLE
+from perfeds2.timeline.usage import Spent, spent
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 State = Literal["computing", "sending", "waiting", "idle"]
-JOBS_AT_A_TIME = 2**22  # about a quarter of a gigabyte
-LONG_ROW = 32  # UEs
 SHOWN_ROUNDS, SHOWN_UES = 40, 30  # in a plot
-
-
-@dataclass(frozen=True)
-class Spent:
-    """UE-seconds, summed over the jobs of a timeline."""
-
-    computing_s: float
-    sending_s: float
-    waiting_s: float  # for the model, or for the round to close after the update arrived
-    busy_s: float  # computing or sending
-    lost_s: float  # the part of busy_s spent on jobs without a merge
 
 
 @dataclass(frozen=True)
@@ -53,7 +42,7 @@ class Timeline:
     tries: Tries | None = None  # if uploads have errors
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_merges({name: vars(self)[name] for name in COLUMNS})
         check_log(self.log, self.population, self.rounds)
         if self.cloud is not None:
             self.cloud.check(self.time_s)
@@ -146,10 +135,7 @@ class Timeline:
         Returns:
             One row per job or part of a job, times in seconds.
         """
-        outcome, _ = job_ends(self.log)
-        round_ = np.where(self.log.outcome == PAUSED, -1, self.log.round)
-        jobs = replace(self.log, outcome=outcome, round=round_)
-        return jobs.of_ues(range(self.population) if ues is None else ues, self.compute_s)
+        return written_out(self.log, range(self.population) if ues is None else ues, self.compute_s)
 
     def activity(self, ue: int) -> list[tuple[State, float, float]]:
         """Return what one UE did, without gaps from time 0 to the end.
@@ -207,38 +193,7 @@ class Timeline:
 
     @cached_property
     def _spent(self) -> Spent:
-        """The sums over all jobs; long rows are added without expanding them into jobs."""
-        long = self.log.take(np.flatnonzero(self.long_rows))
-        past = long.ue + long.count
-        before_s = np.concatenate([[0.0], self.compute_s.cumsum()])  # computing time of all UEs with smaller numbers
-        computing_s = (before_s[past] - before_s[long.ue]).sum()
-        busy_s = ((long.end_s - long.start_s) * long.count).sum()
-        sums = np.array([computing_s, busy_s - computing_s, 0.0, busy_s, busy_s])
-        for jobs in self.short_row_jobs():
-            begun_s = jobs.begun_s
-            busy_s = jobs.arrival_s - begun_s
-            sums += [
-                (jobs.sending_s - begun_s).sum(),
-                (jobs.arrival_s - jobs.sending_s).sum(),
-                (jobs.end_s - jobs.arrival_s).sum() + (begun_s - jobs.start_s).sum(),
-                busy_s.sum(),
-                busy_s[jobs.outcome == LOST].sum(),
-            ]
-        return Spent(*sums.tolist())
-
-    @property
-    def long_rows(self) -> Bool[np.ndarray, " j"]:
-        """Mask of the rows with many UEs, all sending when their job was lost; such jobs may not fit in memory."""
-        log, longest_s = self.log, self.compute_s.max()
-        return (log.count > LONG_ROW) & (log.model_s == 0) & (log.end_s - log.start_s >= longest_s)
-
-    def short_row_jobs(self) -> Iterator[Jobs]:
-        """Yield all jobs except those of ``long_rows``, one range of UEs at a time."""
-        rest = replace(self, log=self.log.take(np.flatnonzero(~self.long_rows)))
-        parts = 1 + int(rest.log.count.sum()) // JOBS_AT_A_TIME
-        step = -(-rest.population // parts)
-        for first in range(0, rest.population, step):
-            yield rest.jobs(range(first, first + step))
+        return spent(self.log, self.compute_s)
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -364,33 +319,6 @@ class Timeline:
 PARTS = {"log": Jobs, "cloud": Cloud, "choices": Choices, "tries": Tries}
 COLUMNS = {field.name for field in fields(Timeline)} - PARTS.keys()
 MERGE_COLUMNS = ("ues", "staleness", "arrival_s", "time_s")
-
-
-def _check(timeline: Timeline) -> None:
-    """Raise ValueError unless the columns of a timeline have the right shapes and possible values."""
-    columns = {name: column for name, column in timeline.columns.items() if name in COLUMNS}
-    k, n, ues = timeline.time_s.size, timeline.compute_s.size, timeline.ues
-    if ues.ndim != 2 or ues.shape[0] != k or timeline.time_s.ndim != 1 or (k and not ues.size):
-        raise ValueError(
-            f"timeline has {ues.shape} merges for {timeline.time_s.shape} round times; expected (K, A) and (K,)."
-        )
-    allowed = {"ues": (0, n - 1), "staleness": (0, max(k - 1, 0))}
-    for name, values in columns.items():
-        shape = ues.shape if name in MERGE_COLUMNS else (n,)
-        if name != "time_s" and values.shape != shape:
-            raise ValueError(f"timeline field {name} has shape {values.shape}; expected {shape}.")
-        if name in allowed:
-            check_whole(f"field {name}", values, *allowed[name])
-        elif not np.issubdtype(values.dtype, np.floating):
-            raise ValueError(f"timeline field {name} must hold seconds, got {values.dtype}.")
-    if not (np.isfinite(timeline.compute_s).all() and (timeline.compute_s >= 0).all()):
-        raise ValueError("timeline field compute_s must be finite and at least 0.")
-    if (timeline.versions < 0).any():
-        raise ValueError("timeline has an update from a model that did not exist: staleness exceeds the round number.")
-    if not (np.isfinite(timeline.time_s).all() and (np.diff(timeline.time_s, prepend=0.0) >= 0).all()):
-        raise ValueError("timeline round times must be finite and never run backwards.")
-    if not np.isfinite(timeline.arrival_s).all():
-        raise ValueError("timeline arrival times must be finite numbers.")
 
 
 def save_timelines(path: Path | str, timelines: Mapping[str, Timeline]) -> None:

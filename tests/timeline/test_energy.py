@@ -16,8 +16,9 @@ from perfeds2.spec.cells import make_energy
 from perfeds2.spec.resolve import spec_from
 from perfeds2.timeline.energy import Powers, energy_of, job_joules
 from perfeds2.timeline.protocol import Protocol
-from perfeds2.timeline.record import LONG_ROW, Timeline
+from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.usage import long_rows
 
 
 def of(run: Run, timeline: Timeline, model: EnergyModel, times_s=()):
@@ -73,8 +74,7 @@ def test_a_crowds_rows_cost_what_its_jobs_do(model):
     cell = Cell.draw(3_000, 0)
     timeline = simulate(cell, Protocol(5, 2), payload_bits=44_352.0, samples=120, rounds=12)
     log = timeline.log
-    assert log.count.max() > LONG_ROW
-    assert timeline.long_rows.any()
+    assert long_rows(log, timeline.compute_s).any()
     row, after = np.repeat(np.arange(log.ue.size), log.count), []
     for count in log.count:
         after += range(count)
