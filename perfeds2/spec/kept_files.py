@@ -21,7 +21,7 @@ FILES = {  # by section and key: what reads such a file, and its copy in a run's
 def keep_files(folder: Path, spec: Spec) -> None:
     """Copy the data files that a run's spec names into the folder of the run."""
     for (section, key), (kind, name) in FILES.items():
-        named = getattr(getattr(spec, section), key)
+        named = dict(dict(spec)[section])[key]
         if isinstance(named, Named) and isinstance(named.value, kind) and not (folder / name).exists():
             write_json(folder / name, {of: text.decode() for of, text in named.value.texts.items()})
 
