@@ -97,17 +97,17 @@ def simulate_cells(
     budgets = [None] * count if budgets is None else budgets
     refuse_schedules_of_movers(cells, schedules)
     if cells.joint and not cells.moving:
-        schedules = [plan and among(own, plan) for plan, own in zip(schedules, cells.members, strict=True)]
+        schedules = [plan and among(members, plan) for plan, members in zip(schedules, cells.members, strict=True)]
     conditions = []
     for number, cell in enumerate(cells.cells):
-        own = samples if np.ndim(samples) == 0 else np.asarray(samples)[cells.ues[number]]
-        own_shares = None if shares is None else shares[number]
-        load = payload_bits, own, bandwidth, schedules[number], own_shares, budgets[number]
+        of_cell = samples if np.ndim(samples) == 0 else np.asarray(samples)[cells.ues[number]]
+        shares_of_cell = None if shares is None else shares[number]
+        load = payload_bits, of_cell, bandwidth, schedules[number], shares_of_cell, budgets[number]
         conditions.append(conditions_of(cell, protocol, *load, reshare=reshare))
     transfer_s = cells.transfer_s(model_bits)
     of_cloud = Recorder(transfer_s, cloud.quorum)
     above = CloudState(cloud, open_server(count, cloud), of_cloud, transfer_s, edge_rounds, most)
-    clocks = [Clock([own], edge_rounds=edge_rounds) for own in conditions] if not cells.joint else []
+    clocks = [Clock([of_edge], edge_rounds=edge_rounds) for of_edge in conditions] if not cells.joint else []
     if cells.joint:
         clocks = [Clock(conditions, network_of(cells, payload_bits), edge_rounds)]
     edges = [(clock, number) for clock in clocks for number in range(len(clock.servers))]

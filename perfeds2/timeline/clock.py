@@ -106,9 +106,9 @@ class Clock(ClockState):
             self.present = self.presence.present(0.0)
         if network is not None:
             self.serving = serving_cells(self)
-        for each in conditions:
-            self._add(each)
-        self.records = [Recorder(each.compute_s, each.protocol.quorum, each.cell.downlink_s) for each in conditions]
+        for of_server in conditions:
+            self._add(of_server)
+        self.records = [Recorder(c.compute_s, c.protocol.quorum, c.cell.downlink_s) for c in conditions]
         for number in range(len(conditions)):
             self._assign_model(number)
         self.sources = list(self._sources())
@@ -231,7 +231,7 @@ class Clock(ClockState):
         acting = zip(self.sources, times_s, strict=True)
         may_close = [at_s for source, at_s in acting if self.weak.any() or not isinstance(source, FadingChanges)]
         source_s = min(may_close, default=math.inf)
-        if all(each.left <= 0 for each in self.servers):
+        if all(server.left <= 0 for server in self.servers):
             return  # they have too little energy
         if others and (closing_s == source_s == until_s == math.inf or self._events == MAX_CHANGES):
             raise ValueError(
@@ -373,8 +373,8 @@ class Clock(ClockState):
             after = replace(after, opened_s=math.inf)
         server.server, server.closed_s, server.begun_s, server.interrupted = after, now_s, now_s, []
         server.planned = None
-        for own in self.cells_of(number):
-            self.cells[own].signal_hz = self.cells[own].cell.channel.signal_at(after.round, now_s)
+        for place in self.cells_of(number):
+            self.cells[place].signal_hz = self.cells[place].cell.channel.signal_at(after.round, now_s)
         return info
 
     def open(self, number: int, time_s: float) -> None:
@@ -423,9 +423,9 @@ class Clock(ClockState):
                 self.rate_factor[handed] = faster[handed]
         if server.model_s is not None:
             server.model_s = server.model_s.copy()
-            for own in self.cells_of(number):
-                ues = handed if self.network is None else handed[self.serving[handed] == own]
-                state, opened_s = self.cells[own], server.server.opened_s
+            for place in self.cells_of(number):
+                ues = handed if self.network is None else handed[self.serving[handed] == place]
+                state, opened_s = self.cells[place], server.server.opened_s
                 wait_s, state.free_s = state.cell.send_models(ues, self.time_s, max(state.free_s, opened_s))
                 self.compute_s[ues] += wait_s
                 server.model_s[ues] = self.time_s - server.closed_s + wait_s
@@ -439,10 +439,10 @@ class Clock(ClockState):
         errors, seed = self.cells[0].cell.errors, self.cells[0].cell.seed
         assert luck is not None
         assert errors is not None
-        for own in self.cells_of(number):
+        for place in self.cells_of(number):
             state, inside = (
-                self.cells[own],
-                self.serving == own if self.network is not None else np.ones(self.bits.size, bool),
+                self.cells[place],
+                self.serving == place if self.network is not None else np.ones(self.bits.size, bool),
             )
             if state.cell.fleet is not None:
                 inside = inside & state.cell.fleet.shares_band

@@ -160,8 +160,8 @@ def _sending_seconds(timeline: Timeline) -> PerUe:
     merged = job_ends(log)[0] == MERGED
     ue, seconds = log.ue[merged], (log.arrival_s - log.sending_s)[merged]
     everybody = float(seconds.sum() / merges.sum()) if seconds.size else 1.0
-    own = np.bincount(ue, seconds, timeline.population) / np.maximum(merges, 1)
-    return np.maximum(np.where(merges > 0, own, everybody), 1e-12)
+    mean_s = np.bincount(ue, seconds, timeline.population) / np.maximum(merges, 1)
+    return np.maximum(np.where(merges > 0, mean_s, everybody), 1e-12)
 
 
 # ---- A large fleet with restarts has more jobs than fit in memory, so its long rows are summed without expanding them

@@ -33,7 +33,7 @@ def _moment(state: ClockState, number: int) -> Moment:
         state.servers[number].server,
         state.servers[number].busy,
     )
-    cells, idle = [state.cells[own] for own in state.cells_of(number)], server.versions == IDLE
+    cells, idle = [state.cells[place] for place in state.cells_of(number)], server.versions == IDLE
     cell, signals_hz = cells[0].cell, [_known_signal_hz(state, one) for one in state.cells_of(number)]
     signal_hz = signals_hz[0]
     if len(cells) > 1:

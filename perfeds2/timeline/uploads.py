@@ -44,16 +44,16 @@ def _send_apart(state: ClockState) -> None:
     assert fleet is not None
     if not fleet.all_share_band:
         assert state.rate_factor is not None
-        own = ~fleet.shares_band
-        state.rate_bps[own] = fleet.own_bps[own] * state.rate_factor[own]
-        own &= open_
-        state.sent_s[own] = state.time_s + state.compute_s[own] + state.bits[own] / state.rate_bps[own]
+        apart = ~fleet.shares_band
+        state.rate_bps[apart] = fleet.own_bps[apart] * state.rate_factor[apart]
+        apart &= open_
+        state.sent_s[apart] = state.time_s + state.compute_s[apart] + state.bits[apart] / state.rate_bps[apart]
         if fleet.traces is not None:
             traced = fleet.traces.ues
             state.rate_bps[traced] = fleet.traces.rate_bps(state.time_s)
             done_s = fleet.traces.done_s(state.time_s + state.compute_s[traced], state.bits[traced])
             state.sent_s[traced] = np.where(open_[traced], done_s, state.sent_s[traced])
-        state.sent_s[own] = np.maximum(state.sent_s[own], math.nextafter(state.time_s, math.inf))
+        state.sent_s[apart] = np.maximum(state.sent_s[apart], math.nextafter(state.time_s, math.inf))
     if state.present is not None:
         state.sent_s[~state.present & open_] = np.inf
 

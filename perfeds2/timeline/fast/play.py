@@ -143,9 +143,9 @@ def play_fast(
     written, lost, merges, why = [], [], [], names.DRAW
     while why in (names.DRAW, names.FULL):
         for number in np.flatnonzero((servers.round - servers.drawn)[:count] == rows.shape[0]).tolist():
-            own, round_ = slice(*servers.first[number : number + 2]), int(servers.round[number])
-            ues, cell = followed.ues[own] - own.start, stations[number].conditions.cell
-            signals[:, own], servers.drawn[number] = _signals(kernel, cell, ues, round_, block), round_
+            part, round_ = slice(*servers.first[number : number + 2]), int(servers.round[number])
+            ues, cell = followed.ues[part] - part.start, stations[number].conditions.cell
+            signals[:, part], servers.drawn[number] = _signals(kernel, cell, ues, round_, block), round_
         rows = _rows(some, int(servers.drawn[0]), block)
         if not rows.shape[0]:
             break
@@ -173,8 +173,8 @@ def play_fast(
         records, *(_by_station(parts, servers.first) for parts in (written, lost)), strict=True
     ):
         record.add_rounds(rounds, jobs)
-    for each in merges:
-        above.record.add_rounds(each)
+    for rounds in merges:
+        above.record.add_rounds(rounds)
     above.server = Server(int(servers.round[-1]), edges.versions, edges.merged_in, float(servers.opened_s[-1]))
     return True
 
@@ -248,21 +248,21 @@ def _round_rules(protocol: Protocol) -> dict[str, int]:
 
 def _write_back(servers: "Servers", followed: "Followed", number: int, state: ClockState) -> None:
     """Change a state to what the loops have played."""
-    (station,), (cell,), own = state.servers, state.cells, slice(*servers.first[number : number + 2])
+    (station,), (cell,), part = state.servers, state.cells, slice(*servers.first[number : number + 2])
     round_ = int(servers.round[number])
-    station.server = Server(round_, followed.versions[own], followed.merged_in[own], float(servers.opened_s[number]))
-    station.arrived_s = station.sent_s = followed.arrived_s[own]
+    station.server = Server(round_, followed.versions[part], followed.merged_in[part], float(servers.opened_s[number]))
+    station.arrived_s = station.sent_s = followed.arrived_s[part]
     station.begun_s = state.time_s = float(servers.time_s[number])
     station.closed_s, station.opens_s = float(servers.closed_s[number]), float(servers.opens_s[number])
-    station.model_s = None if station.model_s is None else followed.model_s[own]
+    station.model_s = None if station.model_s is None else followed.model_s[part]
     station.left, station.planned, cell.uplink = int(servers.left[number]), None, None
     cell.signal_hz = cell.cell.channel.signal_at(round_, state.time_s)
-    state.compute_s, state.bits, state.before = followed.compute_s[own], followed.bits[own], None
+    state.compute_s, state.bits, state.before = followed.compute_s[part], followed.bits[part], None
 
 
 def _by_station(parts: list[list[np.ndarray]], first: Int[np.ndarray, " _"]) -> list[tuple[np.ndarray, ...]]:
     """Join columns that begin with UEs and split them by station, with the UEs numbered by each."""
-    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     station = np.repeat(np.arange(first.size - 1), np.diff(first))[columns[0]]
     columns[0] -= first[station]
     station = np.atleast_2d(station.T)[0]  # of each row
