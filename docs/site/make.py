@@ -40,6 +40,7 @@ FENCED = re.compile(r"(^ *(`{3,}|~{3,})[^\n]*\n.*?^ *\2 *$)", re.DOTALL | re.MUL
 EQUATION = re.compile(r" *```math\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 IN_A_LINE = re.compile(r"(?:<br>)?\$`(.+?)`\$")
 LONG_NAME = re.compile(r"`([^`\s]{20,})`")
+FLAG = re.compile(r"(?<![`\[])`(--[a-z0-9-]{1,20}(?: [A-Z]{1,6})?)`(?!`)")
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)\s#]+)")
 PICTURE = re.compile(r"!\[[^\]]*\]\(([\w./-]*images/(?:concepts|charts)/[\w-]+\.svg)\)")
 NAME = re.compile(r"(?<!\[)`(perfeds2[. ][\w. -]+)`")
@@ -159,6 +160,7 @@ def page_of(path: Path, text: str) -> str:
         in_table = line.startswith("|")
         line = IN_A_LINE.sub(lambda found: mathml(found[1], "block" if in_table else "inline", "span"), line)
         line = NAME.sub(referred, line)
+        line = FLAG.sub(r'<code class="flag">\1</code>', line)
         return LONG_NAME.sub(breakable, line) if in_table else line
 
     def fenced(block: str) -> str:
