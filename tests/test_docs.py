@@ -120,8 +120,8 @@ def test_a_long_page_opens_with_a_summary(path):
     assert len(text.split()) < 2500 or "In short" in text.partition("\n## ")[0]
 
 
-MOST_WORDS = 2_000  # on a page
-MOST_WORDS_IN_ALL = 72_000
+MOST_WORDS = 2_050  # on a page
+MOST_WORDS_IN_ALL = 72_500
 LONGER = {"ledger.md": 4_000, "design.md": 3_100}  # the ledger has a table of 44 claims
 
 
