@@ -70,7 +70,7 @@ class PresenceChanges:
             busy = server.busy
             left, returned = np.flatnonzero(before & ~present & busy), np.flatnonzero(~before & present & busy)
             _interrupt(state, server, left, keeps=presence.keeps)
-            _begin_parts(state, server, returned)
+            state.begin_parts(server, returned)
         state.present = present
         return {0} if state.network is None else set(state.serving[before != present].tolist())
 
@@ -88,20 +88,6 @@ class Handovers:
         for server in state.servers if moved.any() and not state.network.keeps else ():
             _interrupt(state, server, np.flatnonzero(moved & server.busy), keeps=False)
         return {*before[moved].tolist(), *state.serving[moved].tolist()}
-
-
-def go_on(state: ClockState, ues: Ues) -> None:
-    """Begin another part of these UEs' unsent jobs, because the seconds that they still compute have changed."""
-    for server in state.servers:
-        busy = ues[server.busy[ues]]
-        _interrupt(state, server, busy, keeps=True)
-        _begin_parts(state, server, busy)
-
-
-def _begin_parts(state: ClockState, server: ServerState, ues: Ues) -> None:
-    assert server.jobs is not None
-    assert state.job_s is not None
-    server.jobs = server.jobs.begin(ues, state.time_s, state.compute_s, state.job_s)
 
 
 def _interrupt(state: ClockState, server: ServerState, ues: Ues, *, keeps: bool) -> None:

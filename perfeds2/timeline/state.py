@@ -15,7 +15,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.energy import EnergyModel
 from perfeds2.network.fleet import Presence
 from perfeds2.network.link import Numbers, PerUe
-from perfeds2.timeline.jobs import OPEN, Jobs
+from perfeds2.timeline.jobs import OPEN, PAUSED, Jobs
 from perfeds2.timeline.protocol import IDLE, NO_UES, Closing, Planned, Protocol, Server, oldest_version
 
 Ues = Int[np.ndarray, " _"]
@@ -274,6 +274,19 @@ class ClockState:
     def in_reach(self, server: int) -> Mask | None:
         """Return the UEs that are present in the cells of a server; None if all are."""
         return self.in_cell(server) if len(self.servers) > 1 else self.present
+
+    def go_on(self, ues: Ues) -> None:
+        """Begin another part of these UEs' unsent jobs, because the seconds that they still compute have changed."""
+        for server in self.servers:
+            busy = ues[server.busy[ues]]
+            server.interrupted.append(server.parts(busy, PAUSED, self.time_s, self.present))
+            self.begin_parts(server, busy)
+
+    def begin_parts(self, server: ServerState, ues: Ues) -> None:
+        """Begin or continue these UEs' jobs."""
+        assert server.jobs is not None
+        assert self.job_s is not None
+        server.jobs = server.jobs.begin(ues, self.time_s, self.compute_s, self.job_s)
 
     @property
     def presence(self) -> Presence | None:
