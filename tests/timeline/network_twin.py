@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import simpy
@@ -23,7 +23,7 @@ from perfeds2.allocation.schedulers import Moment
 from perfeds2.timeline.record import Timeline
 
 MEASURES_S, BETTER_DB = 0.16, 3.0  # event A3: a neighbour is 3 dB better at two measurements in a row
-LAST = 9  # priority in SimPy, after everything else that happens at an instant
+LAST: Any = 9  # priority in SimPy, after everything else that happens at an instant
 Phase = Literal["waiting", "computing", "sending", "sent"]
 
 

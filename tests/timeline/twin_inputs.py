@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from perfeds2.allocation.bandwidth import Uplink
+from perfeds2.allocation.bandwidth import Policy, Uplink
 
 Steps = tuple[Sequence[tuple[float, float]], float]
 Levels = Callable[[float], Sequence[Sequence[float]]]  # what UEs measure at a second, in dB, by UE and base station
@@ -101,7 +101,7 @@ class Site:
     ues: Sequence[int]
     signal_hz: Callable[[int], np.ndarray]  # of these UEs in a round; with a coherence time, in a block of time
     bandwidth_hz: float
-    policy: Callable[[Uplink], np.ndarray]
+    policy: Policy
     cap: float | None = None  # bit/s/Hz
     coherence_s: float = math.inf
     mast: Mast | None = None  # None: models are there at once
@@ -136,7 +136,7 @@ class Inputs:
     trip_s: Sequence[Sequence[float]]  # of an update, by server and base station
     fixed_s: float = 0.0  # from every hand-out until the model is there
     level_db: Levels | None = None  # None: no UE moves
-    hours: dict[int, Steps] = field(default_factory=dict)  # by UE: (from, until), and the period
+    hours: Mapping[int, Steps] = field(default_factory=dict)  # by UE: (from, until), and the period
     keeps: bool = True  # a UE that leaves its cell, or the network, keeps its job
     uplinks: dict[int, Steps] = field(default_factory=dict)  # by UE with its own: (second, bit/s), and the period
     own_bps: np.ndarray | None = None  # for schedules
