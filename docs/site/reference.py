@@ -311,7 +311,8 @@ def _methods() -> Iterator[str]:
         yield f"## {method.name} {{ #{method.name} }}\n"
         yield f"<p><small>{inline(method.make.paper)}. Rounds: {method.rounds}.</small></p>\n"
         yield prose(method.make.__doc__) + "\n"
-        helps = {each.name: each.metadata.get("help", "") for each in fields(method.make)}
+        make: Any = method.make
+        helps = {each.name: each.metadata.get("help", "") for each in fields(make)}
         rows = [
             (
                 code(f"{method.name}.{key}"),
