@@ -90,14 +90,16 @@ def compute_job(
 
 def kept_at_first(learner: Learner, first_params: Arrays) -> Kept | None:
     """Return a device's state before its first job; None if it keeps none."""
-    unsent = _unsent(learner, first_params)  # raises if the model lacks the part to keep
-    first = jax.tree.map(np.asarray, (learner.objective.init(jax.device_put(dict(first_params))), unsent))
+    uploaded(first_params, learner)  # raises if the model lacks the part to keep
+    state = learner.objective.init(jax.device_put(dict(first_params)))
+    first = jax.tree.map(np.asarray, (state, _unsent(learner, first_params)))
     return first if jax.tree.leaves(first) else None
 
 
 def _unsent(learner: Learner, params: Arrays) -> PyTree:
     """Return what a device has not sent before its first job."""
-    return learner.chain.init(jax.device_put(dict(uploaded(params, learner))))
+    chain = learner.chain
+    return chain.init(jax.device_put(dict(uploaded(params, learner)))) if chain.has_feedback else None
 
 
 def evaluate_here(setup: Setup, task: Task, params: Arrays, ue: int, kept: Kept | None = None) -> dict[str, float]:
