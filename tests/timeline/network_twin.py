@@ -417,7 +417,7 @@ class Network:
             planned,
             site.cap,
         )
-        self.bands[number] = dict(zip(site.ues, site.policy(uplink).tolist(), strict=True))
+        self.bands[number] = dict(zip(site.ues, np.asarray(site.policy(uplink)).tolist(), strict=True))
 
     def set_rates(self) -> None:
         """Tell every job its rate, over the noise of what is sent in other cells now."""
