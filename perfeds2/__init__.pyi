@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from perfeds2.allocation.bandwidth import Allocation as Allocation
 from perfeds2.allocation.bandwidth import Uplink as Uplink
 from perfeds2.allocation.bandwidth import between as between
 from perfeds2.allocation.bandwidth import equal_finish as equal_finish

@@ -51,7 +51,7 @@ def test_every_public_name_can_be_imported():
 
     for name in perfeds2._NAMES:
         assert getattr(perfeds2, name) is not None
-    assert 40 <= len(perfeds2._NAMES) <= 52
+    assert 40 <= len(perfeds2._NAMES) <= 53
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         getattr(perfeds2, "nonsense")  # noqa: B009 (a type checker knows that it is none)
 
@@ -161,7 +161,7 @@ def test_a_ctrl_c_that_python_drops_is_heeded_at_the_next_step(tmp_path, monkeyp
     monkeypatch.setattr(console, "atexit", SimpleNamespace(register=lambda _: None))  # this process goes on
     monkeypatch.chdir(tmp_path)
     with suppress(KeyboardInterrupt):
-        console._interrupt()
+        console._interrupt(2, None)
     status, _, said = told("simulate", "--quiet", "--out", "dropped")
     assert status == 130
     assert "continue with: perfeds2 simulate --resume dropped" in said

@@ -106,7 +106,7 @@ def weighted_rate(uplink: Uplink) -> Bandwidth:
     return _end_together(uplink, serve, uplink.shares, np.zeros(serve.size))
 
 
-def between(theta: float) -> Policy:
+def between(theta: float) -> Callable[[Uplink], Bandwidth]:
     """Return a policy between Theorem 4's extremes: ``weighted_rate`` at θ = 0, all band to the planned UEs at θ = 1.
 
     Each UE outside the plan keeps 1 − θ of its weighted-rate bandwidth w_i. The rest goes to the planned UEs so that

@@ -140,12 +140,14 @@ class Crew:
         columns = [
             (one.version, one.merged_in, one.state not in UNUSABLE, one.loss, one.took_s) for one in self.devices
         ]
-        versions, merged_in, here, losses, took_s = (np.array(column) for column in zip(*columns, strict=True))
+        versions, merged_in, present, losses, took_s = (np.array(column) for column in zip(*columns, strict=True))
         usual_s = np.median(took_s[np.isfinite(took_s)]) if np.isfinite(took_s).any() else 1.0
         job_s = np.maximum(np.nan_to_num(took_s, nan=usual_s), 1e-6)
         unknown = np.full(losses.size, np.nan)
         radio = (np.nan, unknown, unknown, unknown)
-        return Moment(round_, time_s, quorum, *radio, versions, merged_in, here=here, feedback=losses, job_s=job_s)
+        return Moment(
+            round_, time_s, quorum, *radio, versions, merged_in, present=present, feedback=losses, job_s=job_s
+        )
 
     def resting(self, latest: int) -> int:
         """Return how many idle devices were merged after round ``latest``, and rest."""

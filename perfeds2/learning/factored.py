@@ -8,6 +8,7 @@ is computed as a matrix. The results are those of ``gradients``, up to the order
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +48,7 @@ class FactoredLoss(MeanLoss):
         batches: Batches,
         alpha: float | Array,
         hessian: Hessian = "exact",
-        **rare: float | Array | None,
+        **rare: Any,
     ) -> Params:
         if hessian == "hf" or any(each is not None for each in rare.values()):
             return super().meta_gradient(params, batches, alpha, hessian, **rare)

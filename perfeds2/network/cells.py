@@ -257,8 +257,9 @@ def make_cells(
         np.where(np.isnan(own), each, own)
         for own, each in ((sites.backhaul_bps, backhaul_bps), (sites.backhaul_s, backhaul_s))
     )
-    places = sites.x_m, sites.y_m
-    return Cells(cells, members, *places, *backhaul, co_channel=co_channel, one_server=one_server, fleet=drawn.fleet)
+    return Cells(
+        cells, members, sites.x_m, sites.y_m, *backhaul, co_channel=co_channel, one_server=one_server, fleet=drawn.fleet
+    )
 
 
 def _are_joint(coupled: bool, moving: bool, one_server: bool, downlink: bool) -> bool:

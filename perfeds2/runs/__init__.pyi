@@ -1,11 +1,7 @@
 """The public names of this package, for studies of your own."""
 
-from perfeds2.runs.folder import alone as alone
 from perfeds2.runs.pool import PROCESSES as PROCESSES
-from perfeds2.runs.pool import Workers as Workers
-from perfeds2.runs.pool import run_all as run_all
 from perfeds2.runs.progress import Reporter as Reporter
-from perfeds2.runs.progress import open_live as open_live
 from perfeds2.runs.store import TRAININGS as TRAININGS
 from perfeds2.runs.store import Store as Store
 from perfeds2.runs.store import save_arrays as save_arrays

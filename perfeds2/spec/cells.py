@@ -257,10 +257,10 @@ def make_radio(spec: Spec) -> Values:
         made["link"] = made.get("link", Attenuated(most=math.inf if cap is None else cap)).times(settings.uplink_share)
     if settings.errors is not None:
         rule, _, margin_db = settings.errors.partition(":")
-        made["errors"] = Errors(rule, float(margin_db)) if margin_db else Errors(rule)
+        made["errors"] = Errors(rule, float(margin_db)) if margin_db else Errors(rule)  # type: ignore[arg-type]  # checked
     if settings.outage is not None:
         rule, _, rate_bps = settings.outage.partition(":")
-        made["outage"] = Outage(rule, float(rate_bps))
+        made["outage"] = Outage(rule, float(rate_bps))  # type: ignore[arg-type]  # checked
     if settings.csi_error_db is not None:
         made["csi_error_db"] = settings.csi_error_db
     if settings.band_profile is not None:

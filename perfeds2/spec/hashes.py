@@ -53,7 +53,7 @@ def as_written(values: Values, always: Mapping[str, Iterable[str]]) -> Values:
             meant[section] = {key: value for key, value in first.items() if value is not None} | dict(given)
     base = values.get("base")
     if isinstance(base, Mapping):  # the settings of a sweep or a search
-        meant["base"] = as_written(base, always)
+        meant["base"] = as_written(dict(base), always)
         cell = base.get("cell", {})
         for section, first in EARLIER.items() if isinstance(cell, Mapping) and "cycles" not in cell else ():
             if isinstance(given := meant["base"].get(section, {}), Mapping):

@@ -108,7 +108,7 @@ def failures_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits
     )
     computing_j, sending_j = job_joules(jobs, powers)
     repeats = int((sent - 1)[merged & last].sum())
-    failed = repeats + np.count_nonzero(discarded)
+    failed = repeats + int(np.count_nonzero(discarded))
     joules = (sending_j * (sent - 1) / sent)[merged].sum() + (computing_j + sending_j)[discarded].sum()
     weakest = np.argsort(cell.mean_signal_hz, kind="stable")[: max(cell.ues // 4, 1)]
     transmissions = failed + np.count_nonzero(merged & last)

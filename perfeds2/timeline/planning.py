@@ -1,5 +1,7 @@
 """Ask the schedule for the UEs of a round, and tell the bandwidth policy what it may know."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from perfeds2.allocation.bandwidth import Uplink
@@ -85,11 +87,14 @@ def uplink(state: ClockState, number: int) -> Uplink:
         bits = np.where(compute_s == 0, bits, 0.0)
         compute_s = np.zeros_like(compute_s)
         planned = None if planned is None or not (planned & (bits > 0)).any() else planned
-    signal_hz, rest = _known_signal_hz(state, number), (conditions.shares, planned, cell.cap_bits_per_s_hz, cell.link)
+    signal_hz = _known_signal_hz(state, number)
     if state.luck is not None:
         bits = _of_one_transmission(bits, conditions.payload_bits)
-    if state.chosen is not None:
-        assert state.job_s is not None
-        cycles = np.where(state.chosen.starts & (bits > 0), state.job_s * cell.cpu_hz, 0.0)
-        rest += (cycles, cell.cpu_hz, cell.sent_power_w, max(state.time_s - server.begun_s, 0.0))
-    return Uplink(server.server.round, cell.band_hz(state.time_s), signal_hz, compute_s, bits, *rest)
+    known, rules = (signal_hz, compute_s, bits, conditions.shares, planned), (cell.cap_bits_per_s_hz, cell.link)
+    asked = Uplink(server.server.round, cell.band_hz(state.time_s), *known, *rules)
+    if state.chosen is None:
+        return asked
+    assert state.job_s is not None
+    cycles = np.where(state.chosen.starts & (bits > 0), state.job_s * cell.cpu_hz, 0.0)
+    elapsed_s = max(state.time_s - server.begun_s, 0.0)
+    return replace(asked, cycles=cycles, cpu_hz=cell.cpu_hz, power_w=cell.sent_power_w, elapsed_s=elapsed_s)

@@ -94,7 +94,7 @@ class Recorder:
         else:
             log = in_order(Jobs.joined([*self._parts, open_parts]))
         timeline = Timeline(rounds.ues, rounds.staleness, rounds.arrival_s, rounds.time_s, compute_s, log)
-        given = {name: type(rows[0]).joined(rows).before(timeline.end_s) for name, rows in self._given.items() if rows}
+        given = {name: type(rows[0]).joined(rows).before(timeline.end_s) for name, rows in self._given.items() if rows}  # type: ignore[arg-type]  # rows of one kind
         return replace(timeline, **given) if given else timeline
 
     def _jobs(self, rounds: RoundColumns, versions: Numbers, arrived_s: PerUe, model_s: PerUe, until_s: float) -> Jobs:

@@ -333,6 +333,7 @@ def test_every_policy_stays_within_the_band(policy):
     for seed in range(20):
         uplink = uplink_of(seed, planned=seed % 2 == 0)
         bandwidth = allocate(policy, uplink)
+        assert isinstance(bandwidth, np.ndarray)
         assert bandwidth.sum() == pytest.approx(uplink.bandwidth_hz, rel=1e-9)
 
 

@@ -64,11 +64,11 @@ def joules_by_solver(terms: Terms, time_s: float, bandwidth_hz: float) -> float 
     def late(log_hz: float, ue: int) -> float:
         return math.log(fastest_s(terms, ue, math.exp(log_hz)) / longest_s[ue])
 
-    least_hz = np.exp([brentq(late, -30, 60, args=(ue,), xtol=1e-14) for ue in range(n)])
+    least_hz = np.exp([float(brentq(late, -30, 60, args=(ue,), xtol=1e-14)) for ue in range(n)])  # type: ignore[arg-type]  # one number
     if least_hz.sum() >= bandwidth_hz:
         return None
     start = np.log(np.concatenate([least_hz * (0.999 * bandwidth_hz / least_hz.sum()), 0.999 * longest_s]))
-    unit = joules(terms, *np.split(np.exp(start), 2), time_s)
+    unit = joules(terms, *np.split(np.exp(start), 2), time_s=time_s)
 
     def in_time(values):
         return [values[n + ue] - math.log(fastest_s(terms, ue, math.exp(values[ue]))) for ue in range(n)]
@@ -79,7 +79,7 @@ def joules_by_solver(terms: Terms, time_s: float, bandwidth_hz: float) -> float 
     ]
     bounds = [(math.log(hz), None) for hz in least_hz] + [(None, math.log(s)) for s in longest_s]
     found = minimize(
-        lambda values: joules(terms, *np.split(np.exp(values), 2), time_s) / unit,
+        lambda values: joules(terms, *np.split(np.exp(values), 2), time_s=time_s) / unit,
         start,
         method="SLSQP",
         bounds=bounds,
@@ -183,7 +183,7 @@ def test_a_deadline_that_is_too_short_gives_equal_finish_at_full_power():
     chosen = LeastEnergy(1e-3)(uplink)
     assert np.array_equal(chosen.bandwidth_hz, equal_finish(uplink))
     assert np.array_equal(chosen.cpu_hz, uplink.cpu_hz)
-    assert np.array_equal(chosen.power_w, np.full(12, uplink.power_w))
+    assert np.array_equal(chosen.power_w, np.full(12, 0.0 if uplink.power_w is None else uplink.power_w))
 
 
 @pytest.mark.parametrize("worth_w", [1e-3, 1e-1, 10.0])

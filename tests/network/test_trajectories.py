@@ -7,6 +7,7 @@ from perfeds2.errors import InputError
 from perfeds2.network.trajectories import Trajectories
 from perfeds2.spec.cells import make_cell, make_network
 from perfeds2.spec.kept_files import keep_files, with_kept_files
+from perfeds2.spec.names import Named
 from perfeds2.spec.resolve import resolve, spec_from
 
 HEAD = "time_s,ue,x_m,y_m\n"
@@ -153,5 +154,8 @@ def test_a_folder_keeps_copies_of_all_files_of_its_run(tmp_path, paths):
     for file in (paths, stations, fleet):
         (tmp_path / file).unlink()
     kept = resolve(with_kept_files(values, tmp_path))
-    assert kept.radio.mobility.value.ues == kept.cell.kind.value.ues == 3
-    assert kept.cells.sites.value.count == 1
+    paths, fleet, stations = kept.radio.mobility, kept.cell.kind, kept.cells.sites
+    assert isinstance(paths, Named)
+    assert isinstance(fleet, Named)
+    assert isinstance(stations, Named)
+    assert (paths.value.ues, fleet.value.ues, stations.value.count) == (3, 3, 1)

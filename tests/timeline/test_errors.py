@@ -1,6 +1,7 @@
 """Uploads with errors are discarded or sent again, as SimPy processes do it, and the report adds up."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import conditions_of, play, simulate, start_clock
 
 BITS, SAMPLES, UES = 1e5, 100.0, 9
-LOAD = {"payload_bits": BITS, "samples": SAMPLES}
+LOAD: dict[str, Any] = {"payload_bits": BITS, "samples": SAMPLES}
 
 
 def tries_by_hand(errors: Errors, snr: float, luck: float) -> tuple[int, bool]:

@@ -225,11 +225,11 @@ def test_rounds_are_not_planned_for_who_is_away_and_the_processes_agree(name, re
 
 def test_who_is_away_is_replaced_by_who_was_merged_longest_ago():
     zeros = np.zeros(6)
-    merged_in, here = np.array([5, 1, 4, 2, 3, -1]), np.array([True, True, True, True, False, False])
-    moment = Moment(6, 1.0, 3, 1.0, zeros, zeros, zeros, zeros.astype(int), merged_in, here=here)
+    merged_in, present = np.array([5, 1, 4, 2, 3, -1]), np.array([True, True, True, True, False, False])
+    moment = Moment(6, 1.0, 3, 1.0, zeros, zeros, zeros, zeros.astype(int), merged_in, present=present)
     choose = replacing_absent(lambda _: np.array([0, 4, 5]))
     assert choose(moment).tolist() == [0, 1, 3]  # for 4 and 5; 1 and 3 have waited longer than 2
-    assert choose(replace(moment, here=np.ones(6, bool))).tolist() == [0, 4, 5]
+    assert choose(replace(moment, present=np.ones(6, bool))).tolist() == [0, 4, 5]
     assert choose(replace(moment, here=np.array([True, *[False] * 5]))).tolist() == [0, 4, 5]  # too few are there
 
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import simulate
 
 BITS, SAMPLES, UES = 1e5, 100.0, 9
-LOAD = {"payload_bits": BITS, "samples": SAMPLES}
+LOAD: dict[str, Any] = {"payload_bits": BITS, "samples": SAMPLES}
 
 
 def cell_of(seed: int = 3, **settings) -> Cell:
