@@ -9,7 +9,7 @@ named and leaves no trace.
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -78,14 +78,25 @@ def compute_job(
 
     The update lacks the arrays that the device keeps to itself.
     """
-    learner = setup.algorithm.learner
-    program, known = Program.of(task.model, learner), Known.of(task, learner, setup.seed, setup.ues)
     told, params = None if handed.told is None else dict(handed.told), dict(handed.params)
-    if kept is None:  # nothing is kept, or this is the first job
-        kept = jax.eval_shape(learner.objective.init, params), _unsent(learner, params)
-    update, left = _update(program, known, params, ue, version, told, kept)
-    sent = uploaded({name: np.asarray(values) for name, values in update.items()}, learner)
+    program, known, first = _inputs(setup, task, params)
+    update, left = _update(program, known, params, ue, version, told, first if kept is None else kept)
+    sent = uploaded({name: np.asarray(values) for name, values in update.items()}, setup.algorithm.learner)
     return sent, jax.tree.map(np.asarray, left)
+
+
+def _inputs(setup: Setup, task: Task, params: Arrays) -> tuple[Program, Known, Kept]:
+    """Return the inputs of a job that do not depend on it, and what a device without state keeps.
+
+    Making them takes longer than a small job, so they are made once for a setup.
+    """
+    if task.model not in setup.job_inputs:
+        learner = setup.algorithm.learner
+        known = replace(Known.of(task, learner, setup.seed, setup.ues), data=None)
+        first = jax.eval_shape(learner.objective.init, params), _unsent(learner, params)
+        setup.job_inputs[task.model] = Program.of(task.model, learner), known, first
+    program, known, first = setup.job_inputs[task.model]
+    return program, replace(known, data=task.data), first
 
 
 def kept_at_first(learner: Learner, first_params: Arrays) -> Kept | None:

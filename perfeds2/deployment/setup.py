@@ -148,6 +148,11 @@ class Setup:
         return form_of(uploaded(self.first_params(), self.algorithm.learner))
 
     @cached_property
+    def job_inputs(self) -> dict[Any, Any]:
+        """Inputs of jobs that are the same for all of them, by model, as ``device.compute_job`` makes them."""
+        return {}
+
+    @cached_property
     def algorithm(self) -> Algorithm:
         named = self.spec.algorithms[0]
         method: ListedMethod = named.value

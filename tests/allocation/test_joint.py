@@ -182,6 +182,7 @@ def test_a_deadline_that_is_too_short_gives_equal_finish_at_full_power():
     uplink = opening()
     chosen = LeastEnergy(1e-3)(uplink)
     assert np.array_equal(chosen.bandwidth_hz, equal_finish(uplink))
+    assert uplink.cpu_hz is not None
     assert np.array_equal(chosen.cpu_hz, uplink.cpu_hz)
     assert np.array_equal(chosen.power_w, np.full(12, 0.0 if uplink.power_w is None else uplink.power_w))
 

@@ -32,7 +32,7 @@ def cell_of(seed: int = 3, **settings) -> Cell:
     return Cell.draw(UES, seed, **more | settings)  # type: ignore[arg-type]
 
 
-def assert_same(cell: Cell, rounds: int, *, stale="restart", policy=equal_share, plan=None, **radio) -> None:
+def assert_same(cell: Cell, rounds: int, *, stale: Any = "restart", policy=equal_share, plan=None, **radio) -> None:
     """Compare ``simulate`` with processes."""
     cap, coherence_s = cell.cap_bits_per_s_hz or math.inf, cell.coherence_s or math.inf
     known = Radio(cell.channel.signal_hz, cell.bandwidth_hz, policy, cap, coherence_s, **radio)
