@@ -30,10 +30,10 @@ from perfeds2 import InputError, spec_from
 
 COLUMNS = ("samples_per_s", "compute_s", "compute_spread", "rate_bps", "rate_spread", "available", "name")
 MAX_SPREAD = 3.0  # that a fleet file may have
-MOST_BYTES = 100_000_000
-MOST_OPERATIONS = 30_000_000
-MOST_WAITING = 100_000  # values that wait to be put into a list or dict; this also bounds the depth
-MOST_TEXT = 200_000_000  # characters of the fleet file
+MAX_BYTES = 100_000_000
+MAX_OPERATIONS = 30_000_000
+MAX_WAITING = 100_000  # values that wait to be put into a list or dict; this also bounds the depth
+MAX_TEXT = 200_000_000  # characters of the fleet file
 VALUES = {  # pickle operations that are a number or a text
     *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
     *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING"),
@@ -60,8 +60,8 @@ def import_fleet(kind: str, files: Sequence[Path], folder: Path, most: int) -> t
             raise InputError(f"{path} {str(error).removesuffix('.')}; expected a device file of {kind}.") from None
     count = len(parts[0])
     rows = [{key: value for part in parts for key, value in part[ue % len(part)].items()} for ue in range(count)]
-    if sum(len(str(value)) for row in rows for value in row.values()) > MOST_TEXT:
-        raise InputError(f"{files[0]} gives a fleet of more than {MOST_TEXT:,} characters; take fewer --devices.")
+    if sum(len(str(value)) for row in rows for value in row.values()) > MAX_TEXT:
+        raise InputError(f"{files[0]} gives a fleet of more than {MAX_TEXT:,} characters; take fewer --devices.")
     table = io.StringIO()
     writer = csv.DictWriter(table, [name for name in COLUMNS if any(name in row for row in rows)])
     writer.writeheader()
@@ -79,8 +79,8 @@ def import_fleet(kind: str, files: Sequence[Path], folder: Path, most: int) -> t
 
 def _devices(kind: str, path: Path, most: int) -> list[Columns]:
     """Return the columns of the first devices that are ever present."""
-    if path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"has more than {MOST_BYTES:,} bytes")
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"has more than {MAX_BYTES:,} bytes")
     data = path.read_bytes()
     try:
         whole = json.loads(data) if data.lstrip()[:1] in (b"{", b"[") else read_pickle(data)
@@ -110,7 +110,7 @@ def read_pickle(data: bytes) -> Any:
         return items
 
     for number, (operation, value, _) in enumerate(pickletools.genops(data)):
-        if number > MOST_OPERATIONS or len(stack) > MOST_WAITING:
+        if number > MAX_OPERATIONS or len(stack) > MAX_WAITING:
             raise ValueError("is too large or too deeply nested")
         match operation.name:
             case name if name in VALUES:

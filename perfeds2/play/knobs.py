@@ -43,10 +43,11 @@ def in_order(values: Iterable[Value]) -> tuple[Value, ...]:
 
 
 def _words(keyword: str) -> tuple[str, ...]:
-    """Return the names that a setting accepts. A family of names (``between:THETA``) is represented by its middle."""
+    """Return the names that a setting accepts. Of families of names only ``between:THETA`` has a usual member, its middle."""
     each = setting_of(keyword)
     known = each.words if each.kind is None else each.kind.table()
-    return tuple(name.replace(":THETA", ":0.5") for name in known)
+    members = (name.replace(":THETA", ":0.5") for name in known)
+    return tuple(name for name in members if not name.rpartition(":")[2].isupper())
 
 
 def setting_of(keyword: str) -> Setting:

@@ -14,13 +14,14 @@ import tomli_w
 from perfeds2.errors import InputError
 from perfeds2.runs.folder import SWEEP
 from perfeds2.runs.session import reading
+from perfeds2.spec.cell_fields import CellSpec
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Values
 from perfeds2.spec.resolve import EACH, SEEDS, as_list, name_of, place_of, put, resolve, take
-from perfeds2.studies.figure import merged
 
 MOST_RUNS = 100_000
 MODEL = ("task", "model")
+CYCLES = CellSpec.model_fields["cycles"].default
 AxisValues = tuple[Any, ...]  # values of one setting
 Listed = Mapping[str, Iterable[Any]]  # values to try, by setting
 
@@ -191,7 +192,13 @@ def as_read(given: Values, spec: Spec) -> Values:
 
 def recorded(given: Values, spec: Spec) -> Values:
     """Return the given values as the spec reads them, and the cycles, by which ``as_written`` knows the version."""
-    return as_read(merged({"cell": {"cycles": None}}, given), spec)
+    return as_read({**given, "cell": {**given.get("cell", {}), "cycles": None}}, spec)
+
+
+def without_recorded(base: Values) -> Values:
+    """Leave out what ``recorded`` adds to values that do not give it."""
+    cell = {key: value for key, value in base.get("cell", {}).items() if (key, value) != ("cycles", CYCLES)}
+    return {key: value for key, value in (base | {"cell": cell}).items() if key != "cell" or value}
 
 
 def _picked(given: Mapping[str, object], read: Values) -> Values:

@@ -17,7 +17,7 @@ from perfeds2.spec.methods import settings_name
 from perfeds2.spec.names import Named, Values
 from perfeds2.spec.resolve import EACH, place_of, put, resolve
 from perfeds2.spec.tasks import metric_of
-from perfeds2.studies.grid import AxisValues, Listed, axis_values, copied, own_files, recorded
+from perfeds2.studies.grid import AxisValues, Listed, axis_values, copied, own_files, recorded, without_recorded
 from perfeds2.studies.search import FACTOR, RUNGS, TUNING_SEEDS
 
 FACTORS = {"alpha": (1 / 3, 1, 3, 9, 27), "beta": (1 / 9, 1 / 3, 1, 3, 9, 27)}  # multiples of the current values
@@ -118,7 +118,7 @@ def make_search(values: Values, search: Listed, *, seeds: int = TUNING_SEEDS, ru
     Raises:
         InputError: If anything is invalid or the search is too large.
     """
-    base = copied({section: inner for section, inner in values.items() if section != "own"})
+    base = without_recorded(copied({section: inner for section, inner in values.items() if section != "own"}))
     spec = resolve(values)
     if spec.run.horizon_s is None:
         raise InputError(f"--rounds {spec.run.rounds}: tune compares in simulated time; give --horizon-s instead.")

@@ -277,7 +277,7 @@ def test_a_lost_checkpoint_is_not_played_again_with_the_same_noise(tmp_path):
     Checkpoints(folder).load(again)
     assert (again.round, merges(again)) == (server.round, merges(server))
     max(folder.parts.glob("*.safetensors")).unlink()
-    with pytest.raises(InputError, match=r"only 2 of 3 checkpoints .* with the same noise again they would reveal"):
+    with pytest.raises(InputError, match=r"only 2 of 3 checkpoints .* To repeat them with the same noise would reveal"):
         Checkpoints(folder).load(tiny(InProcess(ones, lambda _: 1.0, 3), Protocol(2), 3))
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from in_numpy import evaluate_in_numpy
 from twins import World, ditto, sparse_fedavg
 
-from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
 from perfeds2.learning import replay as module
 from perfeds2.learning.datasets import digits
@@ -183,5 +182,3 @@ def test_what_bears_no_compression_says_so():
     for share in (0, 1.5, float("nan")):
         with pytest.raises(InputError, match="--top-k must be"):
             spec_from(top_k=share)
-    with pytest.raises(InputError, match="top-k is not a setting of a federation"):
-        Setup.from_texts({"top-k": "0.1"})

@@ -230,7 +230,7 @@ def test_who_is_away_is_replaced_by_who_was_merged_longest_ago():
     choose = replacing_absent(lambda _: np.array([0, 4, 5]))
     assert choose(moment).tolist() == [0, 1, 3]  # for 4 and 5; 1 and 3 have waited longer than 2
     assert choose(replace(moment, present=np.ones(6, bool))).tolist() == [0, 4, 5]
-    assert choose(replace(moment, here=np.array([True, *[False] * 5]))).tolist() == [0, 4, 5]  # too few are there
+    assert choose(replace(moment, present=np.array([True, *[False] * 5]))).tolist() == [0, 4, 5]  # too few are there
 
 
 def test_a_full_job_of_a_ue_that_rests_includes_the_wait_for_the_model():
