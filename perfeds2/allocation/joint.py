@@ -167,12 +167,8 @@ class _Round:
         low, high = self.fastest[1], math.inf
         if not self.serve.any():
             return low
-        time_s, last, slope, choice = (
-            2 * low,
-            None,
-            -3.0,
-            None,
-        )  # of the logarithms: computing in s seconds takes 1/s² joules
+        time_s, last, choice = 2 * low, None, None
+        slope = -3.0  # d ln(saved_w) / d ln(time): computing in s seconds takes 1/s² joules
         for _ in range(MAX_STEPS):
             choice = least_joules(self.terms, time_s, self.uplink.bandwidth_hz, choice)
             saved_w = math.inf if choice is None else max(float(choice.saved_w.sum()), TINY)

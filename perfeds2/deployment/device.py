@@ -54,7 +54,7 @@ def do_job(
         pause: Sleeps for seconds; may raise to abandon the job.
 
     Returns:
-        The reply and the new state. The reply holds the update as it is sent, if the job is to train, and the metrics
+        The reply and the new state. The reply holds the encoded update, if the job is to train, and the metrics
         of the received model on this device's data.
     """
     update, left, compute_s, ue = None, kept, 0.0, setup.ue_of(request.ue)

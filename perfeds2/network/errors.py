@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
+
+from perfeds2.network.link import Numbers
 
 OutageRule = Literal["wait", "lose"]
-Numbers = Int[np.ndarray, " h"]
 STREAM = 19  # random stream: (seed, stream, version, attempt)
-MOST_SENT = 100  # the last one is always received
+MAX_SENT = 100  # the last one is always received
 ErrorRule = Literal["discard", "repeat", "harq"]
 
 
@@ -46,7 +47,7 @@ class Errors:
         failed, sent = self.probability(snr), np.ones(snr.size, np.int64)
         if self.rule == "discard":
             return sent, luck < failed
-        while (again := luck < failed).any() and sent.max() < MOST_SENT:
+        while (again := luck < failed).any() and sent.max() < MAX_SENT:
             sent += again
             failed = failed * self.probability(snr, int(sent.max()))
         return sent, np.zeros(snr.size, bool)

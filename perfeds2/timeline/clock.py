@@ -241,7 +241,7 @@ class Clock(ClockState):
             rules, present = server.conditions.protocol, self.present
             why = why_stuck(server.server, server.arrival_s, rules, server.planned, present)
             if self.weak.any():
-                why = f"UE {self.weak.argmax()} is in outage, and its signal stays as it is. Use a --speed-mps or a lower rate."
+                why = f"UE {self.weak.argmax()} is in outage, and its signal does not change. Set --speed-mps, or a lower --outage rate."
             raise InputError(f"round {server.server.round} never closes: {why}")
         if self._events == MAX_CHANGES:
             raise ValueError(

@@ -13,7 +13,7 @@ from perfeds2.allocation.schedule import round_robin
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import make_cells
 from perfeds2.network.energy import ENERGY
-from perfeds2.network.errors import MOST_SENT, STREAM, Errors
+from perfeds2.network.errors import MAX_SENT, STREAM, Errors
 from perfeds2.network.radios import RADIOS
 from perfeds2.network.sites import Sites
 from perfeds2.timeline.cells import simulate_cells
@@ -34,7 +34,7 @@ def tries_by_hand(errors: Errors, snr: float, luck: float) -> tuple[int, bool]:
         sent += 1
         ratio = snr * sent if errors.rule == "harq" else snr
         all_failed *= 1 - math.exp(-margin / ratio)
-        if luck >= all_failed or sent == MOST_SENT:
+        if luck >= all_failed or sent == MAX_SENT:
             return sent, False
         if errors.rule == "discard":
             return sent, True
@@ -56,7 +56,7 @@ def test_the_mean_number_of_transmissions_is_the_expected_one(snr):
     many, luck = np.full(200_000, snr), np.random.default_rng(1).random(200_000)
     failed = 1 - math.exp(-1 / snr)
     assert Errors("repeat", 0.0).draw(many, luck)[0].mean() == pytest.approx(
-        (1 - failed**MOST_SENT) / (1 - failed), rel=1e-2
+        (1 - failed**MAX_SENT) / (1 - failed), rel=1e-2
     )
     combined = np.cumprod([1 - math.exp(-1 / (j * snr)) for j in range(1, 60)])
     assert Errors("harq", 0.0).draw(many, luck)[0].mean() == pytest.approx(1 + combined.sum(), rel=2e-2)
