@@ -306,7 +306,9 @@ def _methods() -> Iterator[str]:
 
     yield "# Methods\n"
     yield "Each method's rule, its settings, and how it differs from its paper and its authors' code; `perfeds2 methods NAME` prints the same."
-    yield "[Methods](../explanation/methods.md) explains the symbols and how methods are tested.\n"
+    yield "[Methods](../explanation/methods.md) says how to choose, set and compare them.\n"
+    yield "In the entries, w is the model, w_i the model that UE i ended with, Δ_i = w_handed − w_i its move, τ_i the staleness in"
+    yield "rounds, A the quorum, n the number of UEs, K the local steps, β their size, and s(τ) the discount for stale uploads.\n"
     for method in listed_methods():
         yield f"## {method.name} {{ #{method.name} }}\n"
         yield f"<p><small>{inline(method.make.paper)}. Rounds: {method.rounds}.</small></p>\n"
