@@ -106,13 +106,10 @@ def clock_measures(run: RunResults) -> list[Measure]:
     return [*TIMING, *_recorded(run, *PRIVACY), WAITING]
 
 
-def page_measures(run: RunResults) -> list[Measure]:
-    """Return a page's columns, accuracy first because a phone shows only the first few."""
-    if not run.is_trained:
-        return clock_measures(run)
+def accuracy_measures(run: RunResults) -> list[Measure]:
+    """Return a page's columns on what was learned, accuracy first because a phone shows only the first few."""
     common, personal = accuracies(run.score)
-    ends = [common, *new_ues(run), *fairness(run), *LOSSES]
-    return [personal, *by_samples(run), *learned(run, ends), *clock_measures(run)]
+    return [personal, *by_samples(run), *learned(run, [common, *new_ues(run), *fairness(run), *LOSSES])]
 
 
 def paper_measures(run: RunResults) -> list[Measure]:
@@ -127,10 +124,15 @@ def paper_measures(run: RunResults) -> list[Measure]:
 
 
 def results_table(
-    run: RunResults, measures: Iterable[Measure], extras: Sequence[Extra] = (), head: str = "Algorithm"
+    run: RunResults,
+    measures: Iterable[Measure],
+    extras: Sequence[Extra] = (),
+    head: str = "Algorithm",
+    warnings: bool = True,
 ) -> Table:
-    """Return a row per algorithm, with its warnings under its name."""
-    columns: list[Extra] = [(text_column(head, head.lower()), [_named(each) for each in run.algorithms])]
+    """Return a row per algorithm, with its warnings under its name unless another table shows them."""
+    names = [_named(each) if warnings else each.name for each in run.algorithms]
+    columns: list[Extra] = [(text_column(head, head.lower()), names)]
     columns += [(Column(each.head, narrow=each.narrow), _cells(run.algorithms, each)) for each in measures]
     columns += extras
     rows = [list(row) for row in zip(*(cells for _, cells in columns), strict=True)]
@@ -219,7 +221,7 @@ def meaning(run: RunResults) -> str:
 
 
 PAIRED = (
-    "Behind the best: the difference in each seed from the algorithm that ends best. p: Student's paired test over the "
+    "Behind the best (bold if the interval excludes 0): the difference in each seed from the algorithm that ends best. p: Student's paired test over the "
     "seeds, adjusted by Holm's method; small means that the difference is hardly chance."
 )
 

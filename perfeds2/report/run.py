@@ -1,5 +1,6 @@
 """Show a run as an HTML page, for a paper and in the terminal."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from perfeds2.files import read_json
@@ -12,7 +13,9 @@ from perfeds2.report.read import RunResults, load_run, over, read_summary
 from perfeds2.report.results import (
     LOSSES,
     PAIRED,
+    Extra,
     accuracies,
+    accuracy_measures,
     behind_best,
     clock_measures,
     energy_line,
@@ -20,7 +23,6 @@ from perfeds2.report.results import (
     learned,
     meaning,
     new_ues,
-    page_measures,
     paper_measures,
     radio_line,
     results_table,
@@ -81,14 +83,9 @@ def page(run: RunResults) -> str:
     if run.command == "federate":
         again, same = "perfeds2 replay .", "the simulator reaches the same weights"
     spec = ['<p class="hint">spec.toml, all settings of this run:</p>', verbatim(run.spec)] if run.spec else []
-    behind = behind_best(run)
     sections = [
         curves_section(run, hint),
-        section(
-            "In numbers",
-            results_table(run, page_measures(run), behind),
-            hint=f"{meaning(run)} {PAIRED if behind else ''}",
-        ),
+        *numbers_sections(run, behind_best(run)),
         section("Notes", *map(note, notes)),
         *timeline_sections(run),
         *cells_sections(run, groups(run)),
@@ -103,6 +100,18 @@ def curves_section(run: RunResults, hint: str) -> list[Part]:
         return section("Curves", note(f"{len(run.algorithms)} lines cannot be told apart; see the table."))
     title = f"{capitalised(run.score.word)} and loss over {run.x_words}"
     return section(title, *with_legend(run_charts(run), "Lines shown"), hint=hint)
+
+
+def numbers_sections(run: RunResults, behind: Sequence[Extra] = ()) -> list[list[Part]]:
+    """Return the sections with what was learned and with the rounds: one table would be wider than a screen."""
+    if not run.is_trained:
+        return [section("In numbers", results_table(run, clock_measures(run)), hint=meaning(run))]
+    hint = f"{meaning(run)} {PAIRED if behind else ''}"
+    rounds = results_table(run, clock_measures(run), warnings=False)
+    return [
+        section("In numbers", results_table(run, accuracy_measures(run), behind), hint=hint),
+        section("Rounds and waiting", rounds),
+    ]
 
 
 # ---- for a paper

@@ -18,8 +18,8 @@ from perfeds2.report.answer import answer, best_at_the_end, first_at_target
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, write_html
 from perfeds2.report.read import AlgorithmResult, RunResults, load_run, over
 from perfeds2.report.read_studies import only
-from perfeds2.report.results import energy_line, meaning, page_measures, results_table
-from perfeds2.report.run import curves_section, write_run_figures
+from perfeds2.report.results import energy_line
+from perfeds2.report.run import curves_section, numbers_sections, write_run_figures
 from perfeds2.report.style import ACCURACY, GLOBAL, paired_styles
 from perfeds2.report.tables import Column, Rows, Span, Table, listed, p_value, signed, text_column, write_latex
 from perfeds2.report.timelines import timeline_sections
@@ -173,7 +173,7 @@ def _page(members: Sequence[Member], run: RunResults, found: Sequence[Difference
     folders = listed([member.label for member in members])
     sections = [
         curves_section(run, hint),
-        section("In numbers", results_table(run, page_measures(run)), hint=meaning(run)),
+        *numbers_sections(run),
         section("Seed by seed", differences_table(run, found), hint=SEED_BY_SEED) if found and run.is_trained else [],
         settings_section(members),
         *timeline_sections(run),
