@@ -39,7 +39,7 @@ def main() -> int:
         if left_out:
             return say(f"the source archive lacks {', '.join(left_out[:5])} of {len(left_out)} files.", 1)
         build_of_what_images_copy(folder)
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(3) as pool:
             tests = pool.submit(run_tests_of, folder / f"perfeds2-{version}")
             tried = pool.map(lambda one: try_wheel(*one, folder, wheel), tries(folder, every="--every" in sys.argv))
             failures = [each for each in tried if each]
