@@ -20,7 +20,7 @@ class CloudScript:
 
     cell: Int[Array, "*lanes k"]  # edge of each row
     weights: Float[Array, "*lanes edges"]  # of an edge's move: its UEs relative to the mean, over A_c
-    due: Int[Array, "*lanes c"]  # rows before a cloud round; 0 after the last one
+    due: Int[Array, "*lanes c"]  # rows before a cloud round; -1 after the last one
     cells: Int[Array, "*lanes c A_c"]  # edges it merges
     handed: Int[Array, "*lanes c h"]  # edges that get its model, and NOWHERE
     write: Int[Array, "*lanes c h"]  # slot of their newest version, which that model replaces
@@ -37,7 +37,7 @@ class CloudScript:
             newest[cloud.cell[first:last]] = write[first:last]
             edges = np.flatnonzero(cloud.handed[number])
             handed[:, number, : edges.size] = edges, newest[edges]
-        due, cells = np.zeros(length), np.zeros((length, cloud.cells.shape[1]))
+        due, cells = np.full(length, -1), np.zeros((length, cloud.cells.shape[1]))
         due[:rounds], cells[:rounds] = cloud.rows, cloud.cells
         weights = np.float32(cloud.sizes / cloud.sizes.mean() / cloud.cells.shape[1])
         cell, *rest = (jnp.asarray(each, jnp.int32) for each in (cell, due, cells, *handed))
@@ -67,16 +67,27 @@ def merge_edges(
     k: Int[Array, ""],
     alive: Bool[Array, ""],
 ) -> tuple[Params, PyTree, Edges]:
-    """Keep the model that row k has made, then play the cloud rounds before row k + 1.
+    """Keep the model that row k has made, then play the cloud rounds before row k + 1. Do nothing unless ``alive``.
 
-    A cloud round moves the cloud's model by the weighted mean of what its edges have learned since they were handed
-    a model. Returns the cloud's model, the shelf and the edges. Does nothing unless ``alive``.
+    Returns the cloud's model, the shelf and the edges.
     """
     at = jnp.where(alive, script.cell[k], NOWHERE)
     newest = jax.tree.map(lambda old, new: old.at[at].set(new, mode="drop"), edges.newest, made)
+    edges = Edges(newest, edges.handed, edges.cloud_round)
+    return merge_at_cloud(script, cloud, edges, shelf, jnp.where(alive, k + 1, NOWHERE))
+
+
+def merge_at_cloud(
+    script: CloudScript, cloud: Params, edges: Edges, shelf: PyTree, rows: Int[Array, ""]
+) -> tuple[Params, PyTree, Edges]:
+    """Play the cloud rounds that come directly after this many rows, unless they were played before.
+
+    A cloud round moves the cloud's model by the weighted mean of what its edges have learned since they were handed
+    a model.
+    """
 
     def is_due(so_far: tuple[Params, PyTree, Edges]) -> Bool[Array, ""]:
-        return alive & (script.due[so_far[2].cloud_round] == k + 1)
+        return script.due[so_far[2].cloud_round] == rows
 
     def play(so_far: tuple[Params, PyTree, Edges]) -> tuple[Params, PyTree, Edges]:
         cloud, shelf, edges = so_far
@@ -90,5 +101,4 @@ def merge_edges(
 
         return cloud, put(shelf, write), Edges(put(edges.newest, handed), put(edges.handed, handed), number + 1)
 
-    first = cloud, shelf, Edges(newest, edges.handed, edges.cloud_round)
-    return jax.lax.while_loop(is_due, play, first)
+    return jax.lax.while_loop(is_due, play, (cloud, shelf, edges))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from perfeds2.learning import on_gpu
-from perfeds2.learning.cells import Edges, merge_edges
+from perfeds2.learning.cells import Edges, merge_at_cloud, merge_edges
 from perfeds2.learning.exploded import warn_if_exploded
 from perfeds2.learning.job import Index, Known, Program, as_int32, as_numbers, reported_update
 from perfeds2.learning.learner import Learner
@@ -71,7 +71,7 @@ def start(task: Task, script: Script, learner: Learner, seed: int) -> State:
     if script.cloud is not None:
         if why := why_not_at_edges(task.model, learner):
             raise ValueError(f"{why}; merge at the cloud (--merge-at cloud).")
-        return replace(state, edges=Edges.at_start(state.params, script.cloud))
+        state = replace(state, edges=Edges.at_start(state.params, script.cloud))
     return state if learner.feedback is None else replace(state, reported=jnp.full(task.ues, jnp.nan, jnp.float32))
 
 
@@ -83,9 +83,7 @@ def why_not_at_edges(model: Model, learner: Learner) -> str:
         )
     if learner.merge_keeps(model):
         return f"the merge {type(learner.merge).__name__} keeps state at one server"
-    if learner.bands > 1:
-        return "noise that rounds share is drawn at one server"
-    return "" if learner.feedback is None else "a schedule with feedback needs one server"
+    return "noise that rounds share is drawn at one server" if learner.bands > 1 else ""
 
 
 @partial(jax.jit, static_argnums=0)
@@ -149,6 +147,10 @@ def _rounds(state: State, script: Script, known: Known, first: Index, stop: Inde
         k = first + step
         return play_round(program, known, script, state, k, None if program.block == 1 else k < stop)
 
+    if program.feedback is not None and script.cloud is not None and state.edges is not None:
+        # The cloud's rounds between two chunks of a timeline were not known before.
+        params, models, edges = merge_at_cloud(script.cloud, state.params, state.edges, state.shelf[0], first)
+        state = replace(state, params=params, shelf=(models, state.shelf[1]), edges=edges)
     return on_gpu.in_blocks(program.block, stop - first, round_, state)
 
 

@@ -5,6 +5,7 @@ import heapq
 import numpy as np
 from jaxtyping import Int
 
+from perfeds2.timeline.jobs import OPEN
 from perfeds2.timeline.record import Timeline
 
 LEAST_SLOTS = 32
@@ -35,8 +36,9 @@ def shelve(
     place[0] = 0
     if written is not None:
         place[1 : first + 1] = written
-        last_read[timeline.open_version[timeline.open_version >= 0]] = rounds
-        last_read[rounds] = rounds  # UEs that return may get the newest model before the next round closes
+        last_read[timeline.rows(OPEN).version] = rounds
+        last_read[_newest(timeline, rounds)] = rounds  # UEs may get these before the next round closes
+        last_read[_newest(timeline, first)] = rounds  # the cloud's model may replace these
     held = np.flatnonzero(last_read[: first + 1] >= 0)
     length = 1 + int(place[held].max(initial=0))
     taken = [(int(last_read[version]), int(place[version])) for version in held]  # (last round that reads it, slot)
@@ -54,6 +56,15 @@ def shelve(
     slots = max(slots, power_of_two(length + 1))
     place[place < 0] = slots - 1
     return slots, place[versions], place[1:]
+
+
+def _newest(timeline: Timeline, rounds: int) -> Int[np.ndarray, " E"]:
+    """Return the newest version of every server after this many rounds."""
+    if timeline.cloud is None:
+        return np.array([rounds])
+    newest = np.zeros(timeline.cloud.edges, np.int64)
+    newest[timeline.cloud.cell[:rounds]] = np.arange(1, rounds + 1)
+    return newest
 
 
 def power_of_two(size: int) -> int:

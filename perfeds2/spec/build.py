@@ -56,7 +56,7 @@ from perfeds2.spec.privacy import has_noise, refuse_unless_summable
 from perfeds2.spec.rounds import bound_of, protocol_of
 from perfeds2.spec.stage import FROM_SETTINGS, Algorithm, Stage, settings_bandwidth
 from perfeds2.spec.tasks import check_model, make_task, model_of
-from perfeds2.timeline.cells import network_of, simulate_cells
+from perfeds2.timeline.cells import conditions_of_edges, network_of, simulate_cells
 from perfeds2.timeline.chunks import CHUNK, ChunkedPlay
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.simulate import conditions_of, simulate
@@ -269,15 +269,17 @@ def make_timelines(
             told = None if tell is None else partial(tell, algorithm)
             with _own_errors(stage, algorithm):
                 until = {"rounds": limit, "horizon_s": spec.run.horizon_s, "tell": told}
-                known[same] = (
-                    simulate(**load, **until) if spec.edges == 1 else _at_edges(spec, stage, algorithm, load, until)
-                )
+                if spec.edges == 1:
+                    known[same] = simulate(**load, **until)
+                else:
+                    known[same] = simulate_cells(**_at_edges(spec, stage, algorithm), **until)
         yield known[same]
 
 
-def _at_edges(spec: Spec, stage: Stage, algorithm: Algorithm, load: Values, until: Values) -> Timeline:
-    """Return the timeline of edges below a cloud."""
+def _at_edges(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
+    """Return what the rounds of edges below a cloud depend on, by the parameters of ``simulate_cells``."""
     assert stage.cells is not None
+    load = _load(spec, stage, algorithm)
     own = {name: load[name] for name in ("protocol", "payload_bits", "samples", "bandwidth")}
     plans: list[EdgePlan] = [(None, algorithm.schedule)] * spec.edges  # a user's own, for each edge
     planned = algorithm.shares is not None or algorithm.schedule is not None
@@ -289,18 +291,22 @@ def _at_edges(spec: Spec, stage: Stage, algorithm: Algorithm, load: Values, unti
     samples = np.broadcast_to(np.asarray(load["samples"], float), stage.cells.population)
     members = zip(stage.cells.cells, stage.cells.ues, strict=True)
     own["budgets"] = [make_budget(spec, cell, samples[ues]) for cell, ues in members]
-    exchange = {
+    return own | {
+        "cells": stage.cells,
         "cloud": cloud_protocol(spec),
         "model_bits": model_bits(spec),
         "edge_rounds": spec.cells.edge_rounds or 1,
+        "reshare": load["reshare"],
     }
-    return simulate_cells(stage.cells, **own, **exchange, **until, reshare=spec.protocol.reshare or "round")
 
 
 def open_play(spec: Spec, stage: Stage, algorithm: Algorithm) -> ChunkedPlay:
     """Return the timeline of an algorithm whose schedule asks for feedback, before its first round."""
     with _own_errors(stage, algorithm):
-        conditions = conditions_of(**_load(spec, stage, algorithm))
+        if spec.edges == 1:
+            conditions = conditions_of(**_load(spec, stage, algorithm))
+        else:
+            conditions = conditions_of_edges(**_at_edges(spec, stage, algorithm))
         return ChunkedPlay(conditions, spec.run.rounds, spec.run.horizon_s, spec.protocol.feedback_rounds or CHUNK)
 
 

@@ -87,8 +87,6 @@ def refuse_at_edges(
         why = f"the UEs of {name} send nothing to a server"
     elif own_rounds and moving:
         why = f"{name} groups the UEs of a cell, and UEs move to others"
-    elif learner.feedback is not None:
-        why = f"the schedule of {name} hears of losses from one server"
     elif has_noise(privacy) or privacy.secure_aggregation:
         why = "privacy is accounted for one server"
     elif str(spec.protocol.shares) != "equal" and moving:

@@ -94,6 +94,7 @@ class Clock(ClockState):
         self.openings, self._edge_rounds = Openings(), edge_rounds
         self._closings: list[Closing] = []
         self._events = 0  # since a round closed
+        self.next_s = 0.0  # no event comes before; infinite if no server has rounds left
         if some.chooses_more:
             self.chosen = SpeedAndPower(np.ones(n), np.zeros(n), np.zeros(n, bool))
         if some.cell.errors is not None:
@@ -183,7 +184,7 @@ class Clock(ClockState):
             self._forecast()
             times_s = [source.next_s(self) for source in self.sources]
             closing_s, limit_s = min([closing.time_s for closing in self._closings]), until_s()
-            now_s = min([closing_s, *times_s])
+            self.next_s = now_s = min([closing_s, *times_s])
             if self._events == MAX_CHANGES or closing_s == math.inf:
                 self._check_progress(times_s, limit_s)
             if now_s > min(end_s, limit_s) or now_s == math.inf:
@@ -196,6 +197,7 @@ class Clock(ClockState):
                     on_round(info)
             if closed and once:
                 return True
+        self.next_s = math.inf
         return False
 
     def _step(self, now_s: float, due: Sequence[EventSource]) -> list[RoundInfo]:
@@ -380,6 +382,7 @@ class Clock(ClockState):
     def open(self, number: int, time_s: float) -> None:
         """Let the cloud's model be at an edge at a time."""
         self.servers[number].left, self.servers[number].opens_s = self._edge_rounds or 0, time_s
+        self.next_s = self.time_s
 
     def _assign_model(self, number: int) -> Ues:
         """Hand the newest model to the free UEs that may have it, and return them."""

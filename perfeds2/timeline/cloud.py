@@ -30,8 +30,8 @@ class Cloud:
 
     @property
     def most_handed(self) -> int:
-        """The most edges that get the model of one cloud round."""
-        return int(self.handed.sum(axis=1).max(initial=1))
+        """The most edges that get the model of one cloud round; as many as it merges if there was none yet."""
+        return int(self.handed.sum(axis=1).max(initial=self.cells.shape[1]))
 
     @property
     def total_bits(self) -> float:

@@ -30,6 +30,7 @@ def joined(
     backhaul_bits: float = 0.0,
     followed_bits: Sequence[Sequence[float]] = (),
     sizes: Int[np.ndarray, " E"] | None = None,
+    chunks: Sequence[Sequence[int]] = (),
 ) -> Timeline:
     """Join the timelines of all edges, with UEs and rounds of their own, into one.
 
@@ -45,6 +46,7 @@ def joined(
         backhaul_bits: Bits of one transfer of a model.
         followed_bits: For each round of each edge, bits of the uploads that came over the backhaul; empty: none.
         sizes: UEs per edge; None: as many as have numbers.
+        chunks: Rounds of each edge and of the cloud after each chunk. Rows of later chunks come after these.
 
     Returns:
         The timeline of all UEs.
@@ -62,11 +64,14 @@ def joined(
     local = [np.arange(timeline.rounds) for timeline in edges]
     cell = np.repeat(np.arange(len(edges)), [one.size for one in local])
     rounds, clouds = cell.size, np.arange(time_s.size)
+    ends = np.reshape(chunks, (-1, len(edges) + 1)).T
+    chunk = [np.searchsorted(end, one, side="right") for end, one in zip(ends, [*local, clouds], strict=True)]
     order = np.lexsort(
         (
             np.concatenate([*local, clouds]),
             np.append(cell, clouds * 0),
             np.concatenate([*turn, 2 * clouds + 1]),
+            np.concatenate(chunk),
             np.concatenate([*(timeline.time_s for timeline in edges), time_s]),
         )
     )

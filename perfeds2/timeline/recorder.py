@@ -124,4 +124,4 @@ class CloudState:
     record: Recorder
     transfer_s: PerUe  # of each edge's model, one way
     edge_rounds: int  # rounds of an edge between two exchanges
-    rounds: int  # of all edges together, at most
+    rounds: int = 0  # of all edges together, at most

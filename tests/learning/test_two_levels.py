@@ -170,7 +170,6 @@ def test_staleness_is_that_of_the_edge():
     [
         (Learner(FedAvg(), merge=Optax(optax.adam(0.01))), "the merge Optax keeps state at one server"),
         (Learner(FedAvg(), clip=1.0, noise=1.0, bands=2), "noise that rounds share is drawn"),
-        (Learner(FedAvg(), feedback="loss"), "feedback"),
     ],
 )
 def test_what_needs_one_server_is_refused(learner, words):

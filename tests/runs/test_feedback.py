@@ -26,11 +26,14 @@ from perfeds2.learning.script import Script
 from perfeds2.learning.shelf import shelve
 from perfeds2.learning.train import train, train_in_chunks
 from perfeds2.network.cell import Cell
+from perfeds2.network.cells import make_cells
+from perfeds2.network.sites import Sites
 from perfeds2.runs import trainer
 from perfeds2.runs.store import Store
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import simulate_spec
+from perfeds2.timeline.cells import conditions_of_edges, simulate_cells
 from perfeds2.timeline.chunks import ChunkedPlay
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.simulate import conditions_of, simulate
@@ -103,6 +106,39 @@ def test_in_chunks_is_bitwise_the_whole_run_if_the_reports_are_ignored(learner, 
         assert then == points
         assert end.values == whole.values
         assert_same((end.state.params, end.state.client_state), (whole.state.params, whole.state.client_state))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backhaul_s", "cloud_quorum"), [(0.0, 2), (0.3, 1)])
+def test_so_it_is_at_edges_where_the_cloud_merges_between_two_chunks(backhaul_s, cloud_quorum):
+    cells = make_cells(CELL, Sites.grid(3, 60.0), 60.0, backhaul_s=backhaul_s)
+    edges = {"cells": cells, "protocol": Protocol(1, 4), "cloud": Protocol(cloud_quorum), "schedules": [age] * 3}
+    line = simulate_cells(**edges, **LOAD, rounds=31, edge_rounds=2)
+    assert line.cloud is not None
+    points, learner = evaluation_points(line), replace(LEARNERS[0], feedback="loss")
+    *_, whole = train(TASK, line, learner, points, seed=3)
+    for chunk in (1, 4):
+        play = ChunkedPlay(conditions_of_edges(**edges, **LOAD, edge_rounds=2), 31, chunk=chunk)
+        *_, (timeline, then, end) = train_in_chunks(TASK, play, learner, seed=3)
+        assert np.array_equal(timeline.ues, line.ues)
+        assert then == points
+        assert end.values == whole.values
+        assert_same((end.state.params, end.state.edges), (whole.state.params, whole.state.edges))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more", [{}, {"mobility": "waypoint", "speed_mps": 20.0, "on_leave": "keep"}], ids=["still", "moving"]
+)
+@pytest.mark.parametrize("schedule", ["oort", "power_of_choice:4"])
+def test_edges_with_feedback_are_compared_by_name(schedule, more):
+    given = {name: value for name, value in SMALL.items() if name not in ("horizon_s", "eval_every_s")}
+    given |= {"ues": 12, "cells": 3, "rounds": 24, "schedule": schedule, "edge_rounds": 2} | more
+    often, rarely = (compare(**given, feedback_rounds=chunk) for chunk in (2, 24))
+    assert often.rows != rarely.rows
+    timeline = often.timelines["PerFedS2", 0]
+    assert timeline.rounds == 24
+    assert timeline.cloud is not None
 
 
 @pytest.mark.slow

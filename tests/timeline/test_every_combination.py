@@ -16,6 +16,7 @@ import pytest
 from perfeds2.allocation.bandwidth import Policy, equal_share
 from perfeds2.allocation.joint import LeastEnergy
 from perfeds2.allocation.schedule import SCHEDULES
+from perfeds2.allocation.schedulers import Moment, first_of
 from perfeds2.network.availability import Availability, Hours
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import make_cells
@@ -27,11 +28,12 @@ from perfeds2.network.mobility import Moves, Waypoints
 from perfeds2.network.profile import Profile
 from perfeds2.network.sites import Sites
 from perfeds2.network.traces import Trace, Traces
-from perfeds2.timeline.cells import network_of, simulate_cells
+from perfeds2.timeline.cells import conditions_of_edges, network_of, simulate_cells
+from perfeds2.timeline.chunks import ChunkedPlay
 from perfeds2.timeline.jobs import LOST, MERGED
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
-from perfeds2.timeline.simulate import simulate
+from perfeds2.timeline.simulate import conditions_of, simulate
 from perfeds2.timeline.state import Budget
 
 UES, COUNT, RADIUS_M = 12, 2, 60.0
@@ -91,6 +93,20 @@ def scheduled(name: str) -> Callable[[Setting], None]:
     return change
 
 
+class ByLoss:
+    """The UEs that are present, those with the highest losses first."""
+
+    feedback = "loss"
+
+    def __call__(self, moment: Moment) -> np.ndarray:
+        assert moment.feedback is not None
+        return first_of(moment, -np.nan_to_num(moment.feedback, nan=np.inf))
+
+
+def by_loss(setting: Setting) -> None:
+    setting.schedule = ByLoss
+
+
 def rests(setting: Setting) -> None:
     setting.schedule = SCHEDULES["best_channel"]
     setting.protocol.update(rests=True, max_staleness=None)
@@ -131,6 +147,7 @@ FEATURES: dict[str, Callable[[Setting], None]] = {
     "mobility, lose": moving(keeps=False),
     "schedule by number": scheduled("round_robin"),
     "schedule by moment": scheduled("best_channel"),
+    "schedule by loss": by_loss,
     "rests": rests,
     "drafts": protocol(drafts=True),
     "rest rounds": protocol(rest_rounds=2),
@@ -146,27 +163,32 @@ OF_ONE_CELL: dict[str, Callable[[Setting], None]] = {
     "power and frequency": chosen,
 }
 NETWORKS: tuple[Where, ...] = ("one cell", "edges", "one server")
-OTHER_WAY = [{"unicast", "multicast"}, {"schedule by number", "schedule by moment"}, {"rests", "schedule by number"}]
-OTHER_WAY += [{"rests", "schedule by moment"}, {"hours, keep", "mobility, lose"}, {"hours, lose", "mobility, keep"}]
+PLANNED = {"schedule by number", "schedule by moment", "schedule by loss", "rests"}
+OTHER_WAY = [{"unicast", "multicast"}, *map(set, itertools.combinations(PLANNED, 2))]
+OTHER_WAY += [{"hours, keep", "mobility, lose"}, {"hours, lose", "mobility, keep"}]
 OTHER_WAY += [{"hours, keep", "hours, lose"}, {"mobility, keep", "mobility, lose"}]  # two values of one setting
 REFUSED = {  # by pair: the words of the refusal, and where; the page has the reasons
     ("unicast", "traced uplinks"): ("downlink of UEs with dedicated uplinks is unknown", NETWORKS),
     ("multicast", "traced uplinks"): ("downlink of UEs with dedicated uplinks is unknown", NETWORKS),
     ("energy budget", "schedule by number"): ("wait for UEs that have spent their energy", NETWORKS),
     ("energy budget", "schedule by moment"): ("wait for UEs that have spent their energy", NETWORKS),
+    ("energy budget", "schedule by loss"): ("wait for UEs that have spent their energy", NETWORKS),
     ("energy budget", "rests"): ("wait for UEs that have spent their energy", NETWORKS),
     ("energy budget", "power and frequency"): ("takes no policy that chooses powers", NETWORKS),
     ("energy budget", "rest rounds"): ("rest_rounds above 1 takes no", NETWORKS),
     ("schedule by number", "drafts"): ("takes no schedule", NETWORKS),
     ("schedule by moment", "drafts"): ("takes no schedule", NETWORKS),
+    ("schedule by loss", "drafts"): ("takes no schedule", NETWORKS),
     ("rests", "drafts"): ("drafts needs rests=False", NETWORKS),
     ("schedule by number", "rest rounds"): ("takes no schedule", NETWORKS),
     ("schedule by moment", "rest rounds"): ("takes no schedule", NETWORKS),
+    ("schedule by loss", "rest rounds"): ("takes no schedule", NETWORKS),
     ("rests", "rest rounds"): ("rest_rounds above 1 needs", NETWORKS),
     ("drafts", "rest rounds"): ("rest_rounds above 1 needs", NETWORKS),
     ("mobility, keep", "schedule by number"): ("which move to others", ("edges",)),
     ("mobility, lose", "schedule by number"): ("lost its job in another cell", ("edges",)),
     ("mobility, lose", "schedule by moment"): ("lost its job in another cell", ("edges",)),
+    ("mobility, lose", "schedule by loss"): ("lost its job in another cell", ("edges",)),
     ("mobility, lose", "rests"): ("lost its job in another cell", ("edges",)),
 }
 
@@ -187,27 +209,37 @@ def play(names: tuple[str, ...], where: Where) -> tuple[Timeline, Setting]:
 
     def plan() -> Callable[..., Any] | None:
         by_number = setting.schedule is SCHEDULES["round_robin"]
+        if setting.schedule is ByLoss:
+            return ByLoss()
         return setting.schedule(cell=Cell.draw(UES // parts), quorum=2) if by_number else setting.schedule  # type: ignore[misc]
 
-    until: dict[str, Any] = {
-        "rounds": 30,
-        "horizon_s": 10.0,
-        "reshare": setting.reshare,
-        "bandwidth": setting.bandwidth,
-    }
+    until, more = {"rounds": 30, "horizon_s": 10.0}, {"reshare": setting.reshare, "bandwidth": setting.bandwidth}
+
+    def played(whole: Callable[..., Timeline], conditions: Callable[..., Any], *args: Any, **rest: Any) -> Timeline:
+        if setting.schedule is not ByLoss:
+            return whole(*args, **LOAD, **until, **more, **rest)
+        return with_feedback(ChunkedPlay(conditions(*args, **LOAD, **more, **rest), **until, chunk=7))
+
     if where == "one cell":
-        more = {"budget": limits(drawn), "schedule": plan()}
-        return simulate(drawn, rules, **LOAD, **until, **more), setting
+        return played(simulate, conditions_of, drawn, rules, budget=limits(drawn), schedule=plan()), setting
     grid, backhaul = Sites.grid(COUNT, RADIUS_M), {"backhaul_s": 0.02, "backhaul_bps": 1e8}
     cells = make_cells(drawn, grid, RADIUS_M, **backhaul, **setting.network, one_server=where == "one server")
     if where == "one server":
         whole = cells.whole
-        more = {"budget": limits(whole), "schedule": plan()}
-        more["network"] = network_of(cells, LOAD["payload_bits"], one_server=True) if cells.joint else None
-        return simulate(whole, rules, **LOAD, **until, **more), setting
-    more = {"budgets": [limits(cell) for cell in cells.cells], "schedules": [plan()] * COUNT}
-    many = {"model_bits": 1e5, "edge_rounds": 2}
-    return simulate_cells(cells, rules, Protocol(1), **LOAD, **until, **more, **many), setting
+        network = network_of(cells, LOAD["payload_bits"], one_server=True) if cells.joint else None
+        rest = {"budget": limits(whole), "schedule": plan(), "network": network}
+        return played(simulate, conditions_of, whole, rules, **rest), setting
+    rest = {"budgets": [limits(cell) for cell in cells.cells], "schedules": [plan()] * COUNT}
+    rest |= {"model_bits": 1e5, "edge_rounds": 2}
+    return played(simulate_cells, conditions_of_edges, cells, rules, Protocol(1), **rest), setting
+
+
+def with_feedback(play: ChunkedPlay) -> Timeline:
+    """Play to the end; UEs report losses that fall from job to job."""
+    while not play.is_finished:
+        merges = play.timeline.merges
+        play.play(np.where(merges > 0, 2.0 + np.arange(merges.size) % 3 - 0.3 * merges, np.nan))
+    return play.timeline
 
 
 def check(timeline: Timeline, setting: Setting) -> None:
