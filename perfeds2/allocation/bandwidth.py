@@ -348,8 +348,8 @@ def _needs(
 ) -> tuple[Array, Array, float]:
     """Return the bandwidths with which these UEs finish at a given time, their slopes, and a bound on their error.
 
-    Updates the efficiencies u in place: from their old values while every UE is far from its limit and u changes
-    little, otherwise from scratch.
+    Update the efficiencies u in place. Start from their old values if every UE is far from its limit and u changes
+    little.
     """
     headroom_s = after_s + spare_s
     sending_s = headroom_s + limit_s

@@ -101,8 +101,8 @@ class PowerOfChoice:
 class AdaptiveTiers:
     """Draw a tier of equally fast UEs, more often one with a high loss, and A of its UEs (TiFL, Chai et al. 2020).
 
-    Every 20 rounds, if the loss of the last tier has not fallen since, the tiers' probabilities are set anew: with M
-    tiers in the order of their losses, they are in proportion to M − 1, …, 1, 0. In 20 rounds a tier is used at most
+    Every 20 rounds, if the loss of the last tier has not fallen, the tiers get new probabilities: in proportion to
+    M − 1, …, 1, 0 for M tiers in the order of their losses. In 20 rounds a tier is used at most
     ⌈40/M⌉ times. TiFL compares accuracies; here it is the mean of the losses that a tier's UEs last reported.
     """
 
@@ -135,7 +135,7 @@ class AdaptiveTiers:
 
 
 def refl(cell: Cell, seed: int) -> Callable[[Moment], Chosen]:
-    """Choose the UEs that will be present least in the next round, with random ties (REFL, Abdelmoniem et al. 2023).
+    """Choose the UEs present for the shortest time in the next round; ties are random (Abdelmoniem et al. 2023).
 
     Rounds are expected to take as long as those so far. Needs only the hours of the UEs; without hours, UEs are drawn.
     """

@@ -163,7 +163,7 @@ class _Round:
         return Allocation(band_hz, power_w, np.where(can, self.cycles / np.where(can, left_s, 1.0), self.cpu_hz))
 
     def best_s(self, joules_per_s: float) -> float:
-        """Return the time from which on a second more saves no more joules than it is worth."""
+        """Return the time after which another second saves fewer joules than it costs."""
         low, high = self.fastest[1], math.inf
         if not self.serve.any():
             return low

@@ -35,7 +35,7 @@ def expected_sending_s(cell: Cell, payload_bits: float) -> PerUe:
     """Return how long each UE is expected to send on an equal part B/n of the band.
 
     With Table I's radio it is the mean of bits / rate over the fading. A real radio's signal is proportional to h², so
-    deep fades make that mean infinite; there it is bits / mean rate, what an upload takes that sees many fades.
+    deep fades make that mean infinite; there it is bits / mean rate, the time of an upload that lasts many fades.
     """
     part_hz = cell.bandwidth_hz / cell.ues
     sending_s, mean_bps = np.zeros(cell.ues), np.zeros(cell.ues)

@@ -136,7 +136,9 @@ def server(
 ) -> None:
     """Run the server in the foreground, in a terminal or under systemd."""
     if broker is not None and listen is not None:
-        raise InputError("--listen and --broker were both given; a running broker has its own address.")
+        raise InputError(
+            "--listen and --broker were both given; leave out --listen, because a running broker has its own address."
+        )
     site = open_site(broker or listen or "127.0.0.1:8883", "--broker" if broker else "--listen", credentials)
     from perfeds2.deployment.enrolment import enrolling
     from perfeds2.deployment.lease import leased

@@ -8,8 +8,8 @@ journal beyond that length is from an interrupted save, and the next save trunca
 The last three checkpoints are kept. A restarted server resumes from the newest that is intact: it gives up the jobs that
 were outstanding and hands every device the newest model. Nothing is merged twice, because no ticket is used twice.
 
-Each server numbers its checkpoints from a new million and copies the journal, so whatever a stopped predecessor still
-writes goes into files that are no longer read.
+Each server numbers its checkpoints from a new million and copies the journal, so a stopped predecessor can only write
+to files that are no longer read.
 """
 
 import hashlib

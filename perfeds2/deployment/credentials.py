@@ -169,7 +169,7 @@ class Credentials:
         return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
     def renew_lists(self) -> None:
-        """Sign the revocation lists again that are half as old as they may become, if their keys are here."""
+        """Sign the revocation lists again whose validity is half over, if their keys are here."""
         with self.locked():
             for authority in (self.brokers, self.clients):
                 if authority.revocations.exists():

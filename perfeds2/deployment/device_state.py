@@ -56,7 +56,7 @@ class Secrets:
 
 @dataclass(eq=False)
 class WorkItem:
-    """A run to prepare for or, with what that made ready, a job to execute."""
+    """A run to prepare for, or a job to execute with what the preparation returned."""
 
     state: "DeviceState"
     what: Run | JobMessage

@@ -1,4 +1,4 @@
-"""Write an upload in the bits that the clock counts, and read it with suspicion.
+"""Write an upload in the bits that the clock counts, and check it when it is read.
 
 The numbers that are sent follow each other in the order of the names of their arrays. With ``--bits n``, each is a whole
 number of n bits times the unit of its array; ``units`` has a float32 for each array. With ``--top-k``, ``places`` says

@@ -258,7 +258,7 @@ class MaskedUpdate:
         return {"seeds": rows_of(self._pairs[each].mask for each in gone)}
 
     def _shares(self, gone: frozenset[int], sealed: Sequence[str]) -> Arrays:
-        """Reveal the shares of the own masks of all members that are not gone; zeros for a share that is forged."""
+        """Reveal the shares of the own masks of members that are not gone; a forged share becomes zeros."""
         if gone != self._gone or len(sealed) != self.members:
             raise InputError("the server asks for shares of members that are gone, or not of all the others")
         self._is_open = True

@@ -1,8 +1,8 @@
 """The secret seeds of a run's noise, and how far the run has come, in a file beside its folder.
 
 Folders of runs are shared and restored from backups. Noise that is drawn twice from one seed would reveal updates, and
-merges that are forgotten would make ε too small. So the seeds are not in the folder, every start of the server draws
-another seed of 128 bits for the rounds from there on, and a folder that is older than the ledger is refused.
+merges that are forgotten would make ε too small. So the seeds are outside the folder, every start of the server draws
+a new seed of 128 bits, and a folder that is older than the ledger is refused.
 """
 
 import json

@@ -71,9 +71,13 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     """Validate the settings, load the data, and compile what jobs will need."""
     for name in NOT_FROM_THE_NETWORK:
         if name in settings_in(run.settings):
-            raise InputError(f"the server sent the setting {name}, which only this device's owner may choose")
+            raise InputError(
+                f"the server sent the setting {name}, which only this device's owner may choose; its operator must leave it out"
+            )
     if (run.authority is not None) != settings_in(run.settings).get("secure-aggregation", False):
-        raise InputError("the server did not say which authority signed the devices' certificates")
+        raise InputError(
+            "the server did not say which authority signed the devices' certificates; its operator must upgrade it"
+        )
     if run.own_model and owner.app_module is None and "model" not in owner.files:
         raise InputError("this run uses a model of your own; start this device with --app-module FILE or --model")
     digests = run.files or {}

@@ -144,7 +144,7 @@ def _serve(
 
 
 def hasty(setup: Setup) -> str | None:
-    """Return a note if jobs may be given up before it is noticed that the broker delivers nothing."""
+    """Return a note if jobs may time out before the server notices that the broker delivers nothing."""
     if not 0 < setup.own.job_s < NOTICED_S:
         return None
     return f"--job-s {setup.own.job_s:g} is shorter than the {NOTICED_S:g} s until a silent broker is noticed; devices may be blamed for it."
@@ -221,7 +221,7 @@ def _log_missing(federation: Federation, folder: Folder) -> None:
 
 
 def _gather(federation: Federation, tell: Tell, wait_for_all: bool) -> None:
-    """Wait for all devices, or, after ``gather_s`` and unless all must come, for a quorum."""
+    """Wait for all devices; after ``gather_s`` a quorum is enough, unless all must come."""
     own, quorum, ues = federation.own, federation.protocol.quorum, federation.ues
     federation.look()
     while (here := federation.crew.usable) < ues and (

@@ -129,7 +129,7 @@ class Summing:
 
     @property
     def at_fault(self) -> list[Device]:
-        """Devices without whose complaints about keys, which the server has checked, there might be a sum."""
+        """Devices whose complaints about checked keys may have prevented the sum."""
         return [self.devices[member] for member in sorted(self.complained)] if self.failure is not None else []
 
     def advance(self) -> bool:

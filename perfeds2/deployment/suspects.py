@@ -1,8 +1,8 @@
 """Find the device that spoils the sums of secure aggregation, although its update cannot be seen.
 
 A sum that is longer than clipped updates can be has one member that sent something else. It is among the members of
-every spoilt sum. So after one, half of the suspects are left out of each round until a round without some of the others
-is spoilt too. Rounds that succeed meanwhile count. A round cannot leave out more members than may die in it.
+every spoilt sum. After such a sum, half of the suspects are left out of each round; a spoilt round clears those that
+it left out. Rounds that succeed meanwhile count. A round cannot leave out more members than may die in it.
 """
 
 from collections.abc import Collection, Sequence

@@ -113,7 +113,7 @@ class MaskedUploads(SingleUploads):
         return reply, 1.0
 
     def forget(self, device: Device) -> None:
-        """Drop an update that a device announced before it left: it may have lost it."""
+        """Drop an update that a device announced before it left, because the device may have lost it."""
         if self.summing is None:
             device.version, device.reply = IDLE, None
             self.dispatcher.crew.file(device)

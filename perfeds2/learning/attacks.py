@@ -63,7 +63,7 @@ class Hostile(Transform):
         return cls(numbers, jnp.asarray(hostile_ues(float(attack.share), ues, seed)), most)
 
     def batches(self, ue: Int[Array, ""], batches: Batches) -> Batches:
-        """Return the batches of a job: of a hostile UE with mirrored labels, the smallest for the largest, if so set."""
+        """Return the batches of a job, with mirrored labels (the smallest for the largest) if its UE flips labels."""
         x, y = batches
         flips = self.ues[ue] & (self.attack.flips > 0)
         return x, jnp.where(flips, y.max() + y.min() - y, y)

@@ -85,7 +85,7 @@ class Learner:
 
 
 def expect_part(part: object, kind: type, what: str) -> None:
-    """Refuse what is not derived from a base class of the contract, with the line that mends it."""
+    """Refuse an object that is not derived from a base class, and name the line that would derive it."""
     if not isinstance(part, kind):
         name = part.__name__ if isinstance(part, type) else type(part).__name__
         raise InputError(

@@ -1,8 +1,9 @@
 """Compute what a UE uploads from the model it received.
 
-An objective is a small immutable object. One job of a UE makes an upload and what the UE keeps from the received model,
-what was sent along, what it keeps and its batches; by default it takes steps along ``gradient``. What a UE keeps is stored
-when the upload is merged, so a lost job leaves no trace. Objectives for all three modes are here; ``methods/`` has the others.
+An objective is a small immutable object. A job takes the received model, what was sent along, what the UE keeps, and
+its batches. It returns an upload and what the UE keeps now. By default it takes steps along ``gradient``. What a UE
+keeps is stored when the upload is merged, so a lost job leaves no trace. Objectives for all three modes are here;
+``methods/`` has the others.
 """
 
 from collections.abc import Callable
@@ -199,8 +200,8 @@ class PerFed(Objective):
 
     ``hessian``: "exact" computes the Hessian-vector product by jvp of grad; "hf" by a central difference of gradients;
     "fo" leaves it out (first order). ``hessian_batch`` "inner" takes it on D_in: then the update is the gradient
-    of one sampled F, w ↦ f(w − α∇f(w; D_in); D_o). With ``inner_clip`` the inner gradient is shortened to that norm, and
-    differentiated as such: (I − α∇²f·J) with J its derivative. docs/how-to/gradients.md says when which helps.
+    of one sampled F, w ↦ f(w − α∇f(w; D_in); D_o). With ``inner_clip`` the inner gradient is shortened to that norm:
+    (I − α∇²f·J), with J the derivative of the shortening. docs/how-to/gradients.md says which setting helps when.
     """
 
     paper = "Fallah et al., NeurIPS 2020; You et al., 2022"
@@ -240,8 +241,8 @@ class PerFed(Objective):
 class Moreau(Objective):
     """The gradient λ(w − θ̂) of the Moreau envelope min_θ f(θ) + (λ/2)‖θ − w‖², as pFedMe and PersA-FL have it.
 
-    θ̂ comes from w by a few gradient steps on one batch. They have length α/(1 + αλ): if f is smooth enough for steps of
-    length α, the penalised f is for these.
+    θ̂ comes from w by a few gradient steps on one batch. They have length α/(1 + αλ), short enough for the penalised
+    f if steps of length α are for f.
     """
 
     paper = "Dinh et al., NeurIPS 2020"

@@ -22,7 +22,7 @@ class Hours:
         rises = borders == sorted(borders) and all(start_s < end_s for start_s, end_s in self.intervals)
         if not borders or not rises or not 0 <= borders[0] < borders[-1] <= self.period_s:
             raise ValueError(
-                f"intervals must rise, not overlap, and lie between 0 and the period of {self.period_s:g} s, got {borders}."
+                f"intervals must be in rising order, not overlap, and lie between 0 and the period of {self.period_s:g} s, got {borders}."
             )
 
     @property

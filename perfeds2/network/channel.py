@@ -166,7 +166,7 @@ class Channel:
         return self.signal_in(self.block_at(round_, time_s))
 
     def normal_at(self, round_: int, time_s: float) -> PerUe:
-        """Return a standard normal number for each UE, drawn with its fading: for what others know of its signal."""
+        """Return a standard normal number for each UE, drawn with its fading: the error of its known signal."""
         from scipy.special import ndtri  # slow to import
 
         uniform = self._draws.uniform(self.block_at(round_, time_s), 2)

@@ -53,7 +53,7 @@ class Errors:
         return sent, np.zeros(snr.size, bool)
 
     def luck(self, seed: int, ues: Numbers, version: int, attempts: Numbers) -> Float[np.ndarray, " h"]:
-        """Return a uniform number for the jobs of UEs on a model version; ``attempts`` counts earlier ones on it."""
+        """Return a uniform number for the jobs of UEs on a model version; ``attempts`` counts earlier jobs on it."""
         luck = np.empty(ues.size)
         for attempt in np.unique(attempts).tolist():
             mine = attempts == attempt

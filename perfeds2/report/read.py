@@ -128,7 +128,7 @@ class RunResults:
 
     @property
     def winner(self) -> AlgorithmResult:
-        """Return the algorithm that reached the target first; without a target, the one that ends or waits best."""
+        """Return the algorithm first at the target; without a target, the one that ends best or waits least."""
         return min(
             self.algorithms,
             key=lambda each: (*each.lateness(self.cost.to_target), -each.mean(ACCURACY), each.mean("waiting_share")),

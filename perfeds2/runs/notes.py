@@ -144,7 +144,7 @@ def _ended_by_budget(spec: Spec, name: str, of_seeds: Sequence[Facts]) -> list[s
 
 
 def _failed(name: str, of_seeds: Sequence[Facts]) -> list[str]:
-    """Note how many transmissions failed, what they cost, and whom this kept from being merged."""
+    """Note how many transmissions failed, what they cost, and which UEs were merged less because of it."""
     if "errors_failed" not in of_seeds[0]:
         return []
     share, joules, weakest = (

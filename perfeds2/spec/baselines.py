@@ -10,7 +10,7 @@ from perfeds2.spec.privacy import has_noise
 
 
 def without_others(spec: Spec, name: str, learner: Learner) -> Learner:
-    """Return the learner of UEs that are alone without what applies to uploads, and others as they are.
+    """Return a learner without its settings for uploads if its UEs train alone; return any other unchanged.
 
     Raises:
         InputError: The settings ask for privacy of uploads.

@@ -337,7 +337,7 @@ def fleet_of(spec: Spec) -> FleetFile | None:
 
 
 def fleet_warnings(spec: Spec) -> list[str]:
-    """Return warnings about values of the spec and the fleet file: in another unit, as it seems, or too little memory."""
+    """Return warnings about values that seem to be in another unit, and about too little memory."""
     fleet, values = fleet_of(spec), {"power_w": [spec.cell.power_w], "cpu_hz": list(spec.cell.cpu_hz)}
     values["bandwidth_hz"] = [spec.cell.bandwidth_hz]
     said = [f"--{name.replace('_', '-')} {hint}." for name, of in values.items() if (hint := unit_hint(name, of))]
@@ -350,7 +350,7 @@ def fleet_warnings(spec: Spec) -> list[str]:
 
 
 def seconds_a_step(spec: Spec) -> int | None:
-    """Return the batch size if a fleet file gives seconds per step, which then depend on it; otherwise None."""
+    """Return the batch size if a fleet file gives seconds per step, which depend on it; otherwise None."""
     fleet = fleet_of(spec)
     tells = fleet is not None and any("compute_s" in row.numbers for row in fleet.rows)
     return spec.learning.batch if tells else None

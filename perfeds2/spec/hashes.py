@@ -39,8 +39,8 @@ def as_written(values: Values, always: Mapping[str, Iterable[str]]) -> Values:
     """Return the values of a spec file as the version that wrote it meant them.
 
     A file with all settings of a section, as every run writes it, has later settings at their first default. A file with
-    only some of them is a user's, and has today's defaults. The request of a sweep or a search has only what was asked
-    for, and since defaults have changed also ``cycles``; one without it is older.
+    only some of them is a user's, and has today's defaults. The request of a sweep or a search has only the given
+    settings, and ``cycles``; one without ``cycles`` was written before that default changed.
 
     Args:
         values: Nested values.

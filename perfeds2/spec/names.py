@@ -58,7 +58,7 @@ class Named:
 
     @property
     def label(self) -> str:
-        """Return a short name for readers and folders: without its file, or for data the name of the file or folder."""
+        """Return a short name for readers and folders: an object's without its file, or a data file's."""
         if self.source and self.source == self.text:
             return Path(self.text).resolve().stem
         return self.text.rpartition(":")[2] if self.source else self.text

@@ -19,7 +19,7 @@ from perfeds2.timeline.record import Timeline
 
 
 def refuse_unless_private(privacy: PrivacySpec, algorithm: str, learner: Learner) -> None:
-    """Refuse privacy settings that contradict each other, and methods whose models noise on the sum does not hide."""
+    """Refuse privacy settings that contradict each other, and methods for which noise on the sum is not enough."""
     flag = next((flag for flag, given in _given(privacy).items() if given is not None), None)
     if privacy.noise is not None and privacy.epsilon is not None:
         raise InputError(

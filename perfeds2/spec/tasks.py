@@ -46,7 +46,7 @@ def make_task(spec: Spec, seed: int) -> Task:
 
 
 def new_ues(spec: Spec) -> int:
-    """Return how many UEs never train: such that they are the share ``--new-ues`` of all."""
+    """Return how many UEs never train, so that they are the share ``--new-ues`` of all UEs."""
     share = spec.task.new_ues
     return 0 if share is None else max(1, round(spec.cell.ues * share / (1 - share)))
 

@@ -5,7 +5,7 @@
    Impossible choices and those that leave a UE out need no training.
 3. Train one seed of the rest for a short time (a scout), and two more if it comes near the soonest.
 4. Train the soonest for the whole horizon, on a few seeds and then on all. A choice that loses the target again is
-   dropped. One that keeps it must also do so one step to each side, and in a longer training.
+   dropped. A choice that keeps the target must do so in a longer training too, and its neighbours must not fail.
 5. Vary local steps, bits, the stale rule and rest around the best. The search ends when no scout was soon enough to beat
    it. If no choice keeps the target, everything is repeated with twice the horizon.
 6. Train the best with fresh seeds. It was chosen for doing well on the others, so those are too optimistic.
@@ -148,8 +148,8 @@ class PlanSearch:
     def settle(self, standing: Sequence[Choice], best: Choice | None) -> Choice | None:
         """Return the soonest choice that stands, or ``best`` if none is sooner.
 
-        It must stand on all seeds and in a longer training, and none of its neighbours may fail. Neighbours that
-        stand are considered too.
+        It must keep the target on all seeds and in a longer training, and none of its neighbours may fail. Neighbours
+        that stand are considered too.
         """
         good = list(standing)
         seen = set(good)
@@ -226,7 +226,7 @@ class PlanSearch:
         return or_inf(None if choice is None else median_s(self.watched(choice)))
 
     def first_s(self, choice: Choice) -> float:
-        """Return the median over a few seeds of when the target was first reached, kept or not."""
+        """Return when the target was first reached, kept or not: the median over a few seeds."""
         known = {
             trial.seed: trial
             for at in (self.scout_s, self.target.horizon_s)

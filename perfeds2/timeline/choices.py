@@ -1,4 +1,4 @@
-"""Record what UEs are given besides a model: frequencies and powers that a policy chose, and transmissions until uploads are received."""
+"""Record what UEs get besides a model: frequencies and powers from a policy, and how often uploads are sent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -126,7 +126,7 @@ class Openings:
 
 
 class UploadEnds:
-    """An upload is sent, so that its UE is free for the cell it is in, and no noise any more."""
+    """An upload ends: its UE may get a model from the cell it is in, and is no longer noise."""
 
     def next_s(self, state: ClockState) -> float:
         return float(state.sent_s.min(where=state.bits > 0, initial=np.inf))

@@ -235,7 +235,7 @@ def unconnected(made, tmp_path):
 
 def test_a_subscription_has_few_filters_and_gets_what_is_retained_once(unconnected):
     assert unconnected.subscribe("perfeds2/model/+/+", "perfeds2/model/#", "perfeds2/#") == 4
-    with pytest.raises(embedded.MalformedError, match="100 filters, of which 20 are allowed"):
+    with pytest.raises(embedded.MalformedError, match="100 filters; at most 20 are allowed"):
         unconnected.subscribe(*["perfeds2/model/#"] * 100)
 
 

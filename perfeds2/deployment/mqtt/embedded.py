@@ -93,7 +93,7 @@ class Packets:
         while (head := _length(self._kept)) is not None:
             start, length = head
             if start + length > self.most_bytes:
-                raise MalformedError(f"a packet of {start + length} bytes, of which {self.most_bytes} are allowed")
+                raise MalformedError(f"a packet of {start + length} bytes; at most {self.most_bytes} are allowed")
             if len(self._kept) < start + length:
                 return
             first, body = self._kept[0], bytes(self._kept[start : start + length])
@@ -167,7 +167,7 @@ def read_publish(flags: int, fields: Fields) -> tuple[Message, bytes]:
     """Return the message and its packet identifier, which is empty for QoS 0."""
     qos = flags >> 1 & 3
     if qos > 1:
-        raise MalformedError(f"a quality of service of {qos}, of which 1 is the highest here")
+        raise MalformedError(f"a quality of service of {qos}; the highest here is 1")
     topic, number = fields.topic(), fields.take(2 * qos)
     if number == b"\0\0":
         raise MalformedError("a message number of 0")
@@ -406,7 +406,7 @@ class ClientConnection(asyncio.Protocol):
             wanted.append(fields.filter())
             fields.byte()  # the requested QoS
         if not 0 < len(wanted) <= MOST_IN_A_PACKET:
-            raise MalformedError(f"a subscription to {len(wanted)} filters, of which {MOST_IN_A_PACKET} are allowed")
+            raise MalformedError(f"a subscription to {len(wanted)} filters; at most {MOST_IN_A_PACKET} are allowed")
         room = MOST_FILTERS - len(self.filters)
         self.send(packet(Type.SUBACK, number + bytes(0 if place < room else REFUSED for place in range(len(wanted)))))
         self.filters.update(wanted[:room])

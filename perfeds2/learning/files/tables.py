@@ -251,7 +251,7 @@ def _load(path: Path) -> Arrays:
             )
         if values.dtype.kind == "f" and not -LARGEST <= values.min() <= values.max() <= LARGEST:
             row = int((~(np.abs(values) <= LARGEST)).reshape(len(values), -1).any(axis=1).argmax())
-            raise DataBroken(f"row {row} of {name} holds NaN or a number beyond {LARGEST:g}.")
+            raise DataBroken(f"row {row} of {name} holds NaN or a number beyond {LARGEST:g}; correct or remove it.")
     return arrays
 
 
@@ -286,7 +286,7 @@ def _columns(y: Shaped[np.ndarray, "N ..."]) -> tuple[Shaped[np.ndarray, " N"], 
 def _places(
     every: Shaped[np.ndarray, " n"], given: Shaped[np.ndarray, " N"], tests: int, name: str
 ) -> Int[np.ndarray, " N"]:
-    """Return the indices of values among the sorted values of the training set, which the test set must not exceed."""
+    """Return the index of each value among the sorted values of the training set, and refuse values that it lacks."""
     place = np.minimum(np.searchsorted(every, given), every.size - 1)
     strange = every[place] != given
     if strange.any():

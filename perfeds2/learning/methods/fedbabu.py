@@ -9,7 +9,7 @@ from perfeds2.learning.settings import traced
 
 @traced
 class FedBABU(Objective):
-    """Steps on all layers but the last, which all UEs have as it was drawn and do not upload.
+    """Steps on all layers but the last, which stays as it was drawn and is not uploaded.
 
     Personal steps change all layers. With privacy noise, the noise also moves the last layer. The authors' code
     (``jhoon-oh/FedBABU``) also gives the last layer a step of 0 and does not average it; it adds momentum and weight

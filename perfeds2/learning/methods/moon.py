@@ -18,8 +18,9 @@ from perfeds2.learning.trees import Number, pick
 class MOON(Objective):
     """Steps along ∇(f_i + μ·ℓ) with ℓ = −log(e^(near/T)/(e^(near/T) + e^(last/T))), the mean over a batch.
 
-    near and last are the cosines between a sample's features, the inputs of the last layer, in w and in the model the
-    UE received, and in w and in the model of the UE's last job. The UE keeps the latter, w_0 at first.
+    The features of a sample are the inputs of the last layer. near is the cosine between its features in w and in the
+    model the UE received, and last between those in w and in the model of the UE's last job. The UE keeps the latter,
+    w_0 at first.
 
     The authors' code (``QinbinLi/MOON``) has the same loss with μ = 1, T = 0.5 and one earlier model, and adds a
     projection head of 256 numbers to the model.

@@ -124,7 +124,7 @@ def _tangent(keep: bool, primals: tuple[Entering, Array], tangents: tuple[PyTree
 
 
 def _driving(came: Array, recurrent_dot: Array, entering: Entering, entering_dot: PyTree) -> Float[Array, "t b g"]:
-    """Return how the gates of all steps change, except through the change of the states.
+    """Return how the gates of all steps change directly, not through the states.
 
     Rows are selected by a one-hot matrix: its gradient is a product, and that of an index a scattered sum.
     """

@@ -23,7 +23,7 @@ def entrance(function: Function) -> Function:
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function that only compiled functions call, into these: a call copies the records of arrays it is given."""
+    """Compile a function into the compiled functions that call it, because a call would copy its records of arrays."""
     inside = NJIT(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)
     return inside(inspect.unwrap(function))
 

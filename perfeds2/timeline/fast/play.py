@@ -1,8 +1,8 @@
 """Simulate rounds in compiled loops, where these apply and save time.
 
 The result equals that of the NumPy clock bit for bit, so the compiled loops can take over in the middle of a run and
-hand back. The NumPy clock simulates what the loops do not support (``supports``), everything if Numba is missing, and the
-rounds until a background process has compiled the loops, during a long run or after a short one.
+hand back. The NumPy clock simulates what the loops do not support (``supports``), everything if Numba is missing, and
+the rounds until compiling the loops is worth its time.
 
 In a crowd of a million UEs, the loops follow only the UEs that can arrive. A round takes the first A updates, and
 with ``restart`` a job has S + 1 rounds before it starts over; a UE at the edge of the cell cannot send all its bits
