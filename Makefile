@@ -20,7 +20,7 @@ AGAIN = $(if $(RETRY),$(BIN)/python .ci/again.py )
 run: $(CORE)  ## the default comparison: six algorithms, one cell
 	$(BIN)/perfeds2 compare
 
-extras: extras-of-python $(AXE)  ## what some tests need besides: PyTorch, Ray, TensorBoard, MLflow, axe-core by npm, and Flower
+extras: extras-of-python $(AXE)  ## what some tests need besides: PyTorch, TensorBoard, MLflow, axe-core by npm, and Flower
 
 extras-of-python: $(EXTRAS) $(FLOWER)
 
@@ -83,7 +83,7 @@ $(DEV): pyproject.toml constraints.txt
 TORCH_CPU := torch==2.13.0+cpu
 $(EXTRAS): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(INSTALL) -e '.[dev,mqtt,docs,ray,tensorboard,mlflow]'
+	$(INSTALL) -e '.[dev,mqtt,docs]' tensorboard mlflow
 	grep -v '^torch==' constraints.txt >.venv/without-torch.txt
 	$(INSTALL:constraints.txt=.venv/without-torch.txt) $(TORCH_CPU) || $(INSTALL) -e '.[torch]'
 	touch $(CORE) $(DEV) $@

@@ -21,7 +21,6 @@ def compare(
     together: bool | None = None,
     jobs: int | None = 1,
     yes: bool = False,
-    track: Any = None,
     **settings: Any,
 ) -> Comparison:
     """Run algorithms side by side: ``compare(task="digits", ues=20, quorum=5, seeds=range(3), horizon_s=30)``.
@@ -38,7 +37,6 @@ def compare(
         together: Train seeds of equal shape in one batch; None does so on a GPU only.
         jobs: Number of training processes; None derives it from cores, memory and work. Results do not depend on it.
         yes: Run even if the estimate exceeds one day.
-        track: Trackers that receive every evaluation, such as "tensorboard" (docs/how-to/live.md).
         **settings: Settings of the run.
 
     Returns:
@@ -53,7 +51,7 @@ def compare(
         >>> [row["algorithm"] for row in found.summary["algorithms"]]
         ['PerFedS2', 'FedAvg-SYN']
     """
-    how = Execution.from_python("compare", out, on=HERE, workers=jobs, together=together, watch=watch, track=track)
+    how = Execution.from_python("compare", on=HERE, workers=jobs, together=together, watch=watch)
     values = nested(settings)
     spec, is_open = with_interval(resolve(values), values, None if out is None else Path(out))
     spec, trainings = prepare(spec, yes=yes, thin_out=is_open)

@@ -83,7 +83,7 @@ def mounts() -> bool:
 
 
 PRESENT: dict[str, Callable[[], bool]] = {
-    **{name: installed(name) for name in ("torch", "ray", "tensorboard", "mlflow")},
+    **{name: installed(name) for name in ("torch", "tensorboard", "mlflow")},
     "flower": FLOWER.exists,
     "axe": AXE.exists,
     "chromium": on_path("chromium", "chromedriver"),

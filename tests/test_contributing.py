@@ -197,18 +197,6 @@ ADDITIONS = {
             '[99]\nwhere = "here"\nprinted = "p"\nwrong = "w"\nours = "o"\ncode = []\ntests = []\nnumbers = [["two", 2]]\n',
         ),
     ),
-    "tracker": Addition(
-        """
-        class Scratch:
-            def __init__(self, training):
-                self.training = training
-
-            def log(self, row):
-                pass
-        """,
-        '"scratch": Scratch,',
-        "from perfeds2.runs.trackers import TRACKER; assert TRACKER.find('scratch').value.__name__ == 'Scratch'",
-    ),
     "study": Addition(
         """
         from perfeds2.runs.pool import run_all

@@ -129,7 +129,7 @@ def test_every_extra_is_named_in_a_test(extra):
     assert any(named.search(path.read_text(encoding="utf-8")) for path in tests)
 
 
-@pytest.mark.parametrize("extra", sorted({*PROJECT["optional-dependencies"]} - {"gpu", "wandb"}))
+@pytest.mark.parametrize("extra", sorted({*PROJECT["optional-dependencies"]} - {"gpu"}))
 def test_ci_installs_every_extra_that_needs_no_gpu_and_no_account(extra):
     installed = re.findall(r"-e '\.\[([\w,]+)\]'", (ROOT / "Makefile").read_text(encoding="utf-8"))
     assert extra in ",".join(installed).split(",")

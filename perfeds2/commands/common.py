@@ -47,7 +47,7 @@ BASIC = {  # settings that --help shows, by panel; those with a value are its ex
         "target_accuracy": "",
     },
 }
-ADVANCED = {"seed", "on", "retries", "reuse", "track", "yes"}  # flags other than settings that --help does not show
+ADVANCED = {"seed", "retries", "reuse", "yes"}  # flags other than settings that --help does not show
 ALL = "perfeds2.help_all"  # set in a context to show every flag
 NAMES = 5  # most names that --help lists of a kind
 
@@ -145,17 +145,14 @@ WORKERS = flag("--workers --jobs", "Trainings at a time. (default: automatic)", 
 EPILOG = (
     "All settings: --help-all. Each also works in --set, spec files and Python. A NAME can be your own FILE.py:NAME."
 )
-TRACK = flag("--track", "Send evaluations to tensorboard, wandb, mlflow or FILE.py:NAME. Repeatable.", "NAME")
-TRAINING: Flags = {"workers": (int | None, WORKERS), "track": (list[str] | None, TRACK)}
+TRAINING: Flags = {"workers": (int | None, WORKERS)}
 STUDY: Flags = {  # flags of arena, plan, sweep and tune
-    "on": (str, flag("--on", "processes, ray or ray://HOST:PORT.", "ENGINE", "processes", **PANEL)),
     "workers": (int | None, WORKERS),
     "retries": (int, flag("--retries", "Attempts after a training failed.", "N", 2, **PANEL)),
     "reuse": (
         list[Path] | None,
         flag("--reuse", "Take trainings from another study's folder. Repeatable.", "DIR", **PANEL),
     ),
-    "track": (list[str] | None, TRACK),
 }
 WITH_RESUME = {"resume", "quiet", "yes", "as_json", *STUDY}  # the folder has all other settings
 
@@ -252,13 +249,12 @@ def new_folder(out: Path | None, name: str) -> Path:
 
 
 @contextmanager
-def followed(path: Path, track: Sequence[str] | None, page: str = "report.html") -> "Iterator[list[Follower]]":
-    """Yield the followers of a command: its live page and its trackers. Delete their files at the end."""
+def followed(path: Path, page: str = "report.html") -> "Iterator[list[Follower]]":
+    """Yield what follows a command: its live page. Delete its files at the end."""
     from perfeds2.report.live import LivePage
-    from perfeds2.runs.trackers import trackers
 
     live_page = LivePage(path, page)
-    yield [live_page, *trackers(track or None, path)]
+    yield [live_page]
     live_page.settle()
     remove_live(path)
 
@@ -322,7 +318,7 @@ class Study:
             The results.
         """
         from perfeds2.report.live import progress
-        from perfeds2.runs.pool import WorkerChoice
+        from perfeds2.runs.pool import HERE, PROCESSES, WorkerChoice
         from perfeds2.runs.session import Execution
         from perfeds2.runs.store import open_others
         from perfeds2.spec.cells import fleet_warnings
@@ -332,9 +328,10 @@ class Study:
                 say(self.quiet, f"Warning: {line}")
         given, path, kind = self.given, self.folder(name), self.kind
         others = open_others(given.get("reuse") or ())
-        workers = WorkerChoice(given.get("workers", 1), given.get("on", "here"), given.get("retries", 2))
+        on = PROCESSES if "retries" in given else HERE
+        workers = WorkerChoice(given.get("workers", 1), on, given.get("retries", 2))
         drawn: list[Path] = []
-        with followed(path, given.get("track")) as followers, progress(self.quiet, self.command) as watch:
+        with followed(path) as followers, progress(self.quiet, self.command) as watch:
             how = Execution(
                 workers,
                 others,

@@ -8,7 +8,7 @@ from perfeds2.spec.resolve import resolve
 
 LEAVES_OUT = (
     *("horizon_s", "rounds", "eval_every_s", "stop_when_diverged", "yes"),
-    *("on", "workers", "retries"),  # plan trains in this process
+    *("workers", "retries"),  # plan trains in this process
 )
 DEFAULTS = {"algorithms": ["PerFedS2"]}
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import typer
 
-from perfeds2.commands.common import QUIET, TRACK, WORKERS, flag, followed
+from perfeds2.commands.common import QUIET, WORKERS, flag, followed
 from perfeds2.commands.completion import among
 from perfeds2.commands.jax_setup import prepare_to_train
 from perfeds2.console import guarded, say
@@ -50,7 +50,6 @@ def reproduce(
     ),
     markdown: bool = flag("--markdown", "Print the claims as Markdown.", default=False),
     workers: int | None = WORKERS,
-    track: list[str] | None = TRACK,
     quiet: bool = QUIET,
 ) -> None:
     """Run the paper's figures again and check its claims.
@@ -96,7 +95,7 @@ def reproduce(
             curves = plan_curves(figures, all_seeds, scale, task, merged(changed, data), tuned)
             check_beside(beside, scale)
             place.append(path)
-            with followed(path, track, "reproduction.html") as followers, progress(quiet, "reproduce") as watch:
+            with followed(path, "reproduction.html") as followers, progress(quiet, "reproduce") as watch:
                 how = Execution(WorkerChoice(workers), watch=watch, followers=followers, page=draw)
                 asked = partial(open_set, scale=scale, changes=changed, tuned=tuned)
                 for figure, table in run_figures(figures, curves, path, how, asked):

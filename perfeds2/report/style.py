@@ -5,7 +5,6 @@ objective sets colour and marker (for greyscale print) and the mode sets the das
 and are dash-dotted unless a figure shows several modes of them.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -73,19 +72,3 @@ def ordered_styles(names: Sequence[str]) -> dict[str, LineStyle]:
         name: LineStyle(tint, dashes[number % len(dashes)], MARKERS[number % len(MARKERS)])
         for number, (name, tint) in enumerate(zip(names, tints, strict=True))
     }
-
-
-def paired_styles(lines: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]:
-    """Return a style for each (name, algorithm, folder).
-
-    Colour shows the algorithm, dash and marker show the folder. With a single algorithm all three show the folder.
-    """
-    algorithms, folders = ([*dict.fromkeys(each[place] for each in lines)] for place in (1, 2))
-    if len(algorithms) == 1:
-        return dict(zip((name for name, _, _ in lines), ordered_styles(folders).values(), strict=True))
-    tints = dict(zip(algorithms, itertools.cycle([*COLOURS.values(), *SPARE_COLOURS]), strict=False))
-    dashes = (*DASHES_PX.values(), *OWN_DASHES_PX)
-    looks = {
-        name: (dashes[number % len(dashes)], MARKERS[number % len(MARKERS)]) for number, name in enumerate(folders)
-    }
-    return {name: LineStyle(tints[algorithm], *looks[folder]) for name, algorithm, folder in lines}

@@ -1,7 +1,9 @@
 """The public names of this package, for studies of your own."""
 
 from perfeds2.runs.pool import PROCESSES as PROCESSES
+from perfeds2.runs.progress import Board as Board
 from perfeds2.runs.progress import Reporter as Reporter
+from perfeds2.runs.progress import Tail as Tail
 from perfeds2.runs.store import TRAININGS as TRAININGS
 from perfeds2.runs.store import Store as Store
 from perfeds2.runs.store import save_arrays as save_arrays

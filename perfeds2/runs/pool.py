@@ -16,7 +16,6 @@ from perfeds2.errors import InputError
 from perfeds2.learning import on_gpu
 from perfeds2.runs import estimate
 from perfeds2.runs.progress import Reporter
-from perfeds2.runs.ray_workers import OnRay, Ray
 from perfeds2.runs.store import Result, Store
 from perfeds2.runs.training import Training, group_key, groups_of
 from perfeds2.runs.workers import (
@@ -43,7 +42,7 @@ class WorkerChoice:
     """Which workers train.
 
     ``here`` is this process and, with ``count`` above 1, others like it. ``processes`` are processes of one core
-    each, or one per GPU. ``ray`` and ``ray://HOST:PORT`` use a Ray cluster. Results do not depend on ``count``.
+    each, or one per GPU. Results do not depend on ``count``.
     """
 
     count: int | None = 1  # None: derived from cores, memory and the amount of work
@@ -61,8 +60,6 @@ class WorkerChoice:
             raise InputError(f"--workers must be at least 1, got {self.count}.")
         if self.retries < 0:
             raise InputError(f"--retries must be 0 or more, got {self.retries}.")
-        if self.on not in (HERE, PROCESSES, "ray") and not self.on.startswith("ray://"):
-            raise InputError(f"--on takes processes, ray or ray://HOST:PORT, got {self.on!r}.")
 
 
 @dataclass(frozen=True)
@@ -149,9 +146,8 @@ def run_all(
         groups = _groups(wanted, together=engine.together)
         jobs, reused = _jobs(groups, {one.key for one in missing}, store, together=engine.together)
     run.reporter.asked(len(wanted), len(wanted) - sum(len(job.trainings) for job in jobs))
-    with closing(engine):
-        if jobs:
-            run.do(jobs, engine)
+    if jobs:
+        run.do(jobs, engine)
     return Results(store, run.failures(found + reused), found, reused)
 
 
@@ -191,11 +187,6 @@ class Engine:
     together: bool = False  # they train groups in one batch
     shares_gpu: bool = False  # they are processes that share one GPU
     environment: Callable[[int], Mapping[str, str]] = lambda _: {}  # environment of the process with this number
-    ray: Ray | None = None
-
-    def close(self) -> None:
-        if self.ray is not None:
-            self.ray.close()
 
     @property
     def is_alone(self) -> bool:
@@ -225,8 +216,6 @@ def serve(waiting: list[Job], place: Place, engine: Engine, log: Path) -> Iterat
     inbox: Inbox = queue.SimpleQueue()
 
     def make(number: int) -> TrainingWorker:
-        if engine.ray is not None:
-            return OnRay(number, inbox, place, engine.ray)
         if engine.here and number == 0:
             return ThisProcess(inbox, place, engine.threads, takes_all=engine.is_alone)
         return Process(number, inbox, place, engine.environment(number), log)
@@ -270,13 +259,10 @@ def find_workers(wanted: Sequence[Training], workers: WorkerChoice) -> Engine:
         shares_gpu = together and count > 1
         environment = share_gpu() if shares_gpu else as_this_process() if count > 1 else {}
         return Engine(count, not shares_gpu, together, shares_gpu, lambda _: environment)
-    if workers.on == PROCESSES:
-        gpus = estimate.count_gpus()
-        known = [one for one in wanted if not gpus and workers.count is None and recipe_of(one.spec) is not None]
-        count = workers.count or gpus or estimate.count_workers(known)
-        return Engine(count, False, gpus > 0, environment=partial(one_gpu_each, gpus))
-    ray = Ray.open(workers.on, workers.count)
-    return Engine(ray.count, False, ray.has_gpus, ray=ray)
+    gpus = estimate.count_gpus()
+    known = [one for one in wanted if not gpus and workers.count is None and recipe_of(one.spec) is not None]
+    count = workers.count or gpus or estimate.count_workers(known)
+    return Engine(count, False, gpus > 0, environment=partial(one_gpu_each, gpus))
 
 
 class _Run:

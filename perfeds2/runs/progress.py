@@ -1,4 +1,4 @@
-"""Publish the progress of a command to the terminal, ``watch``, the live page, trackers and ``events.log``.
+"""Publish the progress of a command to the terminal, ``watch``, the live page and ``events.log``.
 
 A command that trains appends to ``live.jsonl`` in its folder: its name, every evaluation of every training (written
 by the process that trains it), and about once a second its overall progress. Readers follow the file, and none of

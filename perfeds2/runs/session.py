@@ -11,13 +11,12 @@ from perfeds2.runs.folder import RUN, Folder, FolderKind, StudyRequest, claim, l
 from perfeds2.runs.pool import PROCESSES, Results, WorkerChoice, run_all
 from perfeds2.runs.progress import Follower, Reporter, Watch, open_live_file
 from perfeds2.runs.store import Reuse, Store, open_others
-from perfeds2.runs.trackers import TrackerChoice, trackers
 from perfeds2.runs.training import Training
 from perfeds2.spec.names import Values, refuse_while_loading
 from perfeds2.spec.resolve import nested, read_toml
 
 Base = Mapping[str, Any] | Path | str  # settings as ``compare`` takes them, or a spec file
-KEYWORDS = ("on", "workers", "retries", "reuse", "watch", "yes", "track")  # of ``Execution.from_python``
+KEYWORDS = ("workers", "retries", "reuse", "watch", "yes")  # of ``Execution.from_python``
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ class Execution:
     def from_python(
         cls,
         study: str,
-        out: Path | str | None,
         *,
         on: str = PROCESSES,
         workers: int | None = None,
@@ -45,25 +43,21 @@ class Execution:
         reuse: Reuse = (),
         watch: Watch | None = None,
         yes: bool = False,
-        track: TrackerChoice = None,
     ) -> "Execution":
         """Make an execution from the keywords that the functions of studies share.
 
         Args:
             study: The name of the function, for errors.
-            out: The folder of the results.
-            on: Where to train: processes, ray or ray://HOST:PORT. Objects that are defined in no file are trained in
-                this process.
+            on: Where to train: processes or here. Objects that are defined in no file are trained here, in this process.
             workers: How many trainings run at a time; None is one per core, or per GPU.
             retries: How often a failed training is retried.
             together: Train seeds of equal shape in one batch; None does so on a GPU only.
             reuse: Folders of comparisons, sweeps and other studies whose results may be copied.
             watch: Called with a ``Progress`` while the study proceeds.
             yes: Run even if the estimate exceeds one day.
-            track: Trackers that receive every evaluation, such as "tensorboard" (docs/how-to/live.md).
         """
         refuse_while_loading(study)
-        return cls(WorkerChoice(workers, on, retries, together), reuse, watch, yes, trackers(track, out))
+        return cls(WorkerChoice(workers, on, retries, together), reuse, watch, yes)
 
 
 @dataclass

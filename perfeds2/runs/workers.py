@@ -1,4 +1,4 @@
-"""Run training jobs in this process, or in other processes of this machine; ``ray_workers`` has those of a Ray cluster.
+"""Run training jobs in this process, or in other processes of this machine.
 
 Workers take jobs from a queue and report events. They know nothing about studies or retries: a job to be retried is
 put into the queue again.
@@ -368,15 +368,15 @@ def _read_lines(lines: "queue.SimpleQueue[str]") -> None:
 
 
 def serve_text(asked: Json, bench: Workbench, tell: Tell) -> Reply:
-    """Run a job given as JSON values. Without a store, the reply contains the results."""
+    """Run a job given as JSON values."""
     live = None
     try:
         made = tuple(Training(_resolved(json.dumps(values)), label) for values, label in asked["trainings"])
         job = Job(0, made, asked["group"], asked["halves"])
-        store = Store(None if asked["store"] is None else Path(asked["store"]), whole=asked["whole"])
+        store = Store(Path(asked["store"]), whole=asked["whole"])
         live = None if asked["live"] is None else LiveFile(Path(asked["live"]))
         train_job(job, [bench.prepare(one) for one in made], Place(store, live), tell)
-        return {"done": True} | ({} if asked["store"] else {"results": [store.get(one.key) for one in made]})
+        return {"done": True}
     except Exception as error:
         if not isinstance(error, InputError):
             traceback.print_exc()

@@ -75,7 +75,7 @@ def arena(base: Base = "", *, out: Path | str, **asked: Any) -> Arena:
         base: A spec file, or settings as ``compare`` takes them.
         out: The folder of the results. An arena that was interrupted there is resumed.
         **asked: ``methods``, ``mine``, ``tasks``, ``cells``, ``tries``, ``tuning_seeds``, ``rungs`` and ``search`` of
-        ``make_arena``; ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of
+        ``make_arena``; ``workers``, ``retries``, ``reuse``, ``watch`` and ``yes`` of
         ``Execution.from_python``.
 
     Returns:
@@ -87,7 +87,7 @@ def arena(base: Base = "", *, out: Path | str, **asked: Any) -> Arena:
     Example:
         >>> met = arena({"horizon_s": 30}, methods=["PerFedS2", "FedBuff"], out="runs/a")  # doctest: +SKIP
     """
-    how = Execution.from_python("arena", out, **{key: asked.pop(key) for key in KEYWORDS if key in asked})
+    how = Execution.from_python("arena", **{key: asked.pop(key) for key in KEYWORDS if key in asked})
     return run_arena(make_arena(base_values(base or {}), **asked), Path(out), how)
 
 

@@ -25,7 +25,6 @@ from perfeds2.runs.progress import Watch
 from perfeds2.runs.session import Execution, Session, reading
 from perfeds2.runs.store import PARTS, Reuse
 from perfeds2.runs.table import radio_name
-from perfeds2.runs.trackers import TrackerChoice
 from perfeds2.spec.build import check as check_spec
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.kept_files import keep_files
@@ -56,7 +55,6 @@ def plan(
     least_share: float | None = None,
     reuse: Reuse = (),
     watch: Watch | None = None,
-    track: TrackerChoice = None,
     **settings: Any,
 ) -> Plan:
     """Find what reaches the target soonest and keeps it: ``plan(ues=20, target_accuracy=0.9, radio="umi", seeds=3)``.
@@ -75,7 +73,6 @@ def plan(
         least_share: Smallest share of the merges that any UE may have.
         reuse: Folders of other studies whose results may be copied.
         watch: Called with a ``Progress`` while the search proceeds.
-        track: Trackers that receive every evaluation, such as "tensorboard" (docs/how-to/live.md).
         **settings: Settings as ``compare`` takes them, if no ``spec`` is given.
 
     Returns:
@@ -88,7 +85,7 @@ def plan(
         >>> found = plan(ues=20, target_accuracy=0.9, seeds=3)  # doctest: +SKIP
         >>> found.best.choice  # doctest: +SKIP
     """
-    how = Execution.from_python("plan", out, on=HERE, workers=1, reuse=reuse, watch=watch, track=track)
+    how = Execution.from_python("plan", on=HERE, workers=1, reuse=reuse, watch=watch)
     if spec is None:
         values = nested(settings)
         put(values, "run", "algorithms", values.get("run", {}).get("algorithms", ["PerFedS2"]))

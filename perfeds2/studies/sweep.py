@@ -105,7 +105,7 @@ def sweep(base: Base, grid: Listed, *, out: Path | str, **execution: Any) -> Swe
         base: A spec file, or settings as ``compare`` takes them.
         grid: Values by setting, named as ``compare`` names them or as ``section.key``.
         out: The folder of the results. A sweep that was interrupted there is resumed.
-        **execution: ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of
+        **execution: ``workers``, ``retries``, ``reuse``, ``watch`` and ``yes`` of
         ``Execution.from_python``.
 
     Returns:
@@ -123,7 +123,7 @@ def sweep(base: Base, grid: Listed, *, out: Path | str, **execution: Any) -> Swe
         >>> sorted(set(load_sweep(folder).quorum))
         [1, 2]
     """
-    how = Execution.from_python("sweep", out, **execution)
+    how = Execution.from_python("sweep", **execution)
     return run_sweep(make_grid(base_values(base), grid), Path(out), how)
 
 

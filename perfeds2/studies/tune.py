@@ -91,7 +91,7 @@ def tune(
         out: The folder of the results. A search that was interrupted there is resumed.
         seeds: Number of tuning seeds.
         rungs: Number of successive-halving rungs, from 1 to 6.
-        **execution: ``on``, ``workers``, ``retries``, ``reuse``, ``watch``, ``yes`` and ``track`` of
+        **execution: ``workers``, ``retries``, ``reuse``, ``watch`` and ``yes`` of
         ``Execution.from_python``.
 
     Returns:
@@ -104,7 +104,7 @@ def tune(
         >>> found = tune({"task": "digits"}, {"beta": [0.02, 0.07, 0.2]}, out="runs/tuned")  # doctest: +SKIP
         >>> found.table  # doctest: +SKIP
     """
-    how = Execution.from_python("tune", out, **execution)
+    how = Execution.from_python("tune", **execution)
     return run_search(make_search(base_values(base), search or {}, seeds=seeds, rungs=rungs), Path(out), how)
 
 

@@ -16,9 +16,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from benchmarks.together import write_together
 from perfeds2.report.arena import write_arena
 from perfeds2.report.run import write_report
-from perfeds2.report.together import write_together
 from perfeds2.studies.arena_plan import USUAL
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

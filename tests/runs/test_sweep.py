@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from perfeds2.runs import training
 from perfeds2.runs.costs import SPENT
 from perfeds2.runs.pool import HERE, WorkerChoice, run_all
 from perfeds2.runs.progress import Progress, Reporter
-from perfeds2.runs.ray_workers import Ray
 from perfeds2.runs.session import Execution
 from perfeds2.runs.statistics import pareto
 from perfeds2.runs.store import Result, Store
@@ -239,9 +237,8 @@ def test_a_folder_with_something_else_is_refused(whole, tmp_path):
     with pytest.raises(InputError, match=r"holds no sweep\.csv"):
         load_sweep(tmp_path)
     for flag, wrong in (
-        ("on", WorkerChoice(1, "slurm")),
-        ("workers", WorkerChoice(0, "ray")),
-        ("retries", WorkerChoice(1, "ray", -1)),
+        ("workers", WorkerChoice(0)),
+        ("retries", WorkerChoice(1, retries=-1)),
     ):
         with pytest.raises(InputError, match=f"--{flag}"):
             run_sweep(HAND, tmp_path / "new", Execution(wrong))
@@ -278,12 +275,6 @@ def test_a_finished_comparison_is_reused_to_the_last_digit(tmp_path, monkeypatch
     assert swept.reused == 2
     columns = [*METRICS, *SPENT]
     assert swept.table[columns].to_numpy().tolist() == compared.metrics[columns].to_numpy().tolist()
-
-
-def test_without_ray_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"perfeds2\[ray\]"):
-        Ray.open("ray", None)
 
 
 def test_on_a_gpu_points_of_equal_shape_are_one_group(monkeypatch):

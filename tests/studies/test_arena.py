@@ -431,7 +431,6 @@ def test_the_progress_is_that_of_the_whole(tmp_path):
         (["--resume", "nowhere"], "holds no arena"),
         (["--mine", "nowhere.py:x"], "was not found"),
         (["--cells", "seeds=3"], "a cell has only"),
-        (["--on", "slurm", "--tune", 0], "--on takes processes, ray"),
         (["--workers", 0, "--tune", 0], "value for '--workers' / '--jobs'"),
     ],
 )

@@ -452,7 +452,9 @@ def test_a_single_value_is_a_list_of_it():
     }
 
 
-@pytest.mark.parametrize(("more", "sentence"), [({"on": "slurm"}, "--on takes"), ({"count": 0}, "--workers must be")])
+@pytest.mark.parametrize(
+    ("more", "sentence"), [({"retries": -1}, "--retries must be"), ({"count": 0}, "--workers must be")]
+)
 def test_what_no_one_can_do_leaves_no_folder(tmp_path, more, sentence):
     with pytest.raises(InputError, match=sentence):
         run_trainings(search_of(ONE, {"beta": [0.1]}), tmp_path / "new", Execution(WorkerChoice(**more)))
@@ -647,7 +649,6 @@ def test_the_command_as_a_user_types_it(tmp_path, monkeypatch):
         (["--figure", "exp_9"], "'exp_9' is not a figure"),
         (["--figure", "exp_1", "--task", "digits"], "--figure exp_1 has no panel on digits; expected --task mnist"),
         (["--resume", "nowhere"], "holds no tuning"),
-        (["--on", "slurm"], "--on takes processes, ray"),
     ],
 )
 def test_the_command_refuses_in_one_sentence(tmp_path, monkeypatch, arguments, sentence):

@@ -1,29 +1,32 @@
-"""Send evaluations to experiment trackers: one tracked run per training, one point per evaluation.
+"""Send the evaluations of a running command to TensorBoard, Weights & Biases or MLflow::
 
-A tracker is a callable that takes a ``Tracked`` at the first point of its training, and returns an object with
-``log(row)`` and optionally ``flush()`` and ``close(done)``. It runs in a thread beside the training. ``track.json``
-records which points it has received, so that a resumed run sends only new ones. Nothing leaves the machine unless the
-user has configured the tracker to send it.
+    perfeds2 compare --out runs/a                  # in one terminal
+    python examples/track.py runs/a tensorboard    # in another, as soon as you like
+
+It follows the file from which ``perfeds2 watch`` draws. There is one tracked run per training and one point per evaluation.
+``track.json`` records which points were sent, so that after a resume the same line sends only new ones. Nothing leaves the
+machine unless you have configured the tracker to send it. A tracker of your own is one class with ``log`` and ``close``.
 """
 
+import argparse
 import hashlib
+import json
 import os
+import sys
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol
 
-from perfeds2.errors import InputError, need_extra
-from perfeds2.files import Json, read_json, write_json
-from perfeds2.learning.metrics import METRICS, NEW_UES_METRICS
-from perfeds2.runs.costs import SPENT
-from perfeds2.runs.progress import DONE, Board, LiveTraining, News, Row
-from perfeds2.spec.names import Kind, Named, call
-from perfeds2.spec.resolve import flattened
+from perfeds2 import InputError
+from perfeds2.runs import Board, Tail
 
+LOOK_EVERY_S = 0.5
+WAIT_S = 60.0  # for a command that was just started
 TOLD = "track.json"
-LOGGED = ("time_s", "round", *METRICS, *NEW_UES_METRICS, *SPENT)  # columns that are sent
+Row = dict[str, Any]  # one evaluation
 
 
 @dataclass(frozen=True)
@@ -37,31 +40,29 @@ class Tracked:
     label: str  # distinguishes it in a sweep; empty in a comparison
     id: str  # stays the same after a resume
     told: int  # points sent before
-    config: Json  # the spec, flat: {"protocol.quorum": 5, …}
+    config: Row  # the spec, flat: {"protocol.quorum": 5, …}
     folder: Path  # the run's folder, for files of the tracker
 
 
-@runtime_checkable
 class Tracker(Protocol):
-    """An object that receives the evaluations of one training.
-
-    It may also have ``flush()``, called a few times a second, and ``close(done)``, called when the training is over;
-    ``done`` is False if the command failed or was interrupted.
-    """
+    """Receives the evaluations of one training."""
 
     def log(self, row: Row) -> None:
         """Receive one evaluation: time_s (simulated), round, metrics, joules and bits."""
 
+    def flush(self) -> None:
+        """Write what was received, a few times a second."""
 
-MakeTracker = Callable[[Tracked], Tracker]
-TrackerChoice = str | MakeTracker | Sequence[str | MakeTracker] | None
+    def close(self, done: bool) -> None:
+        """End. ``done`` is False if the command failed or was interrupted."""
 
 
-# ---- built-in trackers
+# ---- trackers
 
 
 def logged(row: Row) -> Row:
-    return {key: row[key] for key in LOGGED if key in row}
+    """Return the numbers of an evaluation: time_s, round, metrics, joules and bits."""
+    return {key: value for key, value in row.items() if isinstance(value, int | float) and key != "seed"}
 
 
 def _unless_set(**usual: str) -> None:
@@ -78,7 +79,6 @@ class TensorBoard:
 
         name = "".join(letter if letter.isalnum() or letter in "._=+-" else "_" for letter in training.name)[:120]
         self._event, self._writer = Event, EventFileWriter(str(training.folder / "tensorboard" / name))
-        self.flush = self._writer.flush
         if training.told == 0:
             event = Event(wall_time=0.0)
             settings = event.summary.value.add(tag="spec/text_summary")
@@ -93,6 +93,9 @@ class TensorBoard:
         for key, value in logged(row).items():
             event.summary.value.add(tag=key, simple_value=value)
         self._writer.add_event(event)
+
+    def flush(self) -> None:
+        self._writer.flush()
 
     def close(self, done: bool) -> None:  # noqa: ARG002 (a file knows no end)
         self._writer.close()
@@ -126,6 +129,9 @@ class WandB:
     def log(self, row: Row) -> None:
         self._run.log(logged(row), step=self._at)
         self._at += 1
+
+    def flush(self) -> None:
+        """Do nothing: every point is sent at once."""
 
     def close(self, done: bool) -> None:
         self._run.finish(exit_code=0 if done else 1)
@@ -164,54 +170,35 @@ class MLflow:
         metrics = [self._metric(key, float(value), at, step) for key, value in logged(row).items()]
         self._client.log_batch(self._id, metrics=metrics)
 
+    def flush(self) -> None:
+        """Do nothing: every point is sent at once."""
+
     def close(self, done: bool) -> None:
         self._client.set_terminated(self._id, "FINISHED" if done else "KILLED")
 
 
-TRACKERS: dict[str, MakeTracker] = {  # each named as its package and as the extra that installs it
+TRACKERS: dict[str, Callable[[Tracked], Tracker]] = {  # by the name of its package
     "tensorboard": TensorBoard,
     "wandb": WandB,
     "mlflow": MLflow,
 }
-TRACKER = Kind("tracker", "perfeds2.runs.trackers:TRACKERS")
 
 
-# ---- using trackers
-
-
-def trackers(asked: TrackerChoice, out: Path | str | None) -> list["Tracking"]:
-    """Return a follower for each tracker asked for; called before anything is written.
-
-    Args:
-        asked: None, a comma-separated string of names, a callable, or a list of these.
-        out: The folder of the run.
-
-    Raises:
-        InputError: If a name is unknown, its package is missing, or there is no folder.
-    """
-    given = [] if asked is None else [asked] if isinstance(asked, str) or callable(asked) else list(asked)
-    every = (part for one in given for part in (map(str.strip, one.split(",")) if isinstance(one, str) else [one]))
-    named = [TRACKER.named("--track", each) for each in every]
-    if named and out is None:
-        raise InputError(f"--track {named[0]} needs a folder to remember what was sent; give --out DIR.")
-    for one in named:
-        if one.text in TRACKERS:
-            need_extra(f"--track {one}", one.text, one.text)
-    return [Tracking(one, Path(out)) for one in dict.fromkeys(named) if out is not None]
+# ---- following a command
 
 
 class Tracking:
     """Follows a command and sends new evaluations to one tracker."""
 
-    def __init__(self, tracker: Named, folder: Path) -> None:
+    def __init__(self, tracker: str, folder: Path) -> None:
         self._tracker, self._folder = tracker, folder.resolve()
         self._told: dict[str, int] | None = None  # points sent, by training
         self._open: dict[str, Tracker] = {}
 
-    def look(self, board: Board, news: Sequence[News]) -> None:
+    def look(self, board: Board, news: Sequence[tuple[Any, int, Row]]) -> None:
         """Send new evaluations, and record them once the tracker has them."""
         if self._told is None:
-            self._told = read_told(self._folder).get(self._tracker.text, {})
+            self._told = read_told(self._folder).get(self._tracker, {})
         new = [(training, number, row) for training, number, row in news if number >= self._told.get(training.name, 0)]
         for training, number, row in new:
             if training.name not in self._open:
@@ -219,31 +206,81 @@ class Tracking:
             self._open[training.name].log(row)
             self._told[training.name] = number + 1
         for name in {training.name for training, *_ in new}:
-            getattr(self._open[name], "flush", lambda: None)()
+            self._open[name].flush()
         if new:
-            told = read_told(self._folder) | {self._tracker.text: self._told}
-            write_json(self._folder / TOLD, told)
+            told = read_told(self._folder) | {self._tracker: self._told}
+            self._write(told)
         self._close([name for name in self._open if board.trainings[name].is_over], done=True)
 
     def end(self, board: Board) -> None:
-        self._close(list(self._open), done=board.end == DONE)
+        self._close(list(self._open), done=board.end == "done")
 
-    def _begin(self, training: LiveTraining, told: int) -> Tracker:
+    def _write(self, told: dict[str, dict[str, int]]) -> None:
+        """Replace the record at once, so that a kill leaves the old one or the new one."""
+        part = self._folder / f".{TOLD}.part"
+        part.write_text(json.dumps(told, indent=1) + "\n")
+        os.replace(part, self._folder / TOLD)
+
+    def _begin(self, training: Any, told: int) -> Tracker:
         digest = hashlib.sha256(f"{self._folder} {training.name}".encode()).hexdigest()[:16]
         name, settings = f"{training.curve}, seed {training.seed}", flattened(training.config)
         config = {key: ",".join(map(str, each)) if isinstance(each, list) else each for key, each in settings.items()}
         known = (name, training.algorithm, training.seed, training.label, digest, told, config)
-        tracked = Tracked(self._folder.name, *known, self._folder)
-        return call(self._tracker.value, f"--track {self._tracker}", {"training": tracked})
+        return TRACKERS[self._tracker](Tracked(self._folder.name, *known, self._folder))
 
     def _close(self, names: Sequence[str], *, done: bool) -> None:
         for tracker in [self._open.pop(name) for name in names]:
-            getattr(tracker, "close", lambda _: None)(done)
+            tracker.close(done)
 
 
 def read_told(folder: Path) -> dict[str, dict[str, int]]:
     """Return how many points each tracker has received of each training; empty if the file is missing or damaged."""
     with suppress(OSError, ValueError, AttributeError, TypeError):
-        found = read_json(folder / TOLD)
+        found = json.loads((folder / TOLD).read_text())
         return {str(tracker): {str(name): int(count) for name, count in own.items()} for tracker, own in found.items()}
     return {}
+
+
+def flattened(settings: Row, prefix: str = "") -> Row:
+    """Return nested settings by dotted names: {"protocol.quorum": 5, …}."""
+    flat: Row = {}
+    for key, value in settings.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def follow(folder: Path, tracker: str, wait_s: float = WAIT_S) -> None:
+    """Send the evaluations of the command that writes into a folder until it ends.
+
+    Raises:
+        InputError: If no command works in the folder.
+    """
+    tracking, board, ends_s = Tracking(tracker, folder), Board(), time.monotonic() + wait_s
+    with closing(Tail(folder)) as tail:
+        while not board.end:
+            is_dead = board.is_dead  # read before the last look, because it may have ended normally since
+            tracking.look(board, board.take(tail.read()))
+            if not tail.is_open and time.monotonic() > ends_s:
+                raise InputError(f"no command works in {folder}; start one with --out or --resume {folder}.")
+            if tail.is_open and is_dead and board.is_dead:
+                break
+            time.sleep(LOOK_EVERY_S)
+        tracking.end(board)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Follow the folder on the command line."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("::")[0])
+    parser.add_argument("folder", type=Path, help="folder that the command writes into")
+    parser.add_argument("tracker", choices=TRACKERS)
+    asked = parser.parse_args(given)
+    try:
+        follow(asked.folder, asked.tracker)
+    except InputError as error:
+        sys.exit(f"track.py: {error}")
+    except ImportError:
+        sys.exit(f"track.py: {asked.tracker} is missing: {sys.executable} -m pip install {asked.tracker}")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import told
 from scipy import stats
 
-from perfeds2.errors import InputError
-from perfeds2.report.style import paired_styles
-from perfeds2.report.together import (
+from benchmarks.together import (
     cautions,
     differences,
     differences_table,
     differing,
     have_one_clock,
     load_members,
+    main,
+    paired_styles,
     pairs,
     together,
     write_together,
 )
+from perfeds2.errors import InputError
 
 TWO = [("FedAvgS2", "FedAvg", "S2"), ("PerFedS2", "PerFed", "S2")]
 SPEC = '[task]\nname = "digits"\n[cell]\nues = 12\n[protocol]\nquorum = {}\n[run]\nhorizon_s = 60.0\n'
@@ -151,12 +151,11 @@ def test_colour_is_the_algorithm_and_dash_the_folder():
 
 
 @pytest.mark.slow
-def test_the_command_writes_page_figures_and_tables(folders, tmp_path):
-    status, said, error = told("report", *folders, "--out", tmp_path / "ab", "--paper", "--x", "rounds")
-    assert status == 0, error
+def test_the_command_writes_page_figures_and_tables(folders, tmp_path, capsys):
+    main([*map(str, folders), "--out", str(tmp_path / "ab"), "--paper", "--x", "rounds"])
     names = {path.name for path in (tmp_path / "ab").iterdir()}
     assert {"report.html", "table.tex", "differences.tex", "test-accuracy-personal.pdf", "activity.png"} <= names
-    assert said.splitlines()[0] == f"Report: {tmp_path / 'ab' / 'report.html'}"
+    assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "ab" / "report.html")
     page = (tmp_path / "ab" / "report.html").read_text()
     assert "Accuracy and loss over rounds" in page
     assert '<th scope="row">protocol.quorum</th><td class="text wraps">5</td><td class="text wraps">3</td>' in page
@@ -174,10 +173,9 @@ def test_the_command_writes_page_figures_and_tables(folders, tmp_path):
     ],
 )
 def test_what_cannot_be_compared_is_refused(folders, others, said):
-    status, _, error = told("report", *others(folders))
-    assert status == 2
-    assert said in error
-    assert len(error.strip().splitlines()) == 1
+    with pytest.raises(SystemExit) as refused:
+        main(list(map(str, others(folders))))
+    assert said in str(refused.value)
 
 
 def test_what_has_no_common_axis_is_refused(folders, tmp_path):

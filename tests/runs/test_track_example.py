@@ -3,6 +3,7 @@
 import json
 import socket
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,31 +13,13 @@ import pytest
 from in_numpy import train_in_numpy
 from needs import needs
 
-from perfeds2 import compare, errors
+from examples import track as module
+from examples.track import TOLD, TRACKERS, Tracked, Tracking, flattened, follow, main, read_told
+from perfeds2 import compare
 from perfeds2.errors import InputError
 from perfeds2.files import read_table
-from perfeds2.runs import trackers as module
-from perfeds2.runs.progress import Board, LiveFile, Tail, open_live_file
-from perfeds2.runs.trackers import TOLD, TRACKERS, Tracked, read_told, trackers
-from perfeds2.spec.resolve import flattened
+from perfeds2.runs.progress import LIVE, Board, LiveFile, Tail
 
-OWN = """
-import json
-
-class Lines:
-    def __init__(self, training):
-        self.file = (training.folder / "own.jsonl").open("a")
-        known = {"name": training.name, "id": training.id, "told": training.told, "quorum": training.config["protocol.quorum"]}
-        print(json.dumps({"open": known}), file=self.file)
-        self.name = training.name
-
-    def log(self, row):
-        print(json.dumps({"name": self.name, **row}), file=self.file)
-
-    def close(self, done):
-        print(json.dumps({"close": self.name, "done": done}), file=self.file)
-        self.file.close()
-"""
 TINY: dict[str, Any] = {
     "task": "synthetic",
     "ues": 4,
@@ -64,7 +47,7 @@ def rows_to(of: int) -> list[dict[str, Any]]:
 
 def run_until(folder: Path, named: str, evaluations: int, of: int = 5) -> None:
     """A command that is tracked, and ends after this many evaluations: interrupted, unless these are all."""
-    (one,) = trackers(named, folder)
+    one = Tracking(named, folder)
     live = LiveFile(folder)
     live.begin("compare")
     config = {"protocol": {"quorum": 2}, "run": {"seeds": [0, 1]}}
@@ -76,10 +59,31 @@ def run_until(folder: Path, named: str, evaluations: int, of: int = 5) -> None:
     tail.close()
 
 
+class Lines:
+    """A tracker that writes down what it is told."""
+
+    def __init__(self, training: Tracked) -> None:
+        self.path, self.name = training.folder / "own.jsonl", training.name
+        self.write(open={"id": training.id, "told": training.told, "quorum": training.config["protocol.quorum"]})
+
+    def write(self, **said: Any) -> None:
+        with self.path.open("a") as file:
+            print(json.dumps(said), file=file)
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.write(name=self.name, **row)
+
+    def flush(self) -> None:
+        self.write(flushed=self.name)
+
+    def close(self, done: bool) -> None:
+        self.write(close=self.name, done=done)
+
+
 @pytest.fixture
-def own(tmp_path) -> str:
-    (tmp_path / "own.py").write_text(OWN)
-    return f"{tmp_path / 'own.py'}:Lines"
+def own(monkeypatch) -> str:
+    monkeypatch.setitem(TRACKERS, "json", Lines)  # whose package is there
+    return "json"
 
 
 def lines_in(folder: Path) -> list[dict[str, Any]]:
@@ -90,8 +94,9 @@ def lines_in(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_an_own_tracker_is_told_what_metrics_csv_says_also_when_the_run_was_interrupted(tmp_path, own, monkeypatch):
+def test_a_tracker_is_told_what_metrics_csv_says_also_when_the_run_was_interrupted(tmp_path, own, monkeypatch):
     train_in_numpy(monkeypatch.setattr)
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
 
     def refuse(*_):
         raise AssertionError("nothing leaves this machine")
@@ -104,11 +109,20 @@ def test_an_own_tracker_is_told_what_metrics_csv_says_also_when_the_run_was_inte
         if len(told) == 5:
             raise KeyboardInterrupt
 
+    def tracked(**more: Any) -> None:
+        following = threading.Thread(target=follow, args=(tmp_path / "run", own))
+        following.start()
+        try:
+            compare(out=tmp_path / "run", **TINY, **more)
+        finally:
+            following.join()
+
     with pytest.raises(KeyboardInterrupt):
-        compare(out=tmp_path / "run", watch=stop, track=own, **TINY)
+        tracked(watch=stop)
     before = [line for line in lines_in(tmp_path / "run") if "round" in line]
     assert 0 < len(before) < 12
-    compare(out=tmp_path / "run", track=[own], **TINY)
+    (tmp_path / "run" / LIVE).write_text("")  # so that the second look does not end with the first command
+    tracked()
     points = pd.DataFrame([line for line in lines_in(tmp_path / "run") if "round" in line])
     points["seed"] = points["name"].str.rpartition(" ")[2].astype(int)
     points = points.sort_values(["seed", "time_s"], ignore_index=True)
@@ -120,7 +134,7 @@ def test_an_own_tracker_is_told_what_metrics_csv_says_also_when_the_run_was_inte
     opened = [line["open"] for line in lines_in(tmp_path / "run") if "open" in line]
     assert {each["quorum"] for each in opened} == {2}
     assert len({each["id"] for each in opened}) == 2  # one tracked run for each training, the same when it is resumed
-    assert {line["done"] for line in lines_in(tmp_path / "run") if "close" in line} <= {True, False}
+    assert [line["done"] for line in lines_in(tmp_path / "run") if "close" in line][-2:] == [True, True]
 
 
 def test_what_a_tracker_knows_is_not_told_again(tmp_path, own):
@@ -142,33 +156,40 @@ def test_a_damaged_memory_of_what_was_told_is_none(tmp_path, text):
 
 
 def test_a_tracker_that_is_told_nothing_is_never_opened(tmp_path, own):
-    with open_live_file(tmp_path, "compare", trackers(own, tmp_path)):
-        pass
+    live = LiveFile(tmp_path)
+    live.begin("compare")
+    live.write(end="done", at=0.0)
+    follow(tmp_path, own)
     assert not (tmp_path / "own.jsonl").exists()
     assert not (tmp_path / TOLD).exists()
+
+
+def test_a_command_that_was_killed_ends_the_tracked_runs(tmp_path, own, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
+    live = LiveFile(tmp_path)
+    live.write(begin="compare", at=0.0, host=socket.gethostname(), process=2**22 + 1, born="never")
+    config = {"protocol": {"quorum": 2}}
+    live.evaluations(live.training("", "A", 0, 5, config=config), lambda first: rows_to(2)[first:])
+    follow(tmp_path, own)
+    assert [line["done"] for line in lines_in(tmp_path) if "close" in line] == [False]
 
 
 # ---- what is refused
 
 
-def test_what_is_no_tracker_is_refused_before_anything_is_written(tmp_path, own):
-    with pytest.raises(InputError, match="--track 'tensorbord' is not known; did you mean tensorboard"):
-        trackers("tensorbord", tmp_path)
-    with pytest.raises(InputError, match=r"was not found: there is no nowhere\.py"):
-        trackers(["nowhere.py:Mine"], tmp_path)
-    with pytest.raises(InputError, match="needs a folder to remember what was sent; give --out DIR"):
-        compare(track=own, **TINY)
-    assert trackers(None, None) == []
+def test_a_folder_in_which_nothing_works_is_refused(tmp_path, own):
+    with pytest.raises(InputError, match="no command works in"):
+        follow(tmp_path, own, wait_s=0.0)
 
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_package_that_is_missing_is_named_with_the_line_that_installs_it(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(errors.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(
-        InputError,
-        match=rf"--track {name} needs {name}, which must be installed: .* -m pip install 'perfeds2\[{name}\]'\.$",
-    ):
-        trackers(name, tmp_path)
+    monkeypatch.setitem(sys.modules, name, None)
+    live = LiveFile(tmp_path)
+    live.begin("compare")
+    live.evaluations(live.training("", "A", 0, 5, config={}), lambda first: rows_to(1)[first:])
+    with pytest.raises(SystemExit, match=rf"{name} is missing: .* -m pip install {name}$"):
+        main([str(tmp_path), name])
 
 
 # ---- those that are there, with packages that only write down what they are asked
@@ -228,7 +249,7 @@ def test_wandb_writes_offline_files_unless_it_was_set_up_otherwise(tmp_path, ask
     tracker = TRACKERS["wandb"](one_training(tmp_path, told=3))
     for row in rows_to(2):
         tracker.log(row)
-    tracker.close(True)  # type: ignore[attr-defined]
+    tracker.close(True)
     assert module.os.environ["WANDB_MODE"] == "offline"
     assert module.os.environ["WANDB_ERROR_REPORTING"] == "false"
     made = next(more for name, _, more in calls if name == "wandb.init")

@@ -1,10 +1,15 @@
-"""Compare several folders on one page, and warn where a comparison is unfair.
+"""Compare several runs on one page, and warn where a comparison is unfair::
+
+    python -m benchmarks.together runs/three runs/ten --out runs/three-or-ten --paper
 
 All algorithms of all folders become rows of one table, labelled by folder. Algorithms that two folders share are also
 compared seed by seed.
 """
 
+import argparse
+import itertools
 import shlex
+import sys
 import tomllib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,18 +17,30 @@ from pathlib import Path
 
 import pandas as pd
 
+from perfeds2.chart import LineStyle
 from perfeds2.errors import InputError
 from perfeds2.files import Json
+from perfeds2.kinds import kind_of
 from perfeds2.report.answer import answer, best_at_the_end, first_at_target
 from perfeds2.report.document import Part, document, note, paragraph, section, verbatim, write_html
 from perfeds2.report.read import AlgorithmResult, RunResults, load_run, over
 from perfeds2.report.read_studies import only
 from perfeds2.report.results import energy_line
 from perfeds2.report.run import curves_section, numbers_sections, write_run_figures
-from perfeds2.report.style import ACCURACY, GLOBAL, paired_styles
+from perfeds2.report.style import (
+    ACCURACY,
+    COLOURS,
+    DASHES_PX,
+    GLOBAL,
+    MARKERS,
+    OWN_DASHES_PX,
+    SPARE_COLOURS,
+    ordered_styles,
+)
 from perfeds2.report.tables import Column, Rows, Span, Table, listed, p_value, signed, text_column, write_latex
 from perfeds2.report.timelines import timeline_sections
-from perfeds2.runs.costs import TIME
+from perfeds2.runs.costs import COSTS, TIME
+from perfeds2.runs.folder import RUN
 from perfeds2.runs.statistics import INTERVAL_SEEDS, holm, paired_p, statistic
 from perfeds2.spec.resolve import flattened
 
@@ -109,7 +126,7 @@ def write_together(folders: Sequence[Path], out: Path, axis: str = "seconds", *,
     members = load_members(folders)
     run, found = over(together(members), axis), differences(members)
     out.mkdir(parents=True, exist_ok=True)
-    command = shlex.join(["perfeds2", "report", *map(str, folders), "--out", str(out), "--x", axis])
+    command = shlex.join(["python", "-m", "benchmarks.together", *map(str, folders), "--out", str(out), "--x", axis])
     written = [write_html(out, _page(members, run, found, command))]
     if paper:
         written += write_run_figures(run, out)
@@ -201,6 +218,22 @@ def settings_section(members: Sequence[Member]) -> list[Part]:
     columns = [text_column(label) for label in ("Setting", *(member.label for member in members))]
     table = Table(columns, rows, kind="plain")
     return section("Settings that differ", table if rows else note("None: every setting is the same."))
+
+
+def paired_styles(lines: Sequence[tuple[str, str, str]]) -> dict[str, LineStyle]:
+    """Return a style for each (name, algorithm, folder).
+
+    Colour shows the algorithm, dash and marker show the folder. With a single algorithm all three show the folder.
+    """
+    algorithms, folders = ([*dict.fromkeys(each[place] for each in lines)] for place in (1, 2))
+    if len(algorithms) == 1:
+        return dict(zip((name for name, _, _ in lines), ordered_styles(folders).values(), strict=True))
+    tints = dict(zip(algorithms, itertools.cycle([*COLOURS.values(), *SPARE_COLOURS]), strict=False))
+    dashes = (*DASHES_PX.values(), *OWN_DASHES_PX)
+    looks = {
+        name: (dashes[number % len(dashes)], MARKERS[number % len(MARKERS)]) for number, name in enumerate(folders)
+    }
+    return {name: LineStyle(tints[algorithm], *looks[folder]) for name, algorithm, folder in lines}
 
 
 # ---- fairness
@@ -295,3 +328,39 @@ def differences_table(run: RunResults, found: Sequence[Difference]) -> Table:
         seconds = [*signed(each.seconds, ".1f"), Span(f" (in {met})" * (0 < met < each.seeds), "half")]
         rows.append([each.name, personal, p, common, seconds, str(each.seeds)])
     return Table([text_column("Difference"), *map(Column, heads), Column("Seeds of both")], rows, kind="plain")
+
+
+# ---- the command line
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Compare the folders on the command line."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("::")[0])
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders of runs or federations")
+    parser.add_argument("--out", type=Path, help="folder to write to (default: runs/A-and-B)")
+    parser.add_argument("--x", default="seconds", choices=COSTS, help="what curves are drawn over")
+    parser.add_argument("--paper", action="store_true", help="also write PDF and PNG figures and LaTeX tables")
+    asked = parser.parse_args(given)
+    try:
+        check_folders(asked.folders, asked.out)
+        names = "-and-".join(folder.resolve().name for folder in asked.folders)
+        written = write_together(asked.folders, asked.out or Path("runs", names), asked.x, paper=asked.paper)
+    except (ValueError, OSError) as error:
+        sys.exit(f"together.py: {error}")
+    print(*written, sep="\n")
+
+
+def check_folders(folders: Sequence[Path], out: Path | None) -> None:
+    """Refuse folders that cannot be compared, or that the page would be written into."""
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise InputError("a folder is given twice; expected different ones.")
+    if out is not None and out.resolve() in [folder.resolve() for folder in folders]:
+        raise InputError(f"--out {out} is one of the folders to compare; give another.")
+    for folder in folders:
+        what = kind_of(folder).folder
+        if what.result != RUN.result:
+            raise InputError(f"{folder} holds a {what.holds}; give folders of runs or federations.")
+
+
+if __name__ == "__main__":
+    main()
