@@ -83,7 +83,7 @@ $(DEV): pyproject.toml constraints.txt
 TORCH_CPU := torch==2.13.0+cpu
 $(EXTRAS): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(INSTALL) -e '.[dev,mqtt,docs]' tensorboard mlflow
+	$(INSTALL) -e '.[dev,mqtt,docs,tensorboard,mlflow]'
 	grep -v '^torch==' constraints.txt >.venv/without-torch.txt
 	$(INSTALL:constraints.txt=.venv/without-torch.txt) $(TORCH_CPU) || $(INSTALL) -e '.[torch]'
 	touch $(CORE) $(DEV) $@
