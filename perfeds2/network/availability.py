@@ -30,6 +30,22 @@ class Hours:
         """Whether the UE is always present."""
         return self.borders_s() == [0.0, self.period_s]
 
+    def from_second(self, begin_s: float) -> "Hours":
+        """Return the hours as seen by a run that begins at this second.
+
+        Raises:
+            ValueError: If the UE is never present from then on.
+        """
+        if self.always:
+            return self
+        passed_s = begin_s % self.period_s
+        stays = sorted((a + k - passed_s, b + k - passed_s) for k in (0.0, self.period_s) for a, b in self.intervals)
+        cut = ((max(start_s, 0.0), min(end_s, self.period_s)) for start_s, end_s in stays)
+        intervals = tuple((start_s, end_s) for start_s, end_s in cut if start_s < end_s)
+        if not intervals:
+            raise ValueError(f"a device is not available after {begin_s:g} s.")
+        return Hours(intervals, self.period_s)
+
     def borders_s(self) -> list[float]:
         """Return when the UE arrives and leaves within a period, with touching intervals joined."""
         borders: list[float] = []

@@ -27,7 +27,7 @@ class Cells:
     """Several cells, the numbers of their UEs, and the backhaul from each base station to the cloud."""
 
     cells: Sequence[Cell]
-    ues: Sequence[Ues]  # number in the whole network of each cell's UEs
+    ues: Sequence[Int[np.ndarray, "_"]]  # number in the whole network of each cell's UEs
     x_m: PerCell  # positions of the base stations
     y_m: PerCell
     backhaul_bps: PerCell  # may be infinite
@@ -166,7 +166,7 @@ def make_cells(
 ) -> Cells:
     """Drop the UEs of a drawn cell around base stations and attach each to the strongest with a free place.
 
-    UE i is dropped uniformly into the hexagon around base station i mod E. Every cell takes n / E UEs. If UEs move, they
+    UE i is dropped uniformly into the hexagon around base station i mod E. Every cell takes n / E UEs, rounded up. If UEs move, they
     do so over all cells, attach to the strongest at first and are handed over later.
 
     Args:
@@ -189,8 +189,10 @@ def make_cells(
         ValueError: If the UEs cannot be divided equally, or the settings do not fit together.
     """
     n, count, coupled = drawn.ues, sites.count, interference == "coupled"
-    if n % count:
-        raise ValueError(f"the number of UEs, {n}, must be a multiple of the number of cells, {count}.")
+    if n % count and not one_server:
+        raise ValueError(
+            f"the number of UEs, {n}, must be a multiple of the number of cells, {count}, unless they have one server."
+        )
     if drawn.moves is not None and interference == "full":
         raise ValueError(
             "the interference of UEs that move is not constant; give a rise in dB or coupled instead of full."
@@ -320,7 +322,7 @@ def _stay(links: _Links) -> tuple[list[Ues], list[PerUe] | None]:
     for site, pairs in enumerate(_by_site(heard.ravel(), sites.count)):
         strength[pairs] = links.gain(site, pairs // heard.shape[1])
     order = np.argsort(-strength.reshape(heard.shape), axis=1, kind="stable")
-    free = [x_m.size // sites.count] * sites.count
+    free = [math.ceil(x_m.size / sites.count)] * sites.count
     attached, full = np.empty(x_m.size, np.int64), []
     for ue, choices in enumerate(np.take_along_axis(heard, order, axis=1).tolist()):
         site = next((site for site in choices if free[site]), None)

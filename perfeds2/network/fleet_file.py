@@ -165,10 +165,13 @@ class FleetFile:
         """Return the numbers of a column; NaN where a row has none."""
         return np.array([row.numbers.get(name, math.nan) for row in self.rows])
 
-    def cell(self, drawn: Cell, batch: int, trace_end: TraceEnd = "repeat", keeps: bool = False) -> Cell:
+    def cell(
+        self, drawn: Cell, batch: int, trace_end: TraceEnd = "repeat", *, keeps: bool = False, begin_s: float = 0.0
+    ) -> Cell:
         """Return a drawn cell with the file's values in place of its own.
 
-        ``compute_s`` in the file is the time of one gradient step on ``batch`` samples.
+        ``compute_s`` in the file is the time of one gradient step on ``batch`` samples, ``begin_s`` the second of the
+        hours at which the run begins.
         """
         columns = {name: self.column(name) for name in COLUMNS}
 
@@ -183,7 +186,7 @@ class FleetFile:
             columns["gain_db"],
             columns["rate_bps"],
             Traces(traced, traces, trace_end) if traced else None,
-            Availability([row.hours for row in self.rows], keeps) if self.has_hours else None,
+            Availability([row.hours.from_second(begin_s) for row in self.rows], keeps) if self.has_hours else None,
             Spread(compute_spread, rate_spread) if rate_spread.any() or compute_spread.any() else None,
             columns["energy_budget_j"] if self.has_energy_budgets else None,
         )

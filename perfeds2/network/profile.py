@@ -22,7 +22,9 @@ class Profile:
             and times[-1] < DAY_S
             and np.all(np.diff(times) > 0)
         ):
-            raise ValueError(f"times must begin at 0, rise and be below {DAY_S:g} s, got {self.time_s}")
+            raise ValueError(
+                f"times must begin at 0, rise and be below {DAY_S:g} s, after which they repeat; got {self.time_s}"
+            )
         if not all(0 < share <= 1 for share in self.share):
             raise ValueError(f"shares must be above 0 and at most 1, got {self.share}")
 
@@ -32,6 +34,13 @@ class Profile:
         pairs = [[float(number) for number in pair.split(":")] for pair in text.split(",")]
         times, shares = zip(*pairs, strict=True)
         return cls(times, shares)
+
+    def from_second(self, begin_s: float) -> "Profile":
+        """Return the profile as seen by a run that begins at this second of the day."""
+        steps = {(time_s - begin_s) % DAY_S: share for time_s, share in zip(self.time_s, self.share, strict=True)}
+        steps.setdefault(0.0, self.share_at(begin_s))
+        times, shares = zip(*sorted(steps.items()), strict=True)
+        return Profile(times, shares)
 
     def share_at(self, time_s: float) -> float:
         """Return the share that is left at a time."""

@@ -1,7 +1,7 @@
 """Read recorded paths of UEs, from a CSV file or SUMO's floating-car data, and follow them."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ class Trajectories:
     y_m: PerSample
     digest: str = field(default="", compare=False)
     texts: Mapping[str, bytes] = field(default_factory=dict, compare=False)  # the file, as in ``FleetFile``
+    names: Sequence[str] = ()  # of the UEs in the file
 
     @classmethod
     def open(cls, path: Path | str, kept: Mapping[str, bytes] | None = None) -> "Trajectories":
@@ -52,7 +53,26 @@ class Trajectories:
             raise ValueError(f"has a second position of the same UE at {twice[1]:g} s in line {twice[-1]}")
         ue, *columns, _ = zip(*rows, strict=True)
         digest = hashlib.sha256(data).hexdigest()
-        return cls(np.array(ue), *map(np.array, columns), digest=digest, texts={ITSELF: data})
+        return cls(np.array(ue), *map(np.array, columns), digest=digest, texts={ITSELF: data}, names=tuple(names))
+
+    def of_fleet(self, devices: Sequence[str]) -> "Trajectories":
+        """Return the paths of devices, by name. One without a path has NaN as its position.
+
+        If no device has the name of a path, the paths are those of the devices in their order.
+        """
+        numbers = {name: number for number, name in enumerate(devices)}
+        missing = [name for name in self.names if name not in numbers]
+        if len(missing) == len(self.names):
+            return self
+        if missing:
+            raise ValueError(f"has a path of {missing[0]!r}, but no device of the fleet has this name")
+        ue = np.array([numbers[name] for name in self.names])[self.ue]
+        others = np.setdiff1d(np.arange(len(devices)), ue)
+        unknown = np.full(others.size, np.nan)
+        order = np.argsort(ue := np.append(ue, others), kind="stable")  # samples of a UE are in order
+        time_s = np.append(self.time_s, np.zeros(others.size))[order]
+        x_m, y_m = (np.append(of, unknown)[order] for of in (self.x_m, self.y_m))
+        return Trajectories(ue[order], time_s, x_m, y_m)
 
     def __call__(self, _moves: Moves, x_m: PerUe, y_m: PerUe, _seed: int) -> "RecordedWalk":
         """Return the paths of UEs that start at the given positions, which may be seen from another place."""
@@ -97,16 +117,18 @@ class Trajectories:
 
 
 class RecordedWalk:
-    """Recorded paths of UEs, moved to where the UEs start."""
+    """Recorded paths of UEs, moved to where the UEs start. A UE without a path stays there."""
 
     def __init__(self, paths: Trajectories, x_m: PerUe, y_m: PerUe) -> None:
         start_x_m, start_y_m = paths.at(0.0)
         self._paths, self._x_m, self._y_m = paths, x_m - start_x_m, y_m - start_y_m
+        self._stays, self._start = np.isnan(start_x_m), (x_m, y_m)
 
     def at(self, time_s: float) -> tuple[PerUe, PerUe]:
         """Return the positions at a time, x and y in metres."""
         x_m, y_m = self._paths.at(time_s)
-        return x_m + self._x_m, y_m + self._y_m
+        x_m, y_m = np.where(self._stays, self._start, (x_m + self._x_m, y_m + self._y_m))
+        return x_m, y_m
 
 
 def _floating_cars(data: bytes) -> Iterator[Sample]:

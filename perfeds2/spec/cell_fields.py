@@ -72,6 +72,7 @@ class CellSpec(Section, title="Cell"):
     on_leave: Literal["lose", "keep"] | None = setting(
         "RULE", "A UE that leaves loses its job, or keeps it.", shown="lose"
     )
+    begin_s: Seconds | None = setting("SECONDS", "Second of the day at which the run begins.", shown="0: midnight")
 
 
 class CellsSpec(Section, title="Cells"):

@@ -37,7 +37,8 @@ from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.state import Budget
 
 NOTHING_BITS = 1.0  # of an upload without content, since the clock needs some length
-NOT_FOR_CELLS = {"kind", "distance_m", "parameters", "payload_bits", "trace_end", "on_leave", "cycles", "count_hessian"}
+NOT_FOR_CELLS = {"kind", "distance_m", "parameters", "payload_bits", "trace_end", "on_leave", "begin_s"}
+NOT_FOR_CELLS |= {"cycles", "count_hessian"}
 # The paper's radio has only the first.
 OF_A_RADIO = ("carrier_hz", "bs_height_m", "ue_height_m", "noise_figure_db", "shadowing_db", "power_control")
 
@@ -126,15 +127,19 @@ def _single_cell(spec: Spec, seed: int) -> Cell:
     if settings.distance_m is not None:
         cell = replace(cell, distance_m=np.asarray(settings.distance_m, float))
     if _trajectories(spec) is not None:
-        x_m, y_m = _places(spec)
+        usual, places = cell.where, _places(spec)
+        x_m, y_m = np.where(np.isnan(places), [usual.x_m, usual.y_m], places)
         cell = replace(cell, distance_m=np.hypot(x_m, y_m), angle_rad=np.arctan2(y_m, x_m))
     offset_db = _beyond_path_db(spec, cell, seed)
     return replace(cell, offset_db=offset_db) if offset_db.any() else cell
 
 
 def _trajectories(spec: Spec) -> Trajectories | None:
-    mobility = spec.radio.mobility
-    return None if mobility is None or not isinstance(mobility.value, Trajectories) else mobility.value
+    mobility, fleet = spec.radio.mobility, fleet_of(spec)
+    if mobility is None or not isinstance(mobility.value, Trajectories):
+        return None
+    with input_errors(f"--mobility {mobility}"):
+        return mobility.value.of_fleet([] if fleet is None else fleet.names)
 
 
 def _places(spec: Spec) -> Float[np.ndarray, "2 n"]:
@@ -144,10 +149,12 @@ def _places(spec: Spec) -> Float[np.ndarray, "2 n"]:
     if paths is None:
         return places
     if paths.ues != spec.cell.ues:
-        raise InputError(f"--mobility {spec.radio.mobility} has {paths.ues} UEs; give --ues {paths.ues}.")
-    if spec.cell.distance_m is not None or not np.isnan(places).all():
+        how = f"give --ues {paths.ues}" if fleet is None else f"use names of {spec.cell.kind} in the column ue"
+        raise InputError(f"--mobility {spec.radio.mobility} has {paths.ues} UEs, not {spec.cell.ues}; {how}.")
+    if spec.cell.distance_m is not None:
         raise InputError(f"--mobility {spec.radio.mobility} gives positions; leave out the others.")
-    return np.stack(paths.at(0.0))
+    starts = np.stack(paths.at(0.0))
+    return np.where(np.isnan(starts), places, starts)
 
 
 def _beyond_path_db(spec: Spec, cell: Cell, seed: int) -> PerUe:
@@ -264,7 +271,7 @@ def make_radio(spec: Spec) -> Values:
     if settings.csi_error_db is not None:
         made["csi_error_db"] = settings.csi_error_db
     if settings.band_profile is not None:
-        made["profile"] = Profile.of(settings.band_profile)
+        made["profile"] = Profile.of(settings.band_profile).from_second(spec.cell.begin_s or 0.0)
     if settings.fading is not None:
         how, _, k = settings.fading.partition(":")
         made["rician_k"] = float(k) if how == "rician" else np.inf if how == "none" else 0.0
@@ -280,9 +287,10 @@ def make_radio(spec: Spec) -> Values:
             bits *= up / (1 - up)
         made["downlink"] = Downlink(settings.downlink, 10 ** (dbm / 10) / 1000, bits)
     carrier_hz = made["radio"].carrier_hz if "radio" in made else settings.carrier_hz or 3.5e9
-    walk, speed_mps = settings.mobility.value if settings.mobility is not None else None, settings.speed_mps
-    if isinstance(walk, Trajectories):
-        speed_mps = walk.speed_mps
+    paths, speed_mps = _trajectories(spec), settings.speed_mps
+    walk = settings.mobility.value if settings.mobility is not None else None
+    if paths is not None:
+        walk, speed_mps = paths, paths.speed_mps
     if settings.coherence_s is not None:
         made["coherence_s"] = settings.coherence_s
     elif speed_mps and (settings.fading != "none" or walk is not None):
@@ -321,7 +329,11 @@ def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Value) -> Cell:
     drawn = Cell.draw(**{key: value for key, value in settings.items() if key in taken})
     with input_errors(f"--cell {spec.cell.kind}"):
         cell = file.cell(
-            drawn, spec.learning.batch, spec.cell.trace_end or "repeat", keeps=spec.cell.on_leave == "keep"
+            drawn,
+            spec.learning.batch,
+            spec.cell.trace_end or "repeat",
+            keeps=spec.cell.on_leave == "keep",
+            begin_s=spec.cell.begin_s or 0.0,
         )
     if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
         raise InputError(
@@ -339,8 +351,10 @@ def fleet_of(spec: Spec) -> FleetFile | None:
 def fleet_warnings(spec: Spec) -> list[str]:
     """Return warnings about values that seem to be in another unit, and about too little memory."""
     fleet, values = fleet_of(spec), {"power_w": [spec.cell.power_w], "cpu_hz": list(spec.cell.cpu_hz)}
-    values["bandwidth_hz"] = [spec.cell.bandwidth_hz]
+    values["bandwidth_hz"], paths = [spec.cell.bandwidth_hz], _trajectories(spec)
     said = [f"--{name.replace('_', '-')} {hint}." for name, of in values.items() if (hint := unit_hint(name, of))]
+    if paths is not None and paths.time_s.min() > (spec.run.horizon_s or math.inf):
+        said.append(f"--mobility {spec.radio.mobility} begins at {paths.time_s.min():g} s, when the run is over.")
     if fleet is None:
         return said
     said += fleet.unit_warnings(upload_bits(spec))
@@ -377,6 +391,8 @@ def refuse_without_effect(spec: Spec) -> None:
     roams = (spec.cells.sites or 1) != 1 and spec.radio.moves
     if not roams and (fleet is None or not fleet.has_hours):
         unused["on_leave"] = "without a --cell FILE.csv whose devices have hours (available)"
+    if spec.radio.band_profile is None and (fleet is None or not fleet.has_hours):
+        unused["begin_s"] = "without --band-profile, and without hours (available) in --cell FILE.csv"
     given, fields = dict(spec.cell) | dict(spec.radio), CellSpec.model_fields | RadioSpec.model_fields
     for key, where in unused.items():
         if given[key] != fields[key].default:

@@ -93,7 +93,7 @@ def every_ue_has_a_distance(spec: Spec) -> Iterator[str]:
 
 def cells_have_equal_sizes(spec: Spec) -> Iterator[str]:
     if spec.cell.ues % spec.edges:
-        yield f"--ues {spec.cell.ues} must be a multiple of the number of cells, {spec.edges} (--cells)."
+        yield f"--ues {spec.cell.ues} must be a multiple of the number of cells, {spec.edges} (--cells), or add --merge-at cloud."
 
 
 def _members(spec: Spec) -> tuple[int, str]:

@@ -172,7 +172,8 @@ def _checked(spec: Spec, axis: str, name: str, values: AxisValues) -> AxisValues
     read: dict[Any, None] = {}
     for value in values:
         given = "unbounded" if value is None else value
-        around: Values = {"cell": {"ues": spec.cell.ues}, "cells": {"sites": spec.cells.sites}}
+        around: Values = {"cell": {"ues": spec.cell.ues}, "cells": {}}
+        around["cells"] |= {"sites": spec.cells.sites, "merge_at": spec.cells.merge_at}
         put(around, section, key, given)
         found = dict(dict(resolve(around))[section])[key]
         read[None if found == "unbounded" else found] = None

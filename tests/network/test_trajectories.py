@@ -129,7 +129,7 @@ def in_plane(cells):
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"ues": 4}, "has 3 UEs; give --ues 3"),
+        ({"ues": 4}, "has 3 UEs, not 4; give --ues 3"),
         ({"ues": 3, "distance_m": (1, 2, 3)}, "gives positions"),
     ],
 )
@@ -159,3 +159,22 @@ def test_a_folder_keeps_copies_of_all_files_of_its_run(tmp_path, paths):
     assert isinstance(fleet, Named)
     assert isinstance(stations, Named)
     assert (paths.value.ues, fleet.value.ues, stations.value.count) == (3, 3, 1)
+
+
+def test_paths_of_some_devices_are_found_by_name_and_the_others_stand(tmp_path, paths):
+    fleet = tmp_path / "fleet.csv"
+    fleet.write_text("name,x_m,y_m\nmast,30,40\nb,1,2\nc,,\nlost,,\na,,\n")
+    settings = {"cell": str(fleet), "ues": 5, "quorum": 1, "radio": "umi", "mobility": paths}
+    (cells, one), drawn = (
+        (make_network(spec_from(**settings, cells=2, merge_at="cloud"), 0), make_cell(spec_from(**settings), 0)),
+        make_cell(spec_from(**{key: settings[key] for key in ("cell", "ues", "quorum", "radio")}), 0),
+    )
+    assert cells is not None
+    for time_s, a_x_m in [(0.0, -100.0), (20.0, 50.0), (99.0, 100.0)]:
+        where, plane = one.at(time_s).where, cells.places(time_s)
+        np.testing.assert_allclose(where.x_m, [30, 50, 10, drawn.where.x_m[3], a_x_m], atol=1e-9)
+        np.testing.assert_allclose(where.y_m[[0, 1, 3]], [40, 50, drawn.where.y_m[3]], atol=1e-9)
+        np.testing.assert_allclose(plane[0][[0, 1, 4]], [30, 50, a_x_m], atol=1e-9)
+    fleet.write_text("name\nb\nmast\nanother\n")
+    with pytest.raises(InputError, match="has a path of 'a', but no device"):
+        make_cell(spec_from(**settings | {"ues": 3}), 0)

@@ -57,6 +57,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "interference": ("full", "full"),
     "merge_at": ("cloud", "cloud"),
     "reshare": ("events", "events"),
+    "begin_s": ("28800", 28800.0),
     "edge_rounds": ("2", 2),
     "cloud_quorum": ("3", 3),
     "cloud_staleness": ("2", 2),

@@ -8,9 +8,10 @@ from perfeds2.allocation.shares import distance_shares
 from perfeds2.errors import InputError
 from perfeds2.runs.trainer import facts_of
 from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines
-from perfeds2.spec.cells import make_cell, upload_bits
+from perfeds2.spec.cells import fleet_warnings, make_cell, make_network, upload_bits
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.resolve import spec_from
+from perfeds2.studies.plan_space import make_space
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.record import Timeline
 
@@ -219,3 +220,39 @@ def test_a_profile_of_the_band_comes_from_a_file_or_a_text(tmp_path):
     for wrong in (str(file), str(tmp_path / "none.csv"), "0:2", "eight"):
         with pytest.raises(ValueError, match=r"columns|cannot be read|is no profile"):
             spec_from(band_profile=wrong)
+
+
+def test_a_run_may_begin_at_any_second_of_the_day(tmp_path):
+    (tmp_path / "fleet.csv").write_text('name,available\na,0-600/3600\nb,"100-200;500-90000"\nc,\n')
+    settings = {"cell": str(tmp_path / "fleet.csv"), "band_profile": "0:1,28800:0.7,36000:1", "quorum": 1}
+    early, late = (make_cell(spec_from(**settings, **more), 0) for more in ({}, {"begin_s": 550}))
+    for time_s in (0.0, 49.0, 51.0, 349.0, 351.0, 3050.0, 28249.0, 28251.0, 35449.0, 35451.0, 86000.0, 120000.0):
+        assert late.band_hz(time_s) == early.band_hz(time_s + 550)
+        assert late.fleet is not None
+        assert early.fleet is not None
+        assert late.fleet.presence is not None
+        assert early.fleet.presence is not None
+        present, expected = late.fleet.presence.present(time_s), early.fleet.presence.present(time_s + 550)
+        np.testing.assert_array_equal(present, expected)
+    assert make_cell(spec_from(**settings, begin_s=28800), 0).band_hz(0.0) == pytest.approx(7e5)
+    with pytest.raises(InputError, match="a device is not available after 90000 s"):
+        make_cell(spec_from(**settings, begin_s=90000), 0)
+    with pytest.raises(InputError, match=r"--begin-s 60\.0 has no effect without --band-profile"):
+        make_cell(spec_from(begin_s=60), 0)
+
+
+def test_one_server_takes_any_number_of_ues_of_its_cells():
+    spec = spec_of(ues=11, cells=3, sectors=3, merge_at="cloud", radio="umi", quorum=2, rounds=8)
+    cells = make_network(spec, 0)
+    assert cells is not None
+    assert sorted(np.concatenate(cells.ues)) == list(range(11))
+    assert max(cells.sizes) <= 4
+    assert played(spec).rounds == 8
+    assert make_space(spec, {"quorum": ["2", "5"]}).axes["quorum"] == (2, 5)  # a plan can search it
+
+
+def test_paths_that_begin_after_the_run_are_mentioned(tmp_path):
+    (tmp_path / "paths.csv").write_text("time_s,ue,x_m,y_m\n28800,a,1,2\n28900,a,99,2\n")
+    settings = {"ues": 1, "quorum": 1, "mobility": str(tmp_path / "paths.csv")}
+    assert "begins at 28800 s, when the run is over" in fleet_warnings(spec_from(**settings, horizon_s=60))[0]
+    assert fleet_warnings(spec_from(**settings, horizon_s=30000)) == []
