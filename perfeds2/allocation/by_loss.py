@@ -103,7 +103,7 @@ class AdaptiveTiers:
 
     Every 20 rounds, if the loss of the last tier has not fallen, the tiers get new probabilities: in proportion to
     M − 1, …, 1, 0 for M tiers in the order of their losses. In 20 rounds a tier is used at most
-    ⌈40/M⌉ times. TiFL compares accuracies; here it is the mean of the losses that a tier's UEs last reported.
+    ⌈40/M⌉ times. TiFL compares accuracies; we compare the mean of the losses that a tier's UEs last reported.
     """
 
     feedback = "loss"

@@ -150,7 +150,7 @@ class Crew:
         )
 
     def resting(self, latest: int) -> int:
-        """Return how many idle devices were merged after round ``latest``, and rest."""
+        """Return how many idle devices must rest, because they were merged after round ``latest``."""
         return sum(self[ue].merged_in > latest for ue in self.states["idle"])
 
     def shortage(self, resting: int) -> str:

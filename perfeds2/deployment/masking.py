@@ -260,7 +260,7 @@ class MaskedUpdate:
     def _shares(self, gone: frozenset[int], sealed: Sequence[str]) -> Arrays:
         """Reveal the shares of the own masks of members that are not gone; a forged share becomes zeros."""
         if gone != self._gone or len(sealed) != self.members:
-            raise InputError("the server asks for shares of members that are gone, or not of all the others")
+            raise InputError("the server must ask for the shares of all members that are left, and of no others")
         self._is_open = True
         shares = []
         for number, text in enumerate(sealed):

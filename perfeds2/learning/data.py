@@ -130,7 +130,7 @@ class Generated:
     """Samples made on the fly from (seed, UE): any number of UEs, no memory.
 
     As in LEAF's synthetic data, UE i has its own centre v_i and its own linear rule W_i, and the rules scatter around
-    a common one. Its labels are ``labels_per_ue`` of all.
+    a common one. A UE has ``labels_per_ue`` of the labels.
     """
 
     key: Key[Array, "*lanes"]

@@ -26,7 +26,7 @@ TURNS = (13, 15, 26, 6), (17, 29, 16, 24)  # bits by which Threefry rotates
 
 
 class FromRound(NamedTuple):
-    """Keys for the rounds from a first one to the next key's, since each start of a server draws another."""
+    """A key of the noise, and the first round it is used for; each start of a server draws another key."""
 
     first: Int[Array, " m"]
     keys: Key[Array, " m"]

@@ -134,7 +134,9 @@ class Natural:
 
     def __call__(self, samples: Samples, ues: int, seed: int) -> Partition:
         if samples.owners is None:
-            raise ValueError("--split natural needs data that name the owner of each sample, and this data does not.")
+            raise ValueError(
+                "--split natural needs data that name the owner of each sample, and this data does not; choose another --split."
+            )
         count = int(samples.owners.max()) + 1
         if ues > count:
             raise ValueError(f"its samples belong to {count} UEs, got {ues} UEs; use fewer UEs (--ues).")

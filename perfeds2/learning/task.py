@@ -289,7 +289,7 @@ class Recipe:
 
 
 def usual_model(inputs: int, outputs: int, dtype: np.dtype) -> MLP:
-    """Return the model for a user's own samples. Its hidden layer has the size of that for digits or for MNIST."""
+    """Return the model for a user's own samples. Its hidden layer is as large as the one for digits or for MNIST."""
     return mlp(inputs, outputs, dtype, hidden=32 if inputs <= 64 else 100)
 
 

@@ -21,7 +21,7 @@ def indoors(ues: int, seed: int, share: float) -> Bool[np.ndarray, " n"]:
 def wall_db(ues: int, seed: int, carrier_hz: float, walls: Walls) -> PerUe:
     """Return the loss of the wall, of the way behind it and of the building, in dB.
 
-    It depends only on (seed, UE). The way behind the wall is the shorter of two uniform ones of up to 25 m.
+    It depends only on (seed, UE). The way behind the wall is the shorter of two lengths, drawn uniformly up to 25 m.
 
     Args:
         ues: n, the number of UEs.

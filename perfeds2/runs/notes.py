@@ -102,7 +102,7 @@ def _evaluations(spec: Spec, facts: OfSeeds, rows: Rows, ue_rows: Rows) -> list[
 
 
 def robustness(spec: Spec, name: str, quorum: int, *, always: bool = False) -> list[str]:
-    """Return a note if an algorithm has an attack or a robust merge, but too few uploads per round, and one on Krum.
+    """Return notes on robust merges: too few uploads per round, or what Krum costs.
 
     With ``always``, the number of uploads alone counts.
     """

@@ -159,7 +159,7 @@ def _groups(wanted: Sequence[Training], *, together: bool) -> list[list[Training
 def _jobs(
     groups: Sequence[Sequence[Training]], missing: set[str], store: Store, *, together: bool
 ) -> tuple[list[Job], int]:
-    """Make a job for every group with a result that neither the store nor the folders to reuse have.
+    """Make a job for every group that lacks a result, in the store and in the folders to reuse.
 
     Returns:
         The jobs, and how many results were reused.

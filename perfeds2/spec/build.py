@@ -108,7 +108,9 @@ def asking(spec: Spec, algorithm: Algorithm) -> Algorithm:
             f"Use another --schedule, or no --dp-noise, --epsilon and --secure-aggregation."
         )
     if "undrafted" in algorithm.learner.merge.needs:
-        raise InputError(f"{algorithm.name} merges late uploads as well, so its schedule cannot ask for feedback.")
+        raise InputError(
+            f"{algorithm.name} merges late uploads as well, so its schedule cannot ask for feedback; choose another --schedule."
+        )
     return replace(algorithm, learner=replace(algorithm.learner, feedback=asked))
 
 

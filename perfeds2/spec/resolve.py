@@ -282,7 +282,7 @@ def _own_files(spec: Spec) -> dict[str, str]:
 
 
 def _with_defaults(values: Mapping[str, Value]) -> Values:
-    """Return the values with the defaults of the task, cell and radio they name, and the number of UEs of these."""
+    """Fill in the defaults and the number of UEs of the named task, cell and radio."""
     filled = dict(values)
     for section, key, kind in (("task", "name", TASK), ("cell", "kind", CELL), ("radio", "name", RADIO)):
         said = values.get(section)

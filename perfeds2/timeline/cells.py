@@ -263,7 +263,7 @@ def refuse_schedules_of_movers(cells: Cells, schedules: Sequence[Schedule | None
 
 
 def _handed(merged: Int[np.ndarray, "C A_c"], edges: int) -> Bool[np.ndarray, "C E"]:
-    """Return which edges get the model of each round of the cloud: those that it merges, because none rests."""
+    """Return which edges get the model of each round of the cloud: those whose models it merges."""
     handed = np.zeros((merged.shape[0], edges), bool)
     np.put_along_axis(handed, merged, True, axis=1)
     return handed

@@ -54,7 +54,7 @@ class BandChanges:
 
 
 class PresenceChanges:
-    """UEs leave and return. An absent UE keeps its job, which rests, or loses it."""
+    """UEs leave and return. An absent UE pauses its job, or loses it."""
 
     def next_s(self, state: ClockState) -> float:
         return math.inf if state.presence is None else state.presence.changes_s(state.time_s)

@@ -148,7 +148,7 @@ class Assembly:
         """
         data = self.data
         if data is None:
-            raise ValueError("the checksum is another one than announced")
+            raise ValueError("the checksum differs from the announced one")
         try:
             return load(AESGCM(bytes.fromhex(key)).decrypt(NONCE, data, None) if key else data)
         except Exception as error:  # untrusted bytes may raise anything

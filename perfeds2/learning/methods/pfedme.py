@@ -14,7 +14,7 @@ from perfeds2.learning.trees import pick, stepped, zeros
 class PFedMe(KeepsModel, Moreau):
     """In each local step θ ≈ argmin f_i(θ) + λ/2‖θ − w‖², then w −= β·λ(w − θ).
 
-    θ comes from w as Moreau's does, on the step's batch. The UE keeps its last θ as its own model.
+    θ is found by gradient steps from w on the step's batch, as in Moreau. The UE keeps its last θ as its own model.
 
     θ starts at w with steps of α/(1 + αλ); the authors' code starts at the last θ.
     """

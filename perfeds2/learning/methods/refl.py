@@ -1,4 +1,4 @@
-"""REFL: stale uploads weigh less, but more the further they are from the fresh ones."""
+"""REFL: stale uploads weigh less than fresh ones; those far from the fresh ones weigh more than those near."""
 
 from typing import ClassVar
 

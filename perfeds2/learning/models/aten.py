@@ -66,7 +66,7 @@ def largest_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Arr
 
 def vector_norm(x: Array, order: ArrayLike = 2, dim: Axes = None, keepdim: bool = False) -> Array:
     if order != 2:
-        raise NotImplementedError(f"a norm of order {order} is not supported; 2 is")
+        raise NotImplementedError(f"a norm of order {order} is not supported; use order 2")
     squares = (x**2).sum(_axes(dim), keepdims=keepdim)
     return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)  # gradient 0 at 0, as in PyTorch
 
