@@ -213,7 +213,7 @@ def test_a_member_reveals_pair_masks_or_shares_of_a_member_and_never_both(keys):
 def test_a_member_gives_no_share_of_a_member_it_was_not_told_is_gone(keys):
     table = Table(keys)
     shares = table.masked()
-    with pytest.raises(InputError, match="shares of members that are gone"):
+    with pytest.raises(InputError, match="the shares of all members that are left, and of no others"):
         table.answer(0, "shares", Asked(gone=(3,), shares=shares[0]))  # its pair mask with 3 was not asked for
 
 
