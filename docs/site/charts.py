@@ -117,6 +117,17 @@ def nearest() -> str:
     return bars("Simulated seconds until the global model classifies 90 % of MNIST correctly", found)
 
 
+def real_links() -> str:
+    links = ("paper", "umi, Shannon", "umi, CQI", "umi, CQI, HARQ")
+    accuracies = {name: cells for name, *cells in rows("real-links.md", "| accuracy at the end (%) |")}
+    found = []
+    for place, link in enumerate(links):
+        for name in ("PerFedS2", "PerFed-SYN", "PerFed-ASY"):
+            cell = accuracies[name][place]
+            found.append(Value(f"{name}, {link}", number(cell), cell, name == "PerFedS2"))
+    return bars("Personalised accuracy after 30 s, in percent", found)
+
+
 def plans() -> str:
     names = ("of the best of all", "of the best whose neighbours hold")
     *_, last = rows("plans.md", "| `python benchmarks/plan_bet.py …` | within")
@@ -165,6 +176,7 @@ CHARTS: dict[str, Callable[[], str]] = {
     "schedules": schedules,
     "nearest": nearest,
     "plans": plans,
+    "real_links": real_links,
 }
 
 
