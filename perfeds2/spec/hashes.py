@@ -39,8 +39,9 @@ def as_written(values: Values, always: Mapping[str, Iterable[str]]) -> Values:
     """Return the values of a spec file as the version that wrote it meant them.
 
     A file with all settings of a section, as every run writes it, has later settings at their first default. A file with
-    only some of them is a user's, and has today's defaults. The request of a sweep or a search has only the given
-    settings, and ``cycles``; one without ``cycles`` was written before that default changed.
+    only some of them is a user's, and has today's defaults. So has a section of which a run may write nothing, such as the
+    radio. The request of a sweep or a search has only the given settings, and ``cycles``; one without ``cycles`` was
+    written before that default changed.
 
     Args:
         values: Nested values.
@@ -48,8 +49,8 @@ def as_written(values: Values, always: Mapping[str, Iterable[str]]) -> Values:
     """
     meant = dict(values)
     for section, first in LATER.items():
-        given = values.get(section)
-        if isinstance(given, Mapping) and set(always[section]) - set(first) <= set(given):
+        given, whole = values.get(section), set(always.get(section, ())) - set(first)
+        if isinstance(given, Mapping) and whole and whole <= set(given):
             meant[section] = {key: value for key, value in first.items() if value is not None} | dict(given)
     base = values.get("base")
     if isinstance(base, Mapping):  # the settings of a sweep or a search

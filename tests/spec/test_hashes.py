@@ -12,7 +12,7 @@ from perfeds2.runs.folder import SWEEP, claim
 from perfeds2.runs.training import trainings_of
 from perfeds2.spec import hashes
 from perfeds2.spec.fields import SECTIONS, CellSpec, LearningSpec, Spec
-from perfeds2.spec.resolve import nested, resolve
+from perfeds2.spec.resolve import nested, read_toml, resolve
 from perfeds2.spec.values import Section, setting
 from perfeds2.studies.arena_plan import make_arena, read_plan
 from perfeds2.studies.figure import merged
@@ -148,6 +148,19 @@ def test_a_request_keeps_its_trainings_when_a_default_changes(tmp_path, kind, as
     assert list(map(str, (spec.protocol.schedule, spec.protocol.shares, spec.protocol.bandwidth))) == [
         *("first", "equal", "equal_share")
     ]
+
+
+def test_a_radio_in_a_file_has_the_link_that_the_flag_gives(tmp_path):
+    """A run writes only the settings of a radio that are given, so a file's section does not show who wrote it."""
+    asked = nested({"ues": 4, "radio": "umi", "algorithms": ["PerFedS2"]})
+    (tmp_path / "mine.toml").write_text('[radio]\nname = "umi"\n')
+    read = [resolve(read_toml(tmp_path / "mine.toml"))]
+    made = make_grid(asked, {"quorum": [1]}), make_search(asked, {"beta": [0.1]}), make_arena(asked, tries=0)
+    for name, request in zip(("sweep", "tune", "arena"), made, strict=True):
+        (tmp_path / f"{name}.toml").write_text(request.to_toml())
+    read += [read_sweep(tmp_path).points[0].spec, read_search(tmp_path).spec, read_plan(tmp_path).bouts[0].spec]
+    assert [spec.radio for spec in read] == [resolve(asked).radio] * 4
+    assert read[0].radio.link == "cqi"
 
 
 def test_an_earlier_folder_says_how_to_continue_it(tmp_path):
