@@ -21,6 +21,7 @@ from perfeds2.commands.common import SettingsCommand, nested_values, take_settin
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.task import weight_shapes
 from perfeds2.spec.build import check
+from perfeds2.spec.methods import listed_methods
 from perfeds2.spec.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
@@ -156,6 +157,18 @@ TWICE = {  # what several pages state, each in its words: the numbers in bracket
         "docs/reports/ledger.md": r"\| 1 \| PerFedS2 saves.*? \| \+([\d.]+)",
         "docs/reports/reproduction.md": r"over the horizon is ([\d.]+) points above",
     },
+    "tuned on Shakespeare": {
+        "docs/reports/reproduction.md": r"(−2\.\d+) ± (\d+\.\d+) on Shakespeare",
+        "docs/reports/arena.md": r"on Shakespeare PerFedS2 is behind, (−[\d.]+) ± (\d+\.\d+)",
+    },
+    "verdicts on MNIST": {
+        "docs/reports/ledger.md": r"\| Table I's step sizes \| (\d+) / (\d+) / (\d+) \|(?:.*\n)+?\| each algorithm tuned \| (\d+) / (\d+) / (\d+)",
+        "docs/reports/reproduction.md": r"\| MNIST \| 19 \| (\d+) / (\d+) / (\d+) \| (\d+) / (\d+) / (\d+)",
+    },
+    "verdicts on CIFAR-100": {
+        "docs/reports/ledger.md": r"\| Table I's step sizes \|[^|]*\| (\d+) / (\d+) / (\d+) \|(?:.*\n)+?\| each algorithm tuned \|[^|]*\| (\d+) / (\d+) / (\d+)",
+        "docs/reports/reproduction.md": r"\| CIFAR-100 \| 15 \| (\d+) / (\d+) / (\d+) \| (\d+) / (\d+) / (\d+)",
+    },
     "FedJAX": {
         "docs/reports/peers.md": r"\| FedJAX \| 121.*?\) \|.*?\) \| ([\d.]+)",
         "docs/reports/performance.md": r"it is ([\d.]+) times as fast as FedJAX",
@@ -204,7 +217,7 @@ def test_a_number_that_stands_twice_is_the_same(what):
 
 def agree(one, other):
     """Whether two numbers are equal when written with the digits of the shorter."""
-    first, second = (text.strip(",").replace(",", "") for text in (one, other))
+    first, second = (text.strip(",").replace(",", "").replace("−", "-") for text in (one, other))
     digits = min(len(text.partition(".")[2]) for text in (first, second))
     return abs(float(first) - float(second)) <= 0.5 * 10**-digits + 1e-9
 
@@ -214,6 +227,12 @@ def agree(one, other):
 )
 def test_numbers_agree_up_to_rounding(one, other, same):
     assert agree(one, other) is same
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
+def test_the_number_of_methods_is_that_of_the_list(page):
+    (number,) = re.findall(r"(\d+) other methods", (ROOT / page).read_text(encoding="utf-8"))
+    assert int(number) == len(listed_methods()) - 1
 
 
 OLD_PHRASES = re.compile(

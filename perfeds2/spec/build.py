@@ -3,7 +3,7 @@
 The user's own functions are called with those of the known values that their parameters name:
 
 - a task: a ``Task``, or a function of any of (ues, labels_per_ue, split, seed, data_dir) that returns one;
-- a split: a function of any of (labels, owners, ues, seed) that returns the UE of each sample, or each UE's share;
+- a split: a function of any of (labels, owners, is_test, ues, seed) that returns the UE of each sample, or each UE's share;
 - a loss: a function of outputs and targets; a metric: a function of outputs, targets and a mask;
 - a model: a ``Model``, a PyTorch module, or a function or class of any of (inputs, classes, dtype) that returns one;
 - a cell: FILE.csv, a ``Cell``, a subclass of it, or a function of any of (ues, seed) and the cell's settings;
