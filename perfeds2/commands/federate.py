@@ -203,13 +203,12 @@ def device(
 
     module = None if app_module is None else app_module.resolve()
     numbers, files = read_numbers(number), own_files({"model": model, "compress": compress, "init": init})
-    folders = {one: data_folder("--data", data, one) for one in numbers}
+    folders, states = {one: data_folder("--data", data, one) for one in numbers}, state.resolve()
 
     def owner(one: int) -> Owner:
-        own_state = state.resolve() / name_of(one)
         memory_bytes = round(memory_mb * 2**20)
         required = (secure_only, least_quorum, clip_at_most)
-        return Owner(module, files, folders[one], own_state, job_s, memory_bytes, *required)
+        return Owner(module, files, folders[one], states / name_of(one), job_s, memory_bytes, *required)
 
     (run_together if together or len(numbers) == 1 else run_apart)(site, numbers, owner)
 

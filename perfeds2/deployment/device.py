@@ -6,6 +6,7 @@ ticket, next to the states before it. If the next job names that ticket, the new
 named and leaves no trace.
 """
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -66,9 +67,12 @@ def do_job(
     metrics = evaluate_here(setup, task, handed.params, ue, kept)
     if update is not None and setup.encoding is not None:
         update = setup.encoding.encode(update, request)
-    if update is not None and request.ue in setup.own.uplink_bps:
-        pause(8 * sum(values.nbytes for values in update.values()) / setup.own.uplink_bps[request.ue])
     return Reply(request.ue, request.ticket, request.version, update, metrics, compute_s), left
+
+
+def upload_s(setup: Setup, device: int, arrays: Arrays) -> float:
+    """Return how long a device waits before it sends arrays, to imitate its uplink."""
+    return 8 * sum(values.nbytes for values in arrays.values()) / setup.own.uplink_bps.get(device, math.inf)
 
 
 def compute_job(

@@ -8,7 +8,7 @@ of the others' own masks. It never reveals both for the same member, so the serv
 
 import datetime
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -37,6 +37,8 @@ from perfeds2.deployment.validate import row_of
 from perfeds2.errors import InputError
 from perfeds2.privacy.sharing import SECRET_BYTES
 
+PROBE = X25519PrivateKey.generate()  # any key shows whether another is usable
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -56,12 +58,9 @@ class Identity:
             key, signature.hex(), read_certificates(certificate)[0].public_bytes(Encoding.PEM).decode("ascii")
         )
 
-    def check(self, run: str, ue: int, signed: SignedKey) -> None:
-        """Raise KeyRefusedError unless this device of the federation signed its key."""
-        check_key(self.credentials.federation, run, ue, signed, self.trusted)
-
     @property
     def trusted(self) -> "Trusted":
+        """What this device trusts now: reading its certificate takes longer than deriving masks with one member."""
         own = self.credentials.file(self.number, "crt").read_text(encoding="ascii")
         return trusted_by(own, self.authority)
 
@@ -90,14 +89,8 @@ class KeyRefusedError(InputError):
         self.ue = ue
 
 
-def check_key(
-    federation: str,
-    run: str,
-    ue: int,
-    signed: SignedKey,
-    trusted: Trusted,
-) -> None:
-    """Raise KeyRefusedError unless a device announced a usable key and signed it with a valid certificate.
+def check_key(federation: str, run: str, ue: int, signed: SignedKey, trusted: Trusted) -> int:
+    """Check that a device announced a usable key and signed it with a valid certificate.
 
     Args:
         federation: Its name.
@@ -105,6 +98,12 @@ def check_key(
         ue: The device.
         signed: What it announced.
         trusted: The authorities and their list.
+
+    Returns:
+        The serial number of the certificate.
+
+    Raises:
+        KeyRefusedError: It did not.
     """
     now = datetime.datetime.now(datetime.UTC)
     try:
@@ -121,9 +120,10 @@ def check_key(
         raise KeyRefusedError(ue, "is not signed by its certificate; it may have been replaced") from None
     check_revoked(ue, certificate.serial_number, trusted)
     try:
-        agree(X25519PrivateKey.generate(), bytes.fromhex(signed.key))
+        agree(PROBE, bytes.fromhex(signed.key))
     except ValueError:  # also for the few points that make every shared secret zero
         raise KeyRefusedError(ue, "is not a usable point of X25519") from None
+    return certificate.serial_number
 
 
 def check_revoked(ue: int, serial: int, trusted: Trusted) -> None:
@@ -164,6 +164,14 @@ def signed_text(run: str, ue: int, key: str) -> bytes:
     return f"mask key {run} {ue} {key}".encode()
 
 
+class Agreed(NamedTuple):
+    """What a device knows of another one's key, which it has checked."""
+
+    key: str
+    secret: bytes  # shared with it
+    serial: int  # of its certificate
+
+
 @dataclass
 class Keyring:
     """A device's key for the masks of one run, and what it shares with devices whose keys it has checked."""
@@ -172,28 +180,30 @@ class Keyring:
     run: str
     signed: SignedKey = field(init=False)
     _private: X25519PrivateKey = field(default_factory=X25519PrivateKey.generate)
-    _known: dict[int, tuple[str, bytes]] = field(default_factory=dict)  # by UE: its key, and the shared secret
-    _serials: dict[int, int] = field(default_factory=dict)  # by UE: of its certificate
+    _agreed: dict[int, Agreed] = field(default_factory=dict)  # by UE
 
     def __post_init__(self) -> None:
         key = self._private.public_key().public_bytes_raw().hex()
         self.signed = self.identity.sign(signed_text(self.run, self.identity.number, key), key)
 
-    def known(self, member: RoundMember) -> tuple[str, bytes]:
-        """Return another member's key, and the secret shared with it.
+    def agreed(self, members: Iterable[RoundMember]) -> list[Agreed]:
+        """Return what is known of other members' keys. New keys are checked, and all certificates for being revoked.
 
         Raises:
-            KeyRefusedError: The key is not the member's, or was never sent.
+            KeyRefusedError: A key is not the member's, or was never sent, or its certificate has been revoked.
         """
-        signed = member.signed
+        trusted = self.identity.trusted
+        return [self._agreed_with(member, trusted) for member in members]
+
+    def _agreed_with(self, member: RoundMember, trusted: Trusted) -> Agreed:
+        ue, signed = member.ue, member.signed
         if signed is not None:
-            self.identity.check(self.run, member.ue, signed)
-            self._known[member.ue] = signed.key, agree(self._private, bytes.fromhex(signed.key))
-            self._serials[member.ue] = x509.load_pem_x509_certificate(signed.certificate.encode()).serial_number
-        if member.ue not in self._known:
-            raise KeyRefusedError(member.ue, "is not known here; the server must send it again")
-        check_revoked(member.ue, self._serials[member.ue], self.identity.trusted)  # it may have been since
-        return self._known[member.ue]
+            serial = check_key(self.identity.credentials.federation, self.run, ue, signed, trusted)
+            self._agreed[ue] = Agreed(signed.key, agree(self._private, bytes.fromhex(signed.key)), serial)
+        if ue not in self._agreed:
+            raise KeyRefusedError(ue, "is not known here; the server must send it again")
+        check_revoked(ue, self._agreed[ue].serial, trusted)  # it may have been since
+        return self._agreed[ue]
 
 
 @dataclass
@@ -240,15 +250,16 @@ class MaskedUpdate:
         mine = members[own[0]]
         if mine.ticket != self.ticket or mine.signed not in (None, ring.signed):
             raise InputError("the list of members has another key for this device; it may have been replaced")
-        known = {number: ring.known(each) for number, each in enumerate(members) if number != own[0]}
-        keys = {own[0]: ring.signed.key} | {number: key for number, (key, _) in known.items()}
+        others = {number: each for number, each in enumerate(members) if number != own[0]}
+        agreed = dict(zip(others, ring.agreed(others.values()), strict=True))
+        keys = {own[0]: ring.signed.key} | {number: each.key for number, each in agreed.items()}
         listed = [f"{each.ue} {each.ticket} {keys[number]}" for number, each in enumerate(members)]
         context = hashlib.sha256("\n".join([ring.run, *listed]).encode()).digest()
         values = row_of(self.update)
         if not np.isfinite(values).all():
             raise InputError("its update has numbers that are not finite")
         self._own = own[0]
-        self._pairs = pairs_of({each: secret for each, (_, secret) in known.items()}, self._own, context)
+        self._pairs = pairs_of({number: each.secret for number, each in agreed.items()}, self._own, context)
         upload, self._share = masked(to_words(values, self.clip, self.members), self._own, self._pairs)
         return upload._asdict()
 

@@ -6,6 +6,7 @@ merge needs what each update started from, ``Shelf`` keeps a version while a dev
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from perfeds2.errors import input_errors
 from perfeds2.learning.learner import Learner
 from perfeds2.learning.merges import Arrived
 from perfeds2.learning.noise import noise_keys, noise_now
+from perfeds2.learning.objectives import Objective
 from perfeds2.learning.replay import merge_now
 
 TOLD = "told/"  # prefix of the names of arrays that a merge sends along
@@ -53,9 +55,17 @@ def uploaded(arrays: Arrays, learner: Learner) -> Arrays:
     Raises:
         InputError: The objective does not fit the model.
     """
-    with input_errors(f"{type(learner.objective).__name__} does not fit this model"):
-        stays = jax.eval_shape(learner.objective.withheld, dict(arrays))  # only names matter, so nothing is computed
+    form = tuple((name, values.shape, values.dtype) for name, values in arrays.items())
+    stays = _withheld(learner.objective, form)
     return {name: values for name, values in arrays.items() if name not in stays}
+
+
+@lru_cache(maxsize=100)  # finding out takes half as long as a small job
+def _withheld(objective: Objective, form: tuple[tuple[str, tuple[int, ...], np.dtype], ...]) -> frozenset[str]:
+    """Return the names of the arrays that an objective withholds. Nothing is computed."""
+    shapes = {name: jax.ShapeDtypeStruct(shape, kind) for name, shape, kind in form}
+    with input_errors(f"{type(objective).__name__} does not fit this model"):
+        return frozenset(jax.eval_shape(objective.withheld, shapes))
 
 
 @dataclass

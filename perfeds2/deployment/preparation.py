@@ -102,7 +102,7 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     if first is not None and owner.state is None:
         raise InputError("devices of this run keep state between jobs; start this device with --state DIR")
     handed = handed_out(params, learner, learner.merge.init(dict(params), setup.ues))
-    do_job(setup.with_own(slow={}, uplink_bps={}), task, Request(0, number, 0), handed, first)  # compiles
+    do_job(setup.with_own(slow={}), task, Request(0, number, 0), handed, first)  # compiles
     return Ready(run.run, setup, task, len(save(dict(handed.packed()))), first)
 
 

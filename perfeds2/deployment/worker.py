@@ -1,6 +1,5 @@
 """Compute for one device, or for many in turn, in a thread of its own, so that devices stay connected meanwhile."""
 
-import math
 import queue
 import threading
 import traceback
@@ -9,7 +8,7 @@ from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from perfeds2.deployment.device import Memory, do_job
+from perfeds2.deployment.device import Memory, do_job, upload_s
 from perfeds2.deployment.device_state import Inbox, WorkItem
 from perfeds2.deployment.masking import Identity, KeyRefusedError, Keyring, MaskedUpdate
 from perfeds2.deployment.merging import unpacked
@@ -99,14 +98,15 @@ class DeviceWorker:
             handed = unpacked(work.model())
             memory = None if ready.first is None or owner.state is None else Memory(owner.state, ready.run, ready.first)
             before = None if memory is None else memory.after(job.merged)
-            setup = ready.setup.with_own(uplink_bps={}) if secure else ready.setup  # the update is sent later
-            reply, left = do_job(setup, ready.task, request, handed, before, lambda s: pause(work, s))
+            reply, left = do_job(ready.setup, ready.task, request, handed, before, lambda s: pause(work, s))
             if memory is not None and training:
                 memory.keep(job.merged, before, job.ticket, left)
             said = said.model_copy(update={"metrics": dict(reply.metrics), "compute_s": reply.compute_s})
             update = reply.update
             if secure and update is not None:
                 device.secrets.masks, update = _new_masks(work, job, ready, update), None
+            elif update is not None:
+                pause(work, upload_s(ready.setup, device.number, update))
         except CancelledError:
             return
         except InputError as error:
@@ -131,8 +131,7 @@ class DeviceWorker:
                 raise InputError("this device has no update to mask; it was started again")
             answer = masks.answer(Request(job.ticket, device.number, job.version, job.kind, asked=job.asked))
             if "words" in answer and work.ready is not None:
-                uplinks = work.ready.setup.own.uplink_bps
-                pause(work, 8 * answer["words"].nbytes / uplinks.get(device.number, math.inf))
+                pause(work, upload_s(work.ready.setup, device.number, answer))
         except CancelledError:
             return
         except InputError as error:

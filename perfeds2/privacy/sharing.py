@@ -37,8 +37,8 @@ def split(secret: bytes, threshold: int, holders: int) -> list[bytes]:
     for point in range(1, holders + 1):
         value = 0
         for coefficient in reversed(polynomial):
-            value = (value * point + coefficient) % PRIME
-        shares.append(value.to_bytes(SECRET_BYTES))
+            value = value * point + coefficient  # points are small, so that one remainder at the end is faster
+        shares.append((value % PRIME).to_bytes(SECRET_BYTES))
     return shares
 
 

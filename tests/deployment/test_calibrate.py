@@ -10,7 +10,7 @@ from command_line import told
 from in_process import InProcess
 
 from perfeds2.deployment.calibrate import calibrate, fit, read_laps
-from perfeds2.deployment.device import do_job
+from perfeds2.deployment.device import do_job, upload_s
 from perfeds2.deployment.merging import Handed
 from perfeds2.deployment.preparation import travelling
 from perfeds2.deployment.record import LAPS
@@ -136,9 +136,8 @@ def test_a_federation_has_devices_of_its_own_on_which_rates_can_be_imposed():
 
 @pytest.mark.slow
 def test_an_imposed_rate_delays_the_answer():
-    slept: list[float] = []
     setup = Setup.from_texts({"devices": 2, "batch": 4, "uplink-bps": f"1={BITS / 7}"})
     task, first = setup.task(0), setup.first_params()
-    for request in (Request(0, 0, 0), Request(0, 1, 0), Request(0, 1, 0, "evaluate")):
-        do_job(setup, task, request, Handed(first), pause=slept.append)
-    assert [seconds for seconds in slept if seconds] == [pytest.approx(7.0)]
+    update = do_job(setup, task, Request(0, 1, 0), Handed(first))[0].update
+    assert update is not None
+    assert [upload_s(setup, device, update) for device in (0, 1)] == [0.0, pytest.approx(7.0)]

@@ -360,17 +360,17 @@ def test_a_member_whose_certificate_was_revoked_is_refused_also_if_its_key_was_s
     keys = make_credentials(tmp_path / "credentials", A)
     table = Table(keys)
     ring, members = table.masks[0].keyring, table.members()
-    ring.known(members[3])
+    ring.agreed([members[3]])
     older = ring.identity.authority
     keys.revoke(3)
     ring.identity = ring.identity.renewed(keys.clients.trust().decode())
     for sent in (members[3], replace(members[3], signed=None)):
         with pytest.raises(KeyRefusedError, match="the key of device 3 is signed by a certificate that was revoked"):
-            ring.known(sent)
+            ring.agreed([sent])
     with pytest.raises(InputError, match="older list of revoked devices"):
         ring.identity.renewed(older)
     with pytest.raises(InputError, match="older list of revoked devices"):  # or none
         ring.identity.renewed(keys.clients.certificate.read_text())
     ring.identity = replace(ring.identity, authority=keys.clients.certificate.read_text())
     with pytest.raises(KeyRefusedError, match="no list of revoked devices that is still valid"):
-        ring.known(members[2])
+        ring.agreed([members[2]])

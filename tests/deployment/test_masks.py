@@ -5,7 +5,9 @@ import itertools
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from scipy import stats
 
 from perfeds2.deployment.masks import (
@@ -206,3 +208,10 @@ def test_a_forged_token_is_noticed():
     uploads = dict(enumerate(Round(4).uploads))
     uploads[2] = uploads[2]._replace(tokens=uploads[2].tokens ^ 1)
     assert unlocked(uploads) is None
+
+
+def test_a_mask_is_the_key_stream_of_chacha20_after_its_first_block():
+    """The first block is the key of Poly1305 (RFC 8439)."""
+    seed = bytes(range(32))
+    stream = Cipher(ChaCha20(seed, (1).to_bytes(4, "little") + bytes(12)), None).encryptor().update(bytes(400))
+    np.testing.assert_array_equal(pad(seed, 100), np.frombuffer(stream, "<u4"))
