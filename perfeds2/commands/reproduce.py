@@ -48,7 +48,6 @@ def reproduce(
     beside: Path | None = flag(
         "--beside", "Also judge the claims by another folder, side by side. Implies --claims.", "DIR"
     ),
-    markdown: bool = flag("--markdown", "Print the claims as Markdown.", default=False),
     workers: int | None = WORKERS,
     quiet: bool = QUIET,
 ) -> None:
@@ -60,7 +59,7 @@ def reproduce(
     place: list[Path] = []
     with guarded("reproduce", place, go_on=f"perfeds2 {shlex.join(sys.argv[1:])}"):
         from perfeds2.paper.figures import TASK, command_of, load_figures
-        from perfeds2.report.ledger import check_beside, ledger_markdown, open_ledgers, print_ledger, write_ledger
+        from perfeds2.report.ledger import check_beside, open_ledgers, print_ledger, write_ledger
         from perfeds2.report.live import progress
         from perfeds2.runs.pool import WorkerChoice
         from perfeds2.runs.session import Execution
@@ -69,7 +68,7 @@ def reproduce(
         from perfeds2.studies.reproduce import open_set, plan_curves, read_tuned
         from perfeds2.studies.reproduce import reproduce as run_figures
 
-        if not names and not (claims or markdown or beside):
+        if not names and not (claims or beside):
             raise InputError("give figures (exp_1 to exp_8, or all), or --claims to judge earlier results.")
         path = out or Path("runs") / f"reproduce-{scale}"
         written: list[Path] = []
@@ -103,8 +102,6 @@ def reproduce(
         elif beside is not None:
             draw(path)
         if names or beside is not None:
-            say(quiet or markdown, "\n".join(f"Wrote: {file}" for file in written))
-        if markdown:
-            typer.echo(ledger_markdown(open_ledgers(path, beside)))
-        elif (claims or beside is not None) and not quiet:
+            say(quiet, "\n".join(f"Wrote: {file}" for file in written))
+        if (claims or beside is not None) and not quiet:
             print_ledger(open_ledgers(path, beside))

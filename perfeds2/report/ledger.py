@@ -1,7 +1,7 @@
 """Show the ledger of Section VI's claims, and write it for other programs.
 
 A ledger belongs to one folder. Two can be shown together, for example at Table I's values and with each algorithm
-tuned. The same table is printed, put on a page, and written as Markdown and LaTeX; claims.csv and claims.json hold
+tuned. The same table is printed, put on a page, and written as LaTeX; claims.csv and claims.json hold
 every number.
 """
 
@@ -41,7 +41,6 @@ from perfeds2.report.tables import (
     Rows,
     Span,
     Table,
-    as_markdown,
     for_terminal,
     listed,
     signed,
@@ -266,7 +265,7 @@ def rule() -> str:
     return "\n\n".join(" ".join(each.split()) for each in paragraphs).removeprefix("The rule. ")
 
 
-# ---- in the terminal, as Markdown, and for other programs
+# ---- in the terminal and for other programs
 
 
 def print_ledger(ledgers: Sequence[Ledger]) -> None:
@@ -280,13 +279,6 @@ def print_ledger(ledgers: Sequence[Ledger]) -> None:
     for table in tables[1:]:
         console.print("", for_terminal(table), sep="\n")
     console.print("\n" + MEANING.replace("*", ""), style="dim", markup=False)
-
-
-def ledger_markdown(ledgers: Sequence[Ledger]) -> str:
-    """Return the counts, then the judged claims as a Markdown table."""
-    best = best_table(ledgers)
-    parts = [*summary(ledgers), as_markdown(ledger_table(ledgers)), MEANING]
-    return "\n\n".join([*parts, f"{best.title}:", as_markdown(best)] if best.rows else parts) + "\n"
 
 
 def write_ledger(ledgers: Sequence[Ledger], out: Path) -> list[Path]:

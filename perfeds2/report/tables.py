@@ -1,4 +1,4 @@
-"""Render one table for the terminal, Markdown, HTML and LaTeX.
+"""Render one table for the terminal, HTML and LaTeX.
 
 A cell is text, or spans of text that may have a meaning. Every renderer escapes its own markup.
 """
@@ -139,7 +139,8 @@ def p_value(p: float) -> str:
 # ---- renderers
 
 
-def _spans(cell: Cell) -> Sequence[Span]:
+def spans_of(cell: Cell) -> Sequence[Span]:
+    """Return the spans of a cell that have text."""
     spans = [Span(cell)] if isinstance(cell, str) else [cell] if isinstance(cell, Span) else cell
     return [span for span in spans if span.text]
 
@@ -153,26 +154,12 @@ def for_terminal(table: Table) -> rich_table.Table:
         head = column.head if column.narrow is None else column.narrow
         made.add_column(Text(head), justify=column.side, no_wrap=not column.wraps)
     for row in table.rows:
-        made.add_row(*(Text.assemble(*map(_span_in_terminal, _spans(cell))) for cell in row))
+        made.add_row(*(Text.assemble(*map(_span_in_terminal, spans_of(cell))) for cell in row))
     return made
 
 
 def _span_in_terminal(span: Span) -> tuple[str, str]:
     return ("\n" if span.kind == "warn" else "") + span.text, IN_TERMINAL.get(span.kind, "")
-
-
-def as_markdown(table: Table) -> str:
-    """Render a table as Markdown, with best values and verdicts in bold."""
-    rule = ["--:" if column.side == "right" else "---" for column in table.columns]
-    rows = [[column.head for column in table.columns], *([_in_markdown(cell) for cell in row] for row in table.rows)]
-    head, *body = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join([head, f"|{'|'.join(rule)}|", *body])
-
-
-def _in_markdown(cell: Cell) -> str:
-    texts = [(span.text.replace("|", "\\|").replace("\n", "<br>"), span.kind) for span in _spans(cell)]
-    marks = dict.fromkeys(("best", "holds", "fails"), "**{}**") | {"warn": " ({})"}
-    return "".join(marks.get(kind, "{}").format(text) for text, kind in texts)
 
 
 def as_html(table: Table) -> str:
@@ -194,7 +181,7 @@ def as_html(table: Table) -> str:
 
 
 def _in_html(cell: Cell) -> str:
-    texts = [(escape(span.text).replace("\n", "<br>"), span.kind) for span in _spans(cell)]
+    texts = [(escape(span.text).replace("\n", "<br>"), span.kind) for span in spans_of(cell)]
     marks = {"": "{}", "best": "<b>{}</b>"}
     return "".join(marks.get(kind, f'<span class="{kind}">{{}}</span>').format(text) for text, kind in texts)
 
@@ -224,7 +211,7 @@ def as_latex(table: Table) -> str:
     """Render a table as a ``tabular`` with the rules of the package booktabs."""
     sides = "".join(column.side[0] for column in table.columns)
     rows = [[in_latex(column.head) for column in table.columns]]
-    rows += [["".join(map(_span_in_latex, _spans(cell))) for cell in row] for row in table.rows]
+    rows += [["".join(map(_span_in_latex, spans_of(cell))) for cell in row] for row in table.rows]
     head, *body = (f"{' & '.join(row)} \\\\" for row in rows)
     first, middle, last = r"\toprule", r"\midrule", r"\bottomrule"
     return "\n".join([rf"\begin{{tabular}}{{{sides}}}", first, head, middle, *body, last, r"\end{tabular}"])

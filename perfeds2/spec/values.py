@@ -1,7 +1,7 @@
 """Types of settings' values: names, numbers in ranges, lists. Each accepts text as well as values."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -155,39 +155,33 @@ def read_adapter(text: str) -> str:
     return text
 
 
+def _ruled(text: str, rules: Sequence[str], low: float, high: float, usual: str = "") -> bool:
+    """Return whether a text is RULE:NUMBER, with a number in a range; ``usual`` is the number of RULE alone."""
+    rule, _, number = text.partition(":")
+    try:
+        return rule in rules and low <= float(number or usual) <= high
+    except ValueError:
+        return False
+
+
 def read_fading(value: object) -> str:
     """Validate ``none``, ``rayleigh`` or ``rician:K``."""
-    text = str(value)
-    how, _, k = text.partition(":")
-    if text in ("none", "rayleigh"):
-        return text
-    try:
-        if how == "rician" and 0 <= float(k) <= 1e6:
-            return text
-    except ValueError:
-        pass
+    if str(value) in ("none", "rayleigh") or _ruled(str(value), ("rician",), 0, 1e6):
+        return str(value)
     raise ValueError("is not known; expected none, rayleigh or rician:K with K from 0, such as rician:6")
 
 
 def read_errors(value: object) -> str:
     """Validate ``discard``, ``repeat`` or ``harq``, with a margin in dB as in ``harq:3``."""
-    rule, _, margin_db = str(value).partition(":")
-    try:
-        if rule in ("discard", "repeat", "harq") and -100 <= float(margin_db or 0) <= 100:
-            return str(value)
-    except ValueError:
-        pass
+    if _ruled(str(value), ("discard", "repeat", "harq"), -100, 100, "0"):
+        return str(value)
     raise ValueError("is not known; expected discard, repeat or harq, with a margin in dB if you like, as in harq:3")
 
 
 def read_outage(value: object) -> str:
     """Validate ``wait:RATE`` or ``lose:RATE``."""
-    rule, _, rate_bps = str(value).partition(":")
-    try:
-        if rule in ("wait", "lose") and 0 < float(rate_bps) <= 1e18:
-            return str(value)
-    except ValueError:
-        pass
+    if _ruled(str(value), ("wait", "lose"), 5e-324, 1e18):
+        return str(value)
     raise ValueError("is not known; expected wait or lose and a rate in bit/s, such as wait:1e5")
 
 

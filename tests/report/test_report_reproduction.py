@@ -19,6 +19,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from benchmarks.ledger import ledger_markdown, main
 from perfeds2.chart import Chart, Series
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import ACCURACY
@@ -40,7 +41,6 @@ from perfeds2.report.ledger import (
     counts,
     label_of,
     ledger_json,
-    ledger_markdown,
     open_ledgers,
     print_ledger,
     rule,
@@ -423,7 +423,9 @@ def test_ledgers_of_two_folders_are_opened_with_names_that_tell_them_apart(repro
         open_ledgers(folder, tmp_path)
 
 
-def test_the_command_prints_and_writes_two_folders_side_by_side(reproduced: Path, tmp_path: Path):
+def test_the_command_prints_and_writes_two_folders_side_by_side(
+    reproduced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     folders = [shutil.copytree(reproduced, tmp_path / name) for name in ("out", "tuned")]
     open_set(folders[0], "paper", {})
     open_set(
@@ -438,7 +440,8 @@ def test_the_command_prints_and_writes_two_folders_side_by_side(reproduced: Path
     assert ">tuned</th>" in (folders[0] / "reproduction.html").read_text(encoding="utf-8")
     assert set(pd.read_csv(folders[0] / "claims.csv").ledger) == {"Table I", "tuned"}
     assert not (folders[1] / "claims.csv").exists()
-    _, markdown, _ = told(*command, "--markdown")
+    main([str(folders[0]), "--beside", str(folders[1])])
+    markdown = capsys.readouterr().out
     assert markdown.startswith("Table I: Of 44 claims")
     assert "| claim | Table I | tuned |" in markdown
 

@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from benchmarks.ledger import as_markdown
 from perfeds2.chart import LineStyle
 from perfeds2.report.run import print_summary, write_paper_figures, write_report
-from perfeds2.report.tables import Column, Span, Table, as_html, as_latex, as_markdown, for_terminal, in_latex
+from perfeds2.report.tables import Column, Span, Table, as_html, as_latex, for_terminal, in_latex
 from perfeds2.runs.statistics import censored_median
 from perfeds2.runs.table import behind_best, over_ues
 
