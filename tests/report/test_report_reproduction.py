@@ -20,6 +20,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from benchmarks.ledger import ledger_markdown, main
+from benchmarks.together import check_folders
 from perfeds2.chart import Chart, Series
 from perfeds2.errors import InputError
 from perfeds2.learning.metrics import ACCURACY
@@ -456,13 +457,12 @@ def test_the_claims_of_two_folders_are_one_latex_table(reproduced: Path, tmp_pat
     assert len([line for line in lines if " vs " in line]) == sum(len(entry.findings) for entry in seen)
 
 
-def test_report_compares_no_reproductions(reproduced: Path, tmp_path: Path):
+def test_reproductions_are_not_compared_on_one_page(reproduced: Path, tmp_path: Path):
     one, two = (shutil.copytree(reproduced, tmp_path / name) for name in ("one", "two"))
     for folder in (one, two):
         open_set(folder, "paper", {})
-    status, _, error = told("report", one, two)
-    assert status == 2
-    assert "holds a reproduction, which cannot be compared; give folders of runs or federations." in error
+    with pytest.raises(InputError, match="holds a reproduction; give folders of runs or federations"):
+        check_folders([one, two], None)
 
 
 def test_the_rule_is_the_one_that_judges():
