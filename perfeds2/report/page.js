@@ -1,6 +1,6 @@
 "use strict";
 // Draw the charts in light or dark mode, and let one legend control several of them.
-const charts = JSON.parse(document.getElementById("charts").textContent);
+let charts; // data and layout of each
 const touch = matchMedia("(pointer: coarse)").matches;
 const config = {
   responsive: true, displaylogo: false, scrollZoom: false,
@@ -9,6 +9,27 @@ const config = {
 const hidden = new Set(); // hidden lines
 const switches = Array.from(document.querySelectorAll("button[data-bands]")); // one per legend; all act together
 let bands = switches.every((button) => button.getAttribute("aria-pressed") === "true"); // whether intervals are drawn
+
+const LETTERS = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;"=>?@^_`{|}~'; // base 85
+async function unpacked(name) {
+  const element = document.getElementById(name), text = element.textContent, values = new Uint8Array(128);
+  for (let place = 0; place < 85; place++) values[LETTERS.charCodeAt(place)] = place;
+  const words = new DataView(new ArrayBuffer((text.length / 5) * 4));
+  for (let word = 0; word < text.length / 5; word++) {
+    let sum = 0;
+    for (let place = 0; place < 5; place++) sum = sum * 85 + values[text.charCodeAt(5 * word + place)];
+    words.setUint32(4 * word, sum);
+  }
+  const packed = new Blob([words.buffer.slice(0, Number(element.dataset.bytes))]);
+  return new Response(packed.stream().pipeThrough(new DecompressionStream("deflate"))).text();
+}
+
+async function load() {
+  const script = document.createElement("script");
+  script.textContent = await unpacked("library"); // the page's policy has its hash
+  document.body.append(script);
+  charts = JSON.parse(await unpacked("charts"));
+}
 
 function template() {
   const css = getComputedStyle(document.documentElement);
@@ -58,4 +79,4 @@ function showBands(visible) {
 showBands(bands);
 for (const button of switches) button.addEventListener("click", () => { showBands(!bands); drawAll(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-drawAll().then(() => { document.body.dataset.drawn = "yes"; });
+load().then(drawAll).then(() => { document.body.dataset.drawn = "yes"; });

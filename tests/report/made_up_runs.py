@@ -1,6 +1,9 @@
 """A run's folder as a comparison leaves it: real timelines, made-up learning."""
 
+import base64
 import json
+import re
+import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -202,3 +205,10 @@ def _ue_metrics(
                     }
                 )
     return rows
+
+
+def charts_of(page: str) -> dict[str, dict]:
+    """Return the charts of a page by name."""
+    found = re.search(r'<script type="text/plain" id="charts" data-bytes="(\d+)">(.*?)</script>', page)
+    assert found
+    return json.loads(zlib.decompress(base64.b85decode(found[2].replace('"', "<"))[: int(found[1])]))
