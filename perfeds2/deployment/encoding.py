@@ -98,7 +98,8 @@ class Encoding:
             codes, steps = _unpacked(values, self._count, bits), _steps(bits)
             if (codes > 2 * steps).any():
                 raise ValueError("a number beyond the scale")
-            values = (codes - steps).astype(np.float32) * came["units"][self._owner[places]]
+            with np.errstate(over="ignore"):  # what is infinite then is refused with the update
+                values = (codes - steps).astype(np.float32) * came["units"][self._owner[places]]
         flat = np.zeros(self._owner.size, np.float32)
         flat[places] = values
         return arrays_of(flat, self.form)

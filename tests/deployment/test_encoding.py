@@ -15,7 +15,7 @@ from perfeds2.deployment.encoding import Encoding
 from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Request
-from perfeds2.deployment.validate import form_of
+from perfeds2.deployment.validate import form_of, wrong_update
 from perfeds2.errors import InputError
 from perfeds2.learning.job import job_key, run_key
 from perfeds2.learning.learner import Learner
@@ -172,6 +172,13 @@ def own(encode=None, decode=None, bits=32 * 121):
 
     first.encode, first.decode = encode or written, decode or as_read
     return first
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_overflow_with_their_unit_are_refused_with_the_update():
+    came = QUANTISED.encode(compressed(QUANTISED), JOB)
+    huge = QUANTISED.decode({**came, "units": np.full(3, 3e38, np.float32)}, JOB)
+    assert "that are not finite" in (wrong_update(huge, QUANTISED.form) or "")
 
 
 def test_an_own_encoding_is_checked_before_and_after_its_decode():

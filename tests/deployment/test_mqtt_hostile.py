@@ -19,7 +19,7 @@ from perfeds2.deployment.mqtt.transport import MqttTransport
 from perfeds2.deployment.mqtt.wire import Parcel, Topics
 from perfeds2.deployment.preparation import Owner, travelling
 from perfeds2.deployment.setup import Setup
-from perfeds2.deployment.transport import Request
+from perfeds2.deployment.transport import Request, SignedKey
 from perfeds2.deployment.worker import DeviceWorker
 
 TOPICS = Topics()
@@ -255,6 +255,28 @@ def test_a_device_that_comes_and_goes_all_the_time_costs_one_coming_a_second():
     clock[0] += 1.0
     side.say(TOPICS.here(0), Here(here=True, session="s", run="r").to_bytes())
     assert 0 in side.transport._presence.here
+
+
+def test_a_device_that_announces_new_keys_all_the_time_has_few_of_them_checked():
+    """A check takes 0.7 ms, and a device may send 60,000 messages in a minute."""
+    side, clock, checked = Side(), [0.0], []
+    side.transport.now = lambda: clock[0]
+    side.transport._peers[0].came_s = mqtt_transport.NEVER_S
+    side.transport.check_key = lambda ue, signed: checked.append((ue, signed.key))
+
+    def announce(number):
+        signed = SignedKey(f"{number:064x}", "", "")
+        side.say(TOPICS.here(0), Here(here=True, session="s", run="r", signed=signed).to_bytes())
+
+    for number in range(3 * mqtt_transport.MOST_KEYS):
+        announce(number)
+    assert len(checked) == mqtt_transport.MOST_KEYS
+    assert side.transport.troubles()[0] == "announces more than 60 keys for masks in a minute"
+    assert 0 in side.transport.changes().went
+    clock[0] = 61.0
+    announce(0)
+    assert checked[-1] == (0, "0" * 64)
+    assert side.transport.changes().came == {0}
 
 
 def test_what_was_retained_before_is_not_believed():

@@ -32,6 +32,7 @@ CONFIRM_WITHIN_S = 10.0  # after a broker outage, devices have this long to repo
 AWAY_AFTER_S = 3.0  # shorter outages of the broker are not reported
 BEAT_EVERY_S, BEAT_WITHIN_S = 5.0, 15.0  # a message of the server to itself, and when it must be back
 AGAIN_AFTER_S = 1.0  # least time between two arrivals of a device, and between two reports of its stray replies
+MOST_KEYS = 60  # new keys for masks of one device in a minute, since checking one takes 0.7 ms
 NEVER_S = -math.inf
 
 
@@ -57,6 +58,7 @@ class Peer:
     signed: SignedKey | None = None  # its key for masks
     came_s: float = NEVER_S
     quota: Quota = field(default_factory=Quota)
+    new_keys: Quota = field(default_factory=lambda: Quota(messages=MOST_KEYS))
 
 
 @dataclass
@@ -269,6 +271,8 @@ class MqttTransport:
         ready = said.run == self.run.run and (said.signed is not None or self.run.authority is None)
         if ready and said.signed not in (None, peer.signed):
             try:
+                if peer.new_keys.exceeded(0, self.now()):
+                    raise InputError(f"announces more than {MOST_KEYS} keys for masks in a minute")
                 self.check_key(ue, said.signed)
             except InputError as error:
                 self._troubles[ue] = str(error)
