@@ -3,7 +3,7 @@
 from perfeds2.deployment.device import compute_job as compute_job
 from perfeds2.deployment.device import do_job as do_job
 from perfeds2.deployment.device import evaluate_here as evaluate_here
-from perfeds2.deployment.merging import Handed as Handed
+from perfeds2.deployment.merging import StartModel as StartModel
 from perfeds2.deployment.merging import merged as merged
 from perfeds2.deployment.own import EquinoxModel as EquinoxModel
 from perfeds2.deployment.own import own_samples as own_samples

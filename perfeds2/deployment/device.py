@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from perfeds2.deployment.merging import Handed, uploaded
+from perfeds2.deployment.merging import StartModel, uploaded
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Arrays, Reply, Request
 from perfeds2.errors import InputError
@@ -40,7 +40,7 @@ def do_job(
     setup: Setup,
     task: Task,
     request: Request,
-    handed: Handed,
+    start: StartModel,
     kept: Kept | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Reply, Kept | None]:
@@ -50,7 +50,7 @@ def do_job(
         setup: The federation's settings.
         task: The model and this device's data.
         request: The job.
-        handed: The model to start from, and what the merge sent along.
+        start: The model to start from, and what the merge sent along.
         kept: The device's state before the job; None if it keeps none.
         pause: Sleeps for seconds; may raise to abandon the job.
 
@@ -61,10 +61,10 @@ def do_job(
     update, left, compute_s, ue = None, kept, 0.0, setup.ue_of(request.ue)
     if request.kind == "train":
         started_s = time.monotonic()
-        update, left = compute_job(setup, task, handed, ue, request.version, kept)
+        update, left = compute_job(setup, task, start, ue, request.version, kept)
         pause(setup.own.slow.get(request.ue, 0.0))
         compute_s = time.monotonic() - started_s  # calibration needs it
-    metrics = evaluate_here(setup, task, handed.params, ue, kept)
+    metrics = evaluate_here(setup, task, start.params, ue, kept)
     if update is not None and setup.encoding is not None:
         update = setup.encoding.encode(update, request)
     return Reply(request.ue, request.ticket, request.version, update, metrics, compute_s), left
@@ -76,15 +76,15 @@ def upload_s(setup: Setup, device: int, arrays: Arrays) -> float:
 
 
 def compute_job(
-    setup: Setup, task: Task, handed: Handed, ue: int, version: int, kept: Kept | None = None
+    setup: Setup, task: Task, start: StartModel, ue: int, version: int, kept: Kept | None = None
 ) -> tuple[Arrays, Kept]:
     """Return the update and the new state that the simulator would compute for the same UE and version.
 
     The update lacks the arrays that the device keeps to itself.
     """
-    told, params = None if handed.told is None else dict(handed.told), dict(handed.params)
+    broadcast, params = None if start.broadcast is None else dict(start.broadcast), dict(start.params)
     program, known, first = _inputs(setup, task, params)
-    update, left = _update(program, known, params, ue, version, told, first if kept is None else kept)
+    update, left = _update(program, known, params, ue, version, broadcast, first if kept is None else kept)
     sent = uploaded({name: np.asarray(values) for name, values in update.items()}, setup.algorithm.learner)
     return sent, jax.tree.map(np.asarray, left)
 

@@ -84,7 +84,7 @@ class Edge:
     def _upload(self, request: Request, start: Adoption) -> None:
         server = self.federation
         assert server.adopted is not None
-        change = {name: handed - server.params[name] for name, handed in server.adopted.items()}
+        change = {name: start - server.params[name] for name, start in server.adopted.items()}
         self._answer(request, update=uploaded(change, server.learner), metrics=self._metrics(start.round))
 
     def finish(self) -> None:

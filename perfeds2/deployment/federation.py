@@ -25,7 +25,7 @@ from perfeds2.deployment.crew import Crew, Device, asks, should_log
 from perfeds2.deployment.dispatcher import Dispatcher
 from perfeds2.deployment.encoding import Encoding
 from perfeds2.deployment.fields import DEFAULTS, DeploymentSpec
-from perfeds2.deployment.merging import Handed, Shelf, handed_out, merged, needs_past, noise_on, uploaded
+from perfeds2.deployment.merging import Shelf, StartModel, merged, needs_past, noise_on, start_model, uploaded
 from perfeds2.deployment.record import Evaluation, Lap, Loss, MergedUpdate, Record
 from perfeds2.deployment.selection import FirstArrivals, OpenRound, Scheduled
 from perfeds2.deployment.transport import STEPS, Asked, Kind, Reply, Request, Transport
@@ -65,7 +65,7 @@ class Federation:
     dispatcher: Dispatcher = field(init=False)
     selection: FirstArrivals = field(init=False)
     uploads: SingleUploads = field(init=False)
-    outgoing: Handed = field(init=False)  # w_k and what the merge sends along
+    outgoing: StartModel = field(init=False)  # w_k and what the merge sends along
     losses: np.ndarray | None = None  # largest ε of a device after 0, 1, 2, … merges; None without noise
     ended: str | None = None  # why the run ended before its last round
     schedule: Schedule | None = None  # devices of each round, by its number or by losses; None: the first arrivals
@@ -233,9 +233,9 @@ class Federation:
             if device.reply.error is None:  # otherwise it is gone, and may not have the state after this job
                 device.merged_ticket = merges[-1].ticket
         senders = [(m.ue, self.round - m.version) for m in merges]
-        handed = [self.shelf[m.version] for m in merges] if needs_past(self.learner) else []
+        start_models = [self.shelf[m.version] for m in merges] if needs_past(self.learner) else []
         noise = noise_on(self.params, self.learner, self.round)
-        self.become(*merged(self.params, updates, self.learner, self.merging, senders, handed, noise))
+        self.become(*merged(self.params, updates, self.learner, self.merging, senders, start_models, noise))
         self.record.merges += merges
         self.record.closed_s.append(time_s)
         self.record.accuracies.append(self.watch.mean)
@@ -301,4 +301,4 @@ class Federation:
     def become(self, params: dict[str, np.ndarray], merging: PyTree | None) -> None:
         """Replace the model, the state of the merge, and what is derived from them."""
         self.params, self.merging, self.uploads.length = params, merging, norm_of(params)
-        self.outgoing = handed_out(params, self.learner, merging)
+        self.outgoing = start_model(params, self.learner, merging)

@@ -21,32 +21,30 @@ from perfeds2.learning.noise import noise_keys, noise_now
 from perfeds2.learning.objectives import Objective
 from perfeds2.learning.replay import merge_now
 
-TOLD = "told/"  # prefix of the names of arrays that a merge sends along
+BROADCAST = "broadcast/"  # prefix of the names of arrays that a merge sends along
 
 
-class Handed(NamedTuple):
+class StartModel(NamedTuple):
     """What a device receives with a job and starts its update from."""
 
     params: Arrays
-    told: Arrays | None = None  # arrays that the merge sent along
+    broadcast: Arrays | None = None  # arrays that the merge sent along
 
     def packed(self) -> Arrays:
         """Return model and extra arrays as one mapping, ready to send."""
-        return (
-            self.params if self.told is None else {**self.params, **{TOLD + name: v for name, v in self.told.items()}}
-        )
+        return {**self.params, **{BROADCAST + name: values for name, values in (self.broadcast or {}).items()}}
 
 
-def handed_out(params: Arrays, learner: Learner, merging: PyTree) -> Handed:
+def start_model(params: Arrays, learner: Learner, merging: PyTree) -> StartModel:
     """Return a model together with the arrays that its merge sends along."""
     sent = learner.merge.broadcast(merging)
-    return Handed(params, None if sent is None else {name: np.asarray(values) for name, values in sent.items()})
+    return StartModel(params, None if sent is None else {name: np.asarray(values) for name, values in sent.items()})
 
 
-def unpacked(came: Arrays) -> Handed:
+def unpacked(came: Arrays) -> StartModel:
     """Split the arrays that a device received into the model and what the merge sent along."""
-    told = {name.removeprefix(TOLD): values for name, values in came.items() if name.startswith(TOLD)}
-    return Handed({name: values for name, values in came.items() if not name.startswith(TOLD)}, told or None)
+    sent = {name.removeprefix(BROADCAST): values for name, values in came.items() if name.startswith(BROADCAST)}
+    return StartModel({name: values for name, values in came.items() if not name.startswith(BROADCAST)}, sent or None)
 
 
 def uploaded(arrays: Arrays, learner: Learner) -> Arrays:
@@ -70,28 +68,28 @@ def _withheld(objective: Objective, form: tuple[tuple[str, tuple[int, ...], np.d
 
 @dataclass
 class Shelf:
-    """Which devices work from which version and, if the merge needs it, what they were handed.
+    """Which devices work from which version and, if the merge needs it, what they started from.
 
     Holds only versions whose updates may still arrive: at most S + 1, or one per device if S is unbounded.
     """
 
-    _handed: dict[int, Handed] = field(default_factory=dict)
+    _models: dict[int, StartModel] = field(default_factory=dict)
     _holders: dict[int, list[int]] = field(default_factory=dict)
 
-    def lend(self, version: int, ue: int, handed: Handed | None) -> None:
+    def lend(self, version: int, ue: int, model: StartModel | None) -> None:
         self._holders.setdefault(version, []).append(ue)
-        if handed is not None:
-            self._handed[version] = handed
+        if model is not None:
+            self._models[version] = model
 
     def holders(self, version: int) -> list[int]:
         """Return the UEs that were handed this version. Some may have been handed a newer one since."""
         return self._holders.get(version, [])
 
-    def __getitem__(self, version: int) -> Handed:
-        return self._handed[version]
+    def __getitem__(self, version: int) -> StartModel:
+        return self._models[version]
 
     def __len__(self) -> int:
-        return len(self._handed)
+        return len(self._models)
 
     def clear(self, version_of: Callable[[int], int]) -> None:
         """Drop the versions that no device works from."""
@@ -100,7 +98,7 @@ class Shelf:
                 holders.pop()
             if not holders:
                 del self._holders[version]
-                self._handed.pop(version, None)
+                self._models.pop(version, None)
 
 
 def needs_past(learner: Learner) -> bool:
@@ -126,7 +124,7 @@ def merged(
     learner: Learner,
     merging: PyTree | None = None,
     senders: Sequence[tuple[int, int]] = (),
-    handed: Sequence[Handed] = (),
+    start_models: Sequence[StartModel] = (),
     noise: Arrays | None = None,
 ) -> tuple[dict[str, np.ndarray], PyTree | None]:
     """Merge updates into the next model, in float32 and in the order of ``learning/replay.py``.
@@ -137,7 +135,7 @@ def merged(
         learner: Provides the merge, β and the number of local steps.
         merging: State of the merge.
         senders: UE and staleness of each update. A merge of their mean does not need them.
-        handed: What each update started from, if ``needs_past(learner)``.
+        start_models: What each update started from, if ``needs_past(learner)``.
         noise: Noise to add once to the (weighted) sum of the updates.
 
     Returns:
@@ -159,9 +157,9 @@ def merged(
         new, merging = merge.step(dict(params), Arrived(beta, mean, steps=learner.local_steps), merging)
     else:
         ues, staleness = np.array(senders, np.int32).T
-        models = _stacked([one.params for one in handed]) if "start_models" in merge.needs else None
-        told = _stacked([one.told or {} for one in handed]) if "broadcast" in merge.needs else None
-        arrived = Arrived(beta, None, _stacked(updates), models, told, staleness, ues, learner.local_steps)
+        models = _stacked([one.params for one in start_models]) if "start_models" in merge.needs else None
+        broadcast = _stacked([one.broadcast or {} for one in start_models]) if "broadcast" in merge.needs else None
+        arrived = Arrived(beta, None, _stacked(updates), models, broadcast, staleness, ues, learner.local_steps)
         new, merging = merge_now(merge, dict(params), arrived, merging)
     return {name: np.asarray(values) for name, values in new.items()}, merging
 

@@ -1,4 +1,4 @@
-"""What devices are told of a run, and how they prepare for it.
+"""What devices learn of a run, and how they prepare for it.
 
 A device runs only code that is installed on it. From the network it takes settings, which it validates, and arrays.
 The file with the model and the folder with the data are given by the owner's flags only.
@@ -16,14 +16,14 @@ from safetensors.numpy import save
 from perfeds2.deployment.authority import Authority
 from perfeds2.deployment.device import do_job, kept_at_first
 from perfeds2.deployment.fields import SETTINGS
-from perfeds2.deployment.merging import handed_out
+from perfeds2.deployment.merging import start_model
 from perfeds2.deployment.messages import Run
 from perfeds2.deployment.setup import Setup, settings_in
 from perfeds2.deployment.transport import Request
 from perfeds2.errors import InputError
 from perfeds2.learning.task import Task
 
-IMPOSED = ("slow", "uplink-bps", "edge")  # deployment settings that devices are told
+IMPOSED = ("slow", "uplink-bps", "edge")  # deployment settings that devices get
 NOT_FROM_THE_NETWORK = ("app-module", "data-dir", "init")
 
 
@@ -101,9 +101,9 @@ def prepare(run: Run, owner: Owner, number: int) -> Ready:
     first = kept_at_first(learner, params)
     if first is not None and owner.state is None:
         raise InputError("devices of this run keep state between jobs; start this device with --state DIR")
-    handed = handed_out(params, learner, learner.merge.init(dict(params), setup.ues))
-    do_job(setup.with_own(slow={}), task, Request(0, number, 0), handed, first)  # compiles
-    return Ready(run.run, setup, task, len(save(dict(handed.packed()))), first)
+    start = start_model(params, learner, learner.merge.init(dict(params), setup.ues))
+    do_job(setup.with_own(slow={}), task, Request(0, number, 0), start, first)  # compiles
+    return Ready(run.run, setup, task, len(save(dict(start.packed()))), first)
 
 
 def replaces(new: Run, old: Run) -> bool:
@@ -117,8 +117,8 @@ def travelling(setup: Setup, run_id: str, since_s: float = 0.0, authority: Autho
     trusted = None
     if authority is not None and setup.spec.privacy.secure_aggregation:
         trusted = authority.trust().decode("ascii")
-    told = {name: value for name, value in settings_in(setup.to_toml()).items() if not _is_the_servers(name)}
-    text = tomli_w.dumps({name: value for name, value in told.items() if name not in setup.files})
+    sent = {name: value for name, value in settings_in(setup.to_toml()).items() if not _is_the_servers(name)}
+    text = tomli_w.dumps({name: value for name, value in sent.items() if name not in setup.files})
     digests = {name: named.digest for name, named in setup.files.items() if name != "model"}
     facts = {"own_model": setup.own_model, "files": digests or None, "authority": trusted}
     return Run(run=run_id, settings=text, since_s=since_s, **facts)

@@ -9,7 +9,7 @@ import numpy as np
 from perfeds2.deployment.calibrate import read_laps
 from perfeds2.deployment.device import compute_job, kept_at_first
 from perfeds2.deployment.edge import EDGES, read_adoptions
-from perfeds2.deployment.merging import Handed, handed_out, merged, noise_on
+from perfeds2.deployment.merging import StartModel, merged, noise_on, start_model
 from perfeds2.deployment.noise_ledger import secret_learner
 from perfeds2.deployment.record import LAPS
 from perfeds2.deployment.setup import Setup, data_folder, read_timeline
@@ -161,22 +161,22 @@ def _job_by_job(
     """
     first, cloud, (rounds, own_versions) = dict(setup.first_params()), timeline.cloud, edge_versions(timeline)
     merging = learner.merge.init(first, timeline.population)
-    models = [handed_out(first, learner, merging)]
+    models = [start_model(first, learner, merging)]
     kept = dict.fromkeys(range(timeline.population), kept_at_first(learner, first))
     above = None if cloud is None else _CloudModels(cloud, scales[CLOUD], models[0])
     for number, (ues, versions) in enumerate(zip(timeline.ues.tolist(), timeline.versions.tolist(), strict=True)):
         edge = CLOUD if above is None else int(above.cloud.cell[number])
         newest = models[-1] if above is None else above.newest[edge]
-        updates, handed, senders = [], [models[version] for version in versions], []
-        for ue, start, version in zip(ues, handed, own_versions[number].tolist(), strict=True):
+        updates, start_models, senders = [], [models[version] for version in versions], []
+        for ue, start, version in zip(ues, start_models, own_versions[number].tolist(), strict=True):
             update, left = compute_job(setup, tasks[ue], start, ue, version, kept[ue])
             scale = scales[edge].get((ue - max(edge, 0) * setup.ues, version))
             kept[ue] = kept[ue] if scale == 0 else left  # as on a device that is gone
             updates.append(update if scale is None else shortened(update, scale))
             senders.append((ue, int(rounds[number]) - version))
         noise = noise_on(first, learner, number)
-        model, merging = merged(newest.params, updates, learner, merging, senders, handed, noise)
-        models.append(handed_out(model, learner, merging))
+        model, merging = merged(newest.params, updates, learner, merging, senders, start_models, noise)
+        models.append(start_model(model, learner, merging))
         if above is not None:
             above.after(number, models, learner)
     return models[-1].params if above is None else above.params
@@ -185,13 +185,13 @@ def _job_by_job(
 class _CloudModels:
     """The models of a cloud and its edges, while jobs are computed again."""
 
-    def __init__(self, cloud: Cloud, scales: Mapping[tuple[int, int], float], first: Handed) -> None:
+    def __init__(self, cloud: Cloud, scales: Mapping[tuple[int, int], float], first: StartModel) -> None:
         self.cloud, self.scales, self.params = cloud, scales, first.params
         self.newest, self.handed = [first] * cloud.edges, [first.params] * cloud.edges
         self.made = [0] * cloud.edges  # number of each edge's newest model
         self.round = 0
 
-    def after(self, row: int, models: list[Handed], learner: Learner) -> None:
+    def after(self, row: int, models: list[StartModel], learner: Learner) -> None:
         """Take the model that a row has made, and play the cloud rounds that follow it."""
         edge = self.cloud.cell[row]
         self.newest[edge], self.made[edge] = models[-1], row + 1
@@ -204,7 +204,7 @@ class _CloudModels:
             self.params, _ = merged(self.params, changes, Learner(learner.objective, beta=1.0))
             for edge in np.flatnonzero(self.cloud.handed[self.round]):
                 self.handed[edge] = self.params
-                self.newest[edge] = models[self.made[edge]] = handed_out(self.params, learner, None)
+                self.newest[edge] = models[self.made[edge]] = start_model(self.params, learner, None)
             self.round += 1
 
 

@@ -57,7 +57,7 @@ class FirstArrivals:
         """Return the idle devices that get the newest model."""
         most = (self.protocol.most_at_work if self.protocol.waits else None) or len(self.crew.devices)
         candidates = self.crew.take_longest_idle(most)
-        idle = self._handed(now, candidates)
+        idle = self._to_start(now, candidates)
         self.crew.queue(set(candidates) - set(idle))
         return self.crew.within_share(idle, self.own.max_share * now.merges, self.protocol.quorum)
 
@@ -81,7 +81,7 @@ class FirstArrivals:
         oldest = round_ - self.protocol.max_staleness  # too stale once the open round has closed
         return arrived | {ue for ue in self.shelf.holders(oldest) if self.crew[ue].version == oldest}
 
-    def _handed(self, now: OpenRound, candidates: list[int], planned: Planned | None = None) -> list[int]:
+    def _to_start(self, now: OpenRound, candidates: list[int], planned: Planned | None = None) -> list[int]:
         """Return which of these devices the protocol hands the newest model; the others at work count too."""
         if not candidates:
             return []
@@ -89,8 +89,8 @@ class FirstArrivals:
         if self.protocol.waits:  # at most A·(S+1) may work
             devices += [self.crew[ue] for state in ("working", "arrived") for ue in self.crew.states[state]]
         server = now.server(devices)
-        handed = assign_model(server, self.protocol, server.versions == IDLE, planned)[1]
-        return sorted(devices[place].ue for place in handed)
+        chosen = assign_model(server, self.protocol, server.versions == IDLE, planned)[1]
+        return sorted(devices[place].ue for place in chosen)
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Scheduled(FirstArrivals):
         idle = [ue for ue in self.plan.tolist() if self.crew[ue].state == "idle"]
         if self.together and len(idle) < self.plan.size:
             return []
-        return self._handed(now, idle, np.arange(len(idle)))
+        return self._to_start(now, idle, np.arange(len(idle)))
 
     def _relevant(self, round_: int) -> Iterable[int]:
         return super()._relevant(round_) if self.plan is None else self.plan.tolist()

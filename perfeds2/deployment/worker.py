@@ -95,10 +95,10 @@ class DeviceWorker:
             training = job.kind == "train"
             secure = ready.setup.spec.privacy.secure_aggregation and training
             request = Request(job.ticket, device.number, job.version, job.kind, job.merged)
-            handed = unpacked(work.model())
+            start = unpacked(work.model())
             memory = None if ready.first is None or owner.state is None else Memory(owner.state, ready.run, ready.first)
             before = None if memory is None else memory.after(job.merged)
-            reply, left = do_job(ready.setup, ready.task, request, handed, before, lambda s: pause(work, s))
+            reply, left = do_job(ready.setup, ready.task, request, start, before, lambda s: pause(work, s))
             if memory is not None and training:
                 memory.keep(job.merged, before, job.ticket, left)
             said = said.model_copy(update={"metrics": dict(reply.metrics), "compute_s": reply.compute_s})

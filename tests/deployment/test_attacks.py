@@ -10,7 +10,7 @@ from test_federation_by_hand import federation, ones, play
 
 from perfeds2.deployment.device import compute_job, do_job
 from perfeds2.deployment.federation import Federation
-from perfeds2.deployment.merging import Handed
+from perfeds2.deployment.merging import StartModel
 from perfeds2.deployment.server import destroyable, status_of
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.transport import Reply
@@ -208,7 +208,9 @@ def test_honest_devices_are_never_refused(name, factor):
     pace_s = rng.uniform(1, 4, 10)
 
     def honest(job, params):
-        return Reply(job.ue, job.ticket, job.version, compute_job(setup, task, Handed(params), job.ue, job.version)[0])
+        return Reply(
+            job.ue, job.ticket, job.version, compute_job(setup, task, StartModel(params), job.ue, job.version)[0]
+        )
 
     net = InProcess(honest, lambda job: float(pace_s[job.ue] * rng.uniform(0.8, 1.2)), 10)
     algorithm = setup.algorithm
@@ -283,7 +285,7 @@ def test_a_flood_of_replies_no_one_asked_for_is_counted_and_does_not_flood_the_l
 def test_an_answer_of_a_real_device_passes():
     setup = Setup.from_texts({"devices": 10, "quorum": 1, "rounds": 2, "labels-per-ue": 2})  # compiled already
     task = setup.task(0)
-    net = InProcess(lambda job, params: do_job(setup, task, job, Handed(params))[0], lambda _: 5.0, 10)
+    net = InProcess(lambda job, params: do_job(setup, task, job, StartModel(params))[0], lambda _: 5.0, 10)
     algorithm = setup.algorithm
     server = Federation(algorithm.protocol, algorithm.learner, dict(setup.first_params()), net, 10, 2, setup.own)
     while server.round < 2:

@@ -11,7 +11,7 @@ from in_process import InProcess
 
 from perfeds2.deployment.calibrate import calibrate, fit, read_laps
 from perfeds2.deployment.device import do_job, upload_s
-from perfeds2.deployment.merging import Handed
+from perfeds2.deployment.merging import StartModel
 from perfeds2.deployment.preparation import travelling
 from perfeds2.deployment.record import LAPS
 from perfeds2.deployment.server import serve
@@ -138,6 +138,6 @@ def test_a_federation_has_devices_of_its_own_on_which_rates_can_be_imposed():
 def test_an_imposed_rate_delays_the_answer():
     setup = Setup.from_texts({"devices": 2, "batch": 4, "uplink-bps": f"1={BITS / 7}"})
     task, first = setup.task(0), setup.first_params()
-    update = do_job(setup, task, Request(0, 1, 0), Handed(first))[0].update
+    update = do_job(setup, task, Request(0, 1, 0), StartModel(first))[0].update
     assert update is not None
     assert [upload_s(setup, device, update) for device in (0, 1)] == [0.0, pytest.approx(7.0)]

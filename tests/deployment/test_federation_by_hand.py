@@ -15,7 +15,7 @@ from rich.console import Console
 from perfeds2.deployment.device import do_job, evaluate_here
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.merging import Handed, merged
+from perfeds2.deployment.merging import StartModel, merged
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.server import end_training, request_evaluations, serve, status_of
 from perfeds2.deployment.setup import Setup
@@ -57,7 +57,7 @@ def play(server, rounds, steps=100):
 
 
 def honest(job, params):
-    return do_job(SETUP, TASK, job, Handed(params))[0]
+    return do_job(SETUP, TASK, job, StartModel(params))[0]
 
 
 def test_a_round_closes_on_the_first_arrivals_and_the_surplus_is_carried():
@@ -311,7 +311,7 @@ def test_the_merge_of_a_simulation_merges_in_a_federation_also_one_that_died(tol
     def honestly(job, params):
         if len(net.sent) == dies_after:
             raise KeyboardInterrupt
-        return do_job(setup, TASK, job, Handed(params))[0]
+        return do_job(setup, TASK, job, StartModel(params))[0]
 
     for dies_after in (11, -1):
         net = InProcess(honestly, lambda job: 1.0 + job.ue**2, 4)

@@ -10,7 +10,7 @@ import pytest
 from worlds import check, survive_kills, world
 
 from perfeds2.deployment.device import MOST_RUNS, Memory, compute_job, kept_at_first
-from perfeds2.deployment.merging import Handed
+from perfeds2.deployment.merging import StartModel
 from perfeds2.deployment.preparation import Owner, prepare, travelling
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.worker import DeviceWorker
@@ -219,7 +219,7 @@ def test_the_head_stays_at_the_device_and_is_not_taken_from_one_that_sends_it():
     setup = Setup.from_texts({"algorithm": "FedRep", **SMALL})
     task, params = setup.task(0), setup.first_params()
     first = kept_at_first(setup.algorithm.learner, params)
-    update, left = compute_job(setup, task, Handed(params), 1, 0, first)
+    update, left = compute_job(setup, task, StartModel(params), 1, 0, first)
     assert first is not None
     assert update.keys() == params.keys() - first[0].keys()
     assert first[0].keys() == left[0].keys()

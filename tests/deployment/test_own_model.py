@@ -12,7 +12,7 @@ from needs import needs
 
 from perfeds2.deployment.credentials import make_credentials
 from perfeds2.deployment.device import do_job
-from perfeds2.deployment.merging import Handed
+from perfeds2.deployment.merging import StartModel
 from perfeds2.deployment.messages import Run
 from perfeds2.deployment.mqtt.local import run_locally
 from perfeds2.deployment.own import own_samples
@@ -60,7 +60,7 @@ def test_the_example_takes_part_and_replays_to_the_same_weights(tmp_path):
     serve(
         setup,
         InProcess(
-            lambda job, params: do_job(setup, tasks[job.ue], job, Handed(params))[0], lambda job: 1.0 + job.ue, 3
+            lambda job, params: do_job(setup, tasks[job.ue], job, StartModel(params))[0], lambda job: 1.0 + job.ue, 3
         ),
         out,
     )
@@ -141,7 +141,7 @@ def federated(setup, owners, out):
     def answer(job, params):
         own = ready[job.ue]
         assert own.task is not None
-        return do_job(own.setup, own.task, job, Handed(params))[0]
+        return do_job(own.setup, own.task, job, StartModel(params))[0]
 
     devices = InProcess(
         answer,

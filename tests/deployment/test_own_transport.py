@@ -17,11 +17,11 @@ import pytest
 
 from perfeds2.deployment import (
     Changes,
-    Handed,
     Presence,
     Reply,
     Request,
     Setup,
+    StartModel,
     Transport,
     do_job,
     serve,
@@ -49,7 +49,7 @@ class Threads:
                     self.present.discard(ue)
                     self.present.add(ue)
                 continue
-            reply, _ = do_job(self.setup, self.task, request, Handed(params))
+            reply, _ = do_job(self.setup, self.task, request, StartModel(params))
             self.replies.put(replace(reply, received_s=self.now()))
 
     # ---- the interface

@@ -19,7 +19,7 @@ from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.device import do_job
 from perfeds2.deployment.federation import Federation
 from perfeds2.deployment.fields import DeploymentSpec
-from perfeds2.deployment.merging import Handed, merged, noise_on
+from perfeds2.deployment.merging import StartModel, merged, noise_on
 from perfeds2.deployment.metrics import Metrics
 from perfeds2.deployment.replay_run import replay_run
 from perfeds2.deployment.server import serve, status_of
@@ -170,7 +170,7 @@ def test_a_run_ends_well_when_the_budget_is_spent_and_is_replayed_from_its_folde
     budget = 1.001 * float(Setup.from_texts(PRIVATE).losses[2])  # type: ignore[index]
     setup = Setup.from_texts(PRIVATE | {"rounds": 30, "epsilon-budget": budget, "dp-bands": 1})
     task = setup.task(0)
-    net = InProcess(lambda job, params: do_job(setup, task, job, Handed(params))[0], lambda job: 1.0 + job.ue, 4)
+    net = InProcess(lambda job, params: do_job(setup, task, job, StartModel(params))[0], lambda job: 1.0 + job.ue, 4)
     folder = serve(setup, net, tmp_path / "run")
     setup.write(folder.path)
     assert folder.finished

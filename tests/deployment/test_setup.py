@@ -8,7 +8,7 @@ import tomli_w
 
 from perfeds2.deployment.device import compute_job
 from perfeds2.deployment.fields import FOLLOWED_FIELDS, SETTINGS, DeploymentSpec
-from perfeds2.deployment.merging import Handed
+from perfeds2.deployment.merging import StartModel
 from perfeds2.deployment.server import hasty
 from perfeds2.deployment.setup import Setup
 from perfeds2.errors import InputError
@@ -105,7 +105,7 @@ def test_every_setting_travels_and_what_a_federation_cannot_follow_is_refused():
 def test_a_device_clips_and_anneals_as_it_is_told():
     def update(version, **more):
         told = Setup.from_texts({"devices": 2, "batch": 4} | {name.replace("_", "-"): v for name, v in more.items()})
-        made = compute_job(told, told.task(1), Handed(told.first_params()), 1, version)[0]
+        made = compute_job(told, told.task(1), StartModel(told.first_params()), 1, version)[0]
         return np.concatenate([values.ravel() for values in made.values()])
 
     exact, length = update(5), float(np.linalg.norm(update(5)))

@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from perfeds2 import Task
-from perfeds2.deployment import Handed, Setup, compute_job, evaluate_here
+from perfeds2.deployment import Setup, StartModel, compute_job, evaluate_here
 
 app = ClientApp()
 
@@ -22,7 +22,7 @@ def prepare(settings: str) -> tuple[Setup, Task]:
 def train(message: Message, context: Context) -> Message:  # noqa: ARG001 (Flower's signature)
     job = message.content["job"]
     setup, task = prepare(str(job["settings"]))
-    update = compute_job(setup, task, Handed(model_in(message)), int(job["ue"]), int(job["version"]))[0]
+    update = compute_job(setup, task, StartModel(model_in(message)), int(job["ue"]), int(job["version"]))[0]
     arrays = ArrayRecord({name: Array(values) for name, values in update.items()})
     return Message(RecordDict({"update": arrays}), reply_to=message)
 
