@@ -57,7 +57,7 @@ def phone_rows(
     for seed, group in groupby(by_seed, key=lambda which: which[1]):
         cells = make_network(spec, seed)
         cell = make_cell(spec, seed) if cells is None else cells.whole
-        who = _who(spec, cell, cells)
+        who = links_of(spec, cell, cells)
         for which in group:
             spent = _spent(spec, timelines[which], cell, float(facts[which]["upload_bits"]), who["battery_wh"])
             for ue in range(cell.ues):
@@ -66,8 +66,8 @@ def phone_rows(
                 yield {"algorithm": which[0], "seed": seed, "ue": ue, **shown}
 
 
-def _who(spec: Spec, cell: Cell, cells: Cells | None) -> dict[str, list]:
-    """Return what does not depend on the algorithm, by column."""
+def links_of(spec: Spec, cell: Cell, cells: Cells | None) -> dict[str, list]:
+    """Return the columns that do not depend on the algorithm: names, places and links of UEs."""
     n = cell.ues
     fleet = fleet_of(spec)
     rows = () if fleet is None else fleet.rows

@@ -13,6 +13,7 @@ from perfeds2 import __version__
 from perfeds2.files import Json, write_atomically
 from perfeds2.learning.metrics import METRICS, NEW_UES_METRICS, recorded
 from perfeds2.network.quality import beyond_modulation, link_quality
+from perfeds2.network.sites import Sites
 from perfeds2.runs.costs import COSTS, EPSILON, SPENT, TIME
 from perfeds2.runs.notes import OfSeeds, Rows, notes_of
 from perfeds2.runs.statistics import (
@@ -107,16 +108,23 @@ def _radio_part(spec: Spec) -> Json | None:
 
 
 def _cells_part(spec: Spec) -> Json | None:
-    """Return a map of many cells: base stations, and the places and cells of some UEs of the first seed."""
-    from perfeds2.spec.cells import make_network
+    """Return a map of many cells: base stations, and the places, cells and SINR of some UEs of the first seed."""
+    from perfeds2.runs.phones import links_of
+    from perfeds2.spec.cells import make_network, upload_bits
 
     cells = make_network(spec, spec.run.seeds[0])
     if cells is None:
         return None
     ues = np.unique(np.linspace(0, cells.population - 1, MOST_UES_ON_MAP).round().astype(int))
-    x_m, y_m, cell_of = (column[ues] for column in cells.places())
-    stations = {"x_m": cells.x_m.round(1).tolist(), "y_m": cells.y_m.round(1).tolist()}
-    places = {"ue_x_m": x_m.round(1).tolist(), "ue_y_m": y_m.round(1).tolist(), "ue_cell": cell_of.tolist()}
+    links = {name: np.array(column)[ues] for name, column in links_of(spec, cells.whole, cells).items()}
+    stations: Json = {"x_m": cells.x_m.round(1).tolist(), "y_m": cells.y_m.round(1).tolist()}
+    stations |= {"radius_m": spec.cell.radius_m, "upload_bits": upload_bits(spec)}
+    if spec.cells.frequency_reuse == 3:
+        grid = Sites.grid(cells.x_m.size, spec.cell.radius_m, spec.cells.sectors or 1)
+        stations["band"] = [] if grid.colour is None else grid.colour.tolist()
+    places: Json = {f"ue_{axis}": links[axis].round(1).tolist() for axis in ("x_m", "y_m")}
+    places["ue_cell"] = links["cell"].tolist()
+    places["ue_sinr_db"] = [None if np.isnan(each) else round(float(each), 1) for each in links["snr_db"]]
     handovers = None if spec.run.horizon_s is None else cells.handovers(spec.run.horizon_s)
     return stations | {"ue": ues.tolist(), **places, "handovers": handovers}
 

@@ -5,14 +5,16 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from command_line import told
 
 from perfeds2.network.cell import Cell
 from perfeds2.network.cells import make_cells
 from perfeds2.network.sites import Sites
-from perfeds2.report.cells import load_table, map_chart, staleness_chart, traffic
+from perfeds2.report.cells import load_table, map_chart, served_table, staleness_chart, traffic
 from perfeds2.report.on_page import plot
+from perfeds2.report.read import load_run
 from perfeds2.report.run import write_report
 from perfeds2.report.timelines import Group
 from perfeds2.timeline.cells import simulate_cells
@@ -105,6 +107,43 @@ def test_the_map_has_one_scale_and_names_each_ues_cell():
     chart = map_chart(PLACES)
     assert plot(chart)["layout"]["yaxis"]["scaleanchor"] == "x"
     assert chart.series[0].hover == ["UE 0, cell 0", "UE 1, cell 1", "UE 2, cell 0"]
+
+
+def test_the_map_shows_borders_signals_and_the_thirds_of_the_band():
+    more = {"radius_m": 200.0, "ue_sinr_db": [25.0, None, -3.0], "band": [0, 2], "upload_bits": 1e6}
+    chart = map_chart(PLACES | more)
+    by_name = {each.name: each for each in chart.series}
+    shown = ["border", "UE", "UE below 0 dB", "UE from 20 dB", "base station, band 1", "base station, band 3"]
+    assert list(by_name) == shown
+    assert by_name["UE below 0 dB"].hover == ["UE 2, cell 0, SINR -3.0 dB"]
+    assert by_name["UE"].hover == ["UE 1, cell 1"]
+    border = by_name["border"]
+    assert np.nanmax(np.hypot(border.x[:7], border.y[:7])) == pytest.approx(200)
+    assert (np.isnan(border.x).sum(), np.nanmax(border.x)) == (2, pytest.approx(600))
+    three = map_chart(PLACES | more | {"x_m": [0.0] * 3, "y_m": [0.0] * 3, "band": [0, 1, 2]})
+    assert np.isnan(three.series[0].x).sum() == 4  # a hexagon and three lines from its centre
+
+
+def test_the_load_has_the_sinr_and_what_was_carried(tmp_path):
+    flags = (
+        "--task synthetic --cells 3 --sectors 3 --ues 7 --radio umi --merge-at cloud --algorithms PerFedS2 --quorum 2"
+    )
+    status, said, _ = told(
+        "simulate", *flags.split(), "--horizon-s", "3", "--frequency-reuse", "3", "--out", tmp_path / "run"
+    )
+    assert status == 0, said
+    run = load_run(tmp_path / "run")
+    timeline = run.timelines["PerFedS2", 0]
+    assert run.cells is not None
+    table = served_table(timeline, run.cells)
+    assert sum(int(str(row[2]).replace(",", "")) for row in table.rows) == timeline.merges.sum()
+    phones = pd.read_csv(tmp_path / "run/phones.csv")
+    for cell, row in enumerate(table.rows):
+        mine = phones[phones["cell"] == cell]
+        assert [row[0], row[1], row[3]] == [str(cell), str(len(mine)), f"{np.median(mine['snr_db'].round(1)):.1f}"]
+        carried = mine["merged"].sum() * run.cells["upload_bits"] / timeline.end_s / 1e6
+        assert float(str(row[4])) == pytest.approx(carried, rel=0.01)
+    assert "Merged Mbit/s" in (tmp_path / "run/report.html").read_text()
 
 
 def test_waiting_for_the_cloud_is_waiting(tmp_path):
