@@ -155,7 +155,7 @@ def replacing_absent(planned: Callable[[int], Chosen]) -> Callable[[Moment], Cho
 
 
 def replace_absent(chosen: Chosen, away: Mask, merged_in: Numbers) -> Chosen:
-    """Replace the chosen UEs that are absent by the present, unplanned UEs merged longest ago, ties by number.
+    """Replace absent UEs by present ones that are not planned: those merged longest ago, ties by number.
 
     If too few UEs are present, absent UEs of the plan stay, smaller numbers first.
     """

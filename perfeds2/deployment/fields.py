@@ -31,7 +31,7 @@ def _write_pairs(values: Mapping[int, float]) -> str:
 
 def _check_factor(factor: float) -> float:
     if 0 < factor < 1:
-        raise ValueError("would clip usual updates; expected at least 1, or off")
+        raise ValueError("would shorten ordinary updates; expected at least 1, or off")
     return factor
 
 

@@ -193,7 +193,7 @@ class Task:
             The task.
 
         Raises:
-            ValueError: The file cannot be read, cannot be divided so, or does not fit the loss or metric.
+            ValueError: The file cannot be read, does not fit the split, or does not fit the loss or metric.
         """
         file = OwnFile.open(path)
         table = file.table(tuple(target), ue_column, loss if isinstance(loss, str) else None)
@@ -279,7 +279,7 @@ class Recipe:
 
         Raises:
             InputError: The data set is not on this machine.
-            ValueError: The data cannot be divided so.
+            ValueError: The data do not fit the split.
         """
         if split is None:
             assert labels_per_ue is not None

@@ -50,7 +50,7 @@ def cells_sections(run: RunResults, shown: Sequence[Group]) -> list[list[Part]]:
 
 
 def map_chart(cells: Json) -> Chart:
-    """Draw the borders of cells, the UEs at the start, coloured by their SINR, and base stations, by their part of the band."""
+    """Draw the cells' borders, the UEs at the start by their SINR, and the base stations by their part of the band."""
     sinr_db = np.array(_sinr_db(cells), float)
     said = ["" if np.isnan(each) else f", SINR {each:.1f} dB" for each in sinr_db]
     ues = [f"UE {ue}, cell {cell}{db}" for ue, cell, db in zip(cells["ue"], cells["ue_cell"], said, strict=True)]

@@ -219,7 +219,7 @@ def varied(space: Space, choice: Choice, axis: str, value: object) -> Choice:
 
 
 def variants(space: Space, choice: Choice) -> list[Choice]:
-    """Return the choices with the same A and S that differ in one other setting, and in the schedule if that must."""
+    """Return the choices that keep A and S and differ in one other setting, and in the schedule where that requires it."""
     return [
         varied(space, choice, axis, value)
         for axis in ("local_steps", "bits", "stale", "rest_rounds", *CELL_AXES)

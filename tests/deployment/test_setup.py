@@ -132,7 +132,7 @@ def test_a_methods_own_settings_travel_and_shared_ones_under_its_name_are_refuse
         ({"devices": 4, "quorum": 9}, "--quorum must be from 1 to the number of UEs, 4"),
         ({"devices": "many"}, "must be a whole number, got 'many'"),
         ({"norm-bound": -1}, "--norm-bound must be greater than 0, got -1."),
-        ({"norm-factor": "0.5"}, "--norm-factor '0.5' would clip usual updates; expected at least 1, or off."),
+        ({"norm-factor": "0.5"}, "--norm-factor '0.5' would shorten ordinary updates; expected at least 1, or off."),
         ({"set-aside-after": 0}, "--set-aside-after must be at least 1, got 0."),
         ({"gather-s": "long"}, "--gather-s must be a finite number, got 'long'."),
         ({"slow": "5"}, "--slow '5' is not a value for each device; expected DEVICE=VALUE, such as 5=20."),

@@ -52,7 +52,7 @@ class OwnFile:
         return cls(path, hashlib.sha256("".join(lines).encode()).hexdigest())
 
     def table(self, target: tuple[str, ...], ue_column: str | None, loss: str | None) -> SampleTable:
-        """Return its samples. A loss for numbers or for labels decides which of them the target is."""
+        """Return its samples. The loss decides whether the target is read as numbers or as labels."""
         return _read_once(self.path, self.digest, target, ue_column).meant(MEANINGS.get(loss or ""))
 
     def defaults(self, target: tuple[str, ...], ue_column: str | None, given: Mapping[str, Any]) -> dict[str, Any]:

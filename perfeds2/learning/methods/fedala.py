@@ -19,8 +19,8 @@ Kept = tuple[Params, Params]  # the UE's own last layer, and the shares W
 class FedALA(Objective):
     """A job starts from v_i + (w − v_i)·W_i in the last layer and from w below it; then FedAvg's steps.
 
-    v_i is the UE's last layer after its last job. Before each job, W_i takes a step of length η along the loss's slope
-    for every local step, on batches of its own, within 0 and 1. It is 1 at first. The UE's own model is where a job
+    v_i is the UE's last layer after its last job. W_i is 1 at first. Before each job it takes as many gradient steps of
+    length η as the job has local steps, on other batches, and is kept between 0 and 1. The UE's own model is where a job
     would start from the newest model.
 
     The server applies local steps, as for all methods here; the paper's averages local models, which diverged with
