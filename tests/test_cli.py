@@ -37,7 +37,7 @@ def test_help_teaches_every_command_without_loading_jax():
     _, flags, _ = told("compare", "--help-all")
     for flag in ("--task", "--quorum", "--max-staleness", "--stale", "--labels-per-ue", "--shares", "--bandwidth"):
         assert flag in flags
-    assert "Folders that perfeds2 wrote" in told("report", "--help")[1]  # typer and click must fit for that
+    assert "Folder that perfeds2 wrote" in told("report", "--help")[1]  # typer and click must fit for that
 
 
 @pytest.mark.slow
@@ -187,4 +187,4 @@ def test_the_readme_counts_the_methods():
 
     count = len(list(listed_methods()))
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    assert f"In all, {count} methods run on the same cells" in readme
+    assert f"{count - 1} other methods run on the same cells" in readme  # than PerFedS2

@@ -129,11 +129,11 @@ def final(folder):
     return float(rows[-1].split(",")[rows[0].split(",").index("test_accuracy_personal")])
 
 
-def kills(folder, count=50, seed=0):
+def kills(folder, count=50, seed=0, protection=("--quorum", "2")):
     """kill -9 of a device, of all devices, of the process that has the model, or of the broker, at random, some two at a time; six devices."""
     rng, rounds = random.Random(seed), 7 * count
     paces = ["--slow", ",".join(f"{ue}=0.2" for ue in range(6))]  # so that most die at work
-    flags = ("--devices", "6", "--quorum", "2", "--max-staleness", "9", "--rounds", str(rounds), *paces)
+    flags = ("--devices", "6", "--max-staleness", "9", "--rounds", str(rounds), *protection, *paces)
     told, killed = {}, []
     with Drill(folder, *flags) as drill:
 
@@ -195,7 +195,12 @@ VICTIMS = {
     "server": by_command("mqtt.runs"),
     "broker": by_command("mosquitto -c"),
 }
-DRILLS = {"kills": kills, "slow": slow}
+PROTECTIONS = {
+    "kills": ("--quorum", "2"),
+    "kills-masks": ("--quorum", "4", "--secure-aggregation", "--clip", "5"),
+    "kills-noise": ("--quorum", "2", "--clip", "1", "--dp-noise", "0.1"),
+}
+DRILLS = {**dict.fromkeys(PROTECTIONS, kills), "slow": slow}
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the federation is ended too
@@ -209,7 +214,7 @@ if __name__ == "__main__":
         place = Path(tempfile.mkdtemp(prefix="drill-")) / name
         began = time.monotonic()
         print(f"== {name}: {drill.__doc__}", flush=True)
-        drill(place, given.kills, given.seed) if name == "kills" else drill(place)
+        drill(place, given.kills, given.seed, PROTECTIONS[name]) if name in PROTECTIONS else drill(place)
         print(
             f"== {name}: {time.monotonic() - began:.0f} s, load average {os.getloadavg()[0]:.1f}, {place}", flush=True
         )

@@ -21,6 +21,7 @@ from perfeds2.learning.datasets import sources
 from perfeds2.learning.datasets.cifar import read_cifar100_archive
 from perfeds2.learning.files.formats import DataBroken, read_text
 from perfeds2.paper.figures import FIGURES
+from perfeds2.report.document import packed_element
 
 PACKAGE = Path(perfeds2.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -144,9 +145,9 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def without_plotly(path: Path) -> str:
-    page = path.read_text(encoding="utf-8")
-    assert get_plotlyjs() in page
-    return page.replace(get_plotlyjs(), "")
+    page, library = path.read_text(encoding="utf-8"), packed_element("library", get_plotlyjs())
+    assert library in page
+    return page.replace(library, "")
 
 
 def test_no_word_of_the_user_becomes_markup_in_a_runs_report(in_a_folder: Path):

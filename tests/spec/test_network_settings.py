@@ -161,7 +161,7 @@ def test_a_folder_keeps_its_base_stations(tmp_path, monkeypatch):
             "groups the UEs of a cell, and UEs move",
         ),
         ({"cells": 3, "algorithms": ["Local"]}, "send nothing to a server"),
-        ({"cells": 3, "schedule": "oort"}, "hears of losses from one server"),
+        ({"cells": 3, "schedule": "oort", **ROAMS}, "lost its job in another cell"),
         ({"cells": 3, "dp_noise": 1.0, "clip": 1.0}, "accounted for one server"),
         ({"cells": 3, "shares": "distance", **ROAMS}, "UEs move to others"),
         ({"cells": 3, "interference": "full", **ROAMS}, "is not constant"),
