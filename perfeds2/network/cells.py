@@ -201,6 +201,8 @@ def make_cells(
         raise ValueError("a measured gain is of the link to one base station; leave out the column gain_db.")
     if drawn.moves is not None and drawn.radio is not None and drawn.radio.power_control is not None:
         raise ValueError("power control needs a constant number of UEs in a cell; leave it out if UEs move.")
+    if reuse == 3 and sites.again_m is not None and sites.at_a_place == 1:
+        raise ValueError("reuse 3 gives the same third to neighbours where the grid repeats; leave out one of the two.")
     if reuse == 3 and sites.colour is None:
         raise ValueError("reuse 3 needs the hexagonal grid; give each base station its own bandwidth_hz instead.")
     if drawn.radio is None and not np.isnan(sites.azimuth_deg).all():
@@ -229,7 +231,7 @@ def make_cells(
         members = [everyone] * count
     cells = []
     for site, own in enumerate(members):
-        x, y = links.x_m[own] - sites.x_m[site], links.y_m[own] - sites.y_m[site]
+        x, y = sites.relative(site, links.x_m[own], links.y_m[own])
         downlink, dbm = drawn.downlink, sites.bs_power_dbm[site]
         if downlink is not None and not np.isnan(dbm):
             downlink = replace(downlink, power_w=10 ** (dbm / 10) / 1000)
@@ -299,7 +301,7 @@ class _Links:
     def gain(self, site: int, ues: Ues, places: tuple[PerUe, PerUe] | None = None) -> PerUe:
         """Return the gains of UEs to a base station, averaged over fading, where they are at first or elsewhere."""
         x_m, y_m = (self.x_m, self.y_m) if places is None else places
-        x, y, drawn = x_m[ues] - self.sites.x_m[site], y_m[ues] - self.sites.y_m[site], self.drawn
+        (x, y), drawn = self.sites.relative(site, x_m[ues], y_m[ues]), self.drawn
         beyond = drawn.beyond_path[ues] if isinstance(drawn.beyond_path, np.ndarray) else 1.0
         if drawn.radio is not None:
             radio = self.radio(site)
@@ -333,7 +335,7 @@ def _stay(links: _Links) -> tuple[list[Ues], list[PerUe] | None]:
             free[site] -= 1
     for ue in full:  # all that it hears are full
         open_ = np.flatnonzero(free)
-        site = int(open_[np.hypot(sites.x_m[open_] - x_m[ue], sites.y_m[open_] - y_m[ue]).argmin()])
+        site = int(open_[np.hypot(*sites.relative(open_, x_m[ue], y_m[ue])).argmin()])
         attached[ue] = site
         free[site] -= 1
     members = _by_site(attached, sites.count)
@@ -355,6 +357,9 @@ def _controlled(links: _Links, members: Sequence[Ues], band_hz: PerCell) -> Cell
 
 def _nearest(sites: Sites, x_m: PerUe, y_m: PerUe, count: int) -> Int[np.ndarray, "n h"]:
     """Return the nearest base stations of each position, nearest first."""
+    if sites.again_m is not None:
+        away_m = [np.hypot(*sites.relative(site, x_m, y_m)) for site in range(sites.count)]
+        return np.argsort(away_m, axis=0, kind="stable")[:count].T
     from scipy.spatial import KDTree  # slow to import
 
     _, found = KDTree(np.stack([sites.x_m, sites.y_m], 1)).query(np.stack([x_m, y_m], 1), count)
@@ -383,7 +388,7 @@ def _roam(
     handover = Handover(level_db)
     columns = Fleet(unknown, unknown) if columns is None else columns
     fleets = [replace(columns, presence=Attached(handover, site, keeps)) for site in numbers]
-    views = [Shifted(plane, float(sites.x_m[site]), float(sites.y_m[site])) for site in numbers]
+    views = [Seen(plane, sites, site) for site in numbers]
     return fleets, [replace(moves, walk=lambda *_, view=view: view) for view in views]
 
 
@@ -421,6 +426,19 @@ class Shifted:
     def at(self, time_s: float) -> tuple[PerUe, PerUe]:
         x_m, y_m = self.walk.at(time_s)
         return x_m - self.x_m, y_m - self.y_m
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The paths of UEs, as a base station sees them."""
+
+    walk: Walk
+    sites: Sites
+    site: int
+
+    def at(self, time_s: float) -> tuple[PerUe, PerUe]:
+        x_m, y_m = self.sites.relative(self.site, *self.walk.at(time_s))
+        return x_m, y_m
 
 
 def _measured(gain: PerUe, columns: Fleet | None = None) -> Fleet:

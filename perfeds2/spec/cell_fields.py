@@ -89,6 +89,7 @@ class CellsSpec(Section, title="Cells"):
     sectors: Annotated[Literal[1, 3], BeforeValidator(read_whole)] | None = setting(
         "1|3", "Cells of a place on the grid, each with a sector antenna.", shown="1: omnidirectional"
     )
+    wrap_around: bool | None = setting("", "Repeat a grid of whole rings in all directions, without a border.")
     frequency_reuse: Annotated[Literal[1, 3], BeforeValidator(read_whole)] | None = setting(
         "1|3", "Neighbouring cells use the same band, or thirds of it.", shown="1"
     )

@@ -67,6 +67,8 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
             raise InputError(f"--{flag} describes a single cell; leave it out, or leave out --cells {sites}.")
     if isinstance(sites, Named) and settings.sectors is not None:
         raise InputError(f"--sectors {settings.sectors} divides a grid; give {sites} a column azimuth_deg instead.")
+    if isinstance(sites, Named) and settings.wrap_around is not None:
+        raise InputError(f"--wrap-around repeats a grid, and {sites} is none; leave it out, or give --cells a number.")
     if fleet is not None and not np.isnan(fleet.column("distance_m")).all():
         raise InputError(
             f"--cell {spec.cell.kind} gives distances to one base station; leave out the column distance_m."
@@ -76,7 +78,7 @@ def make_network(spec: Spec, seed: int) -> Cells | None:
             _single_cell(spec, seed),
             sites.value
             if isinstance(sites, Named)
-            else Sites.grid(sites or 1, spec.cell.radius_m, settings.sectors or 1),
+            else Sites.grid(sites or 1, spec.cell.radius_m, settings.sectors or 1, wraps=bool(settings.wrap_around)),
             spec.cell.radius_m,
             reuse=settings.frequency_reuse or 1,
             interference=settings.interference,

@@ -53,6 +53,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "on_leave": ("keep", "keep"),
     "cells": ("4", 4),
     "sectors": ("3", 3),
+    "wrap_around": ("true", True),
     "frequency_reuse": ("3", 3),
     "interference": ("full", "full"),
     "merge_at": ("cloud", "cloud"),
