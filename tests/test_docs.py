@@ -15,6 +15,7 @@ from needs import needs
 from safetensors.numpy import save_file
 from typer.core import TyperGroup
 
+from examples import import_links
 from perfeds2 import Objective
 from perfeds2.api import compare
 from perfeds2.commands.common import SettingsCommand, nested_values, take_settings
@@ -284,6 +285,9 @@ def test_a_command_of_a_document_is_one(path, command, tmp_path, monkeypatch):
     program, *words = shlex.split(command)
     if "phones/fleet.csv" in words:  # made by the command before it
         assert perfeds2("fleet", "--devices", "50", "--out", "phones")[0] == 0
+    if "satellites/fleet.csv" in words:  # and this, from the table before it
+        (tmp_path / "plan.csv").write_text(blocks(path, "csv")[-1])
+        import_links.main(["contacts", "plan.csv", "--out", "satellites", "--period-s", "5400"])
     if "body.safetensors" in words:  # so is this
         save_file({name: np.zeros(w.shape) for name, w in weight_shapes(digits.model).items()}, "body.safetensors")
     cheap = next((more for begin, more in WHOLE.items() if command.startswith(begin)), None)
