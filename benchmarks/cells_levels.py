@@ -5,7 +5,7 @@
     python -m benchmarks.cells_levels --out levels --task mnist --data-dir data --seeds 20 --horizon-s 120
 
 Four cells below a cloud. An edge closes a round on all of its UEs (sync) or on a third of them (semi); the cloud merges
-all edges or the first half to arrive. An edge sends its model after it has merged two uploads per UE, whatever its
+all edges or the first half to arrive. HPFL is "sync, semi" with UEs of an edge that finish together. An edge sends its model after it has merged two uploads per UE, whatever its
 quorum. Flat federations merge every upload at the cloud, on all UEs or a third of them. The backhaul is free or about as slow as
 an edge round, and cells have equal bands or bands in the ratio 8 : 4 : 2 : 1. With the same step size, a model that merges fewer uploads per
 round moves further per upload; --equal-steps scales the step sizes to undo this. Each number is the time to a target accuracy of
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.hierfavg import RADIUS_M, TASKS, Curve, Kept, markdown, seeds_at_once, train_all
-from perfeds2.allocation.bandwidth import equal_share, in_each_cell
+from perfeds2.allocation.bandwidth import Policy, equal_finish, equal_share, in_each_cell
 from perfeds2.files import write_text
 from perfeds2.learning.lanes import Lane
 from perfeds2.learning.learner import Learner
@@ -39,10 +39,12 @@ from perfeds2.timeline.simulate import simulate
 
 UES, EDGES = 24, 4
 EACH = UES // EDGES
+HPFL = "HPFL"  # You et al., 2303.10580: the UEs of an edge finish together
 LEVELS = {  # of edge and cloud, or of a flat federation: whether rounds close early
     "sync, sync": (False, False),
     "semi, sync": (True, False),
     "sync, semi": (False, True),
+    HPFL: (False, True),
     "semi, semi": (True, True),
     "flat, sync": (False,),
     "flat, semi": (True,),
@@ -59,7 +61,14 @@ def network(seed: int, equal: bool, backhaul_s: float) -> Cells:
     return make_cells(drawn, sites, RADIUS_M, backhaul_s=backhaul_s)
 
 
-def played(cells: Cells, levels: tuple[bool, ...], bits: float, samples: int, horizon_s: float) -> Timeline:
+def played(
+    cells: Cells,
+    levels: tuple[bool, ...],
+    bits: float,
+    samples: int,
+    horizon_s: float,
+    bandwidth: Policy = equal_share,
+) -> Timeline:
     """Return the timeline of one combination."""
     if len(levels) == 1:
         protocol = Protocol(UES // 3, 5) if levels[0] else Protocol(UES)
@@ -77,6 +86,7 @@ def played(cells: Cells, levels: tuple[bool, ...], bits: float, samples: int, ho
         samples=samples,
         edge_rounds=UPLOADS * EACH // quorum,
         horizon_s=horizon_s,
+        bandwidth=bandwidth,
     )
 
 
@@ -92,7 +102,8 @@ def train_level(given: argparse.Namespace, name: str, equal: bool, backhaul_s: f
     for seed in seeds:
         task = TASKS[given.task](UES, given.labels_per_ue, seed, given.data_dir)
         cells = network(seed, equal, backhaul_s)
-        timeline = played(cells, LEVELS[name], task.payload_bits, learner.samples, given.horizon_s)
+        policy = equal_finish if name == HPFL else equal_share
+        timeline = played(cells, LEVELS[name], task.payload_bits, learner.samples, given.horizon_s, policy)
         points = evaluation_points(timeline, horizon_s=given.horizon_s, every_s=given.horizon_s / given.looks)
         lanes.append(Lane(task, timeline, learner, points, seed))
     return train_all(lanes)
