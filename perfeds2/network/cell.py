@@ -54,6 +54,7 @@ class Cell:
     outage: Outage | None = None  # what happens to uploads at low rates; None: they go on
     profile: Profile | None = None  # share of the band that other traffic leaves; None: all of it
     csi_error_db: float = 0.0  # deviation of what policies and schedules know of the signals
+    csi_delay: int = 0  # rounds or blocks of fading by which they know them late
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distance_m", np.asarray(self.distance_m, float))
@@ -374,7 +375,9 @@ class Cell:
 
 LIMITS = {  # infinity and NaN are always rejected
     "noise_dbm_per_hz": "",
-    **dict.fromkeys(("distance_m", "downlink_s", "seed", "cycles_per_sample", "csi_error_db"), "at least 0"),
+    **dict.fromkeys(
+        ("distance_m", "downlink_s", "seed", "cycles_per_sample", "csi_error_db", "csi_delay"), "at least 0"
+    ),
     **dict.fromkeys(("cpu_hz", "power_w", "bandwidth_hz", "path_loss_exponent", "fading_scale"), "above 0"),
     **dict.fromkeys(("most_bits_per_s_hz", "coherence_s"), "above 0"),
 }

@@ -155,6 +155,7 @@ class RadioSpec(Section, title="Radio"):
     csi_error_db: Annotated[NotNegative, within(0, 100)] | None = setting(
         "DB", "Error of the signals that policies and schedules know.", shown="0"
     )
+    csi_delay: Count | None = setting("N", "Blocks of fading by which policies know signals late.", shown="0")
     band_profile: ProfileText | None = setting(
         "FILE.csv", "Share of the band that other traffic leaves over the day.", shown="1"
     )

@@ -272,6 +272,8 @@ def make_radio(spec: Spec) -> Values:
         made["outage"] = Outage(rule, float(rate_bps))  # type: ignore[arg-type]  # checked
     if settings.csi_error_db is not None:
         made["csi_error_db"] = settings.csi_error_db
+    if settings.csi_delay is not None:
+        made["csi_delay"] = settings.csi_delay
     if settings.band_profile is not None:
         made["profile"] = Profile.of(settings.band_profile).from_second(spec.cell.begin_s or 0.0)
     if settings.fading is not None:

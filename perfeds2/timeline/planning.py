@@ -60,12 +60,14 @@ def _moment(state: ClockState, number: int) -> Moment:
 
 
 def _known_signal_hz(state: ClockState, number: int) -> PerUe:
-    """Return what the base station of a cell knows of the signals: they, times an error drawn with their fading."""
+    """Return what the base station of a cell knows of the signals: those of an earlier block, times an error."""
     cell, signal_hz = state.cells[number].cell, state.cells[number].signal_hz
+    round_ = state.server_of(number).server.round
+    if cell.csi_delay:
+        signal_hz = cell.channel.signal_in(max(cell.channel.block_at(round_, state.time_s) - cell.csi_delay, 0))
     if not cell.csi_error_db:
         return signal_hz
-    normal = cell.channel.normal_at(state.server_of(number).server.round, state.time_s)
-    return signal_hz * 10 ** (cell.csi_error_db / 10 * normal)
+    return signal_hz * 10 ** (cell.csi_error_db / 10 * cell.channel.normal_at(round_, state.time_s))
 
 
 def _of_one_transmission(bits: PerUe, payload_bits: float) -> PerUe:

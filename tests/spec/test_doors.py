@@ -78,6 +78,7 @@ TYPED: dict[str, tuple[str, object]] = {
     "errors": ("harq:3", "harq:3"),
     "outage": ("wait:1e5", "wait:1e5"),
     "csi_error_db": ("3", 3.0),
+    "csi_delay": ("2", 2),
     "band_profile": ("0:1,28800:0.7", "0:1,28800:0.7"),
     "efficiency_cap": ("5", 5.0),
     "fading": ("rician:6", "rician:6"),

@@ -159,7 +159,7 @@ FEATURES: dict[str, Callable[[Setting], None]] = {
 OF_ONE_CELL: dict[str, Callable[[Setting], None]] = {
     "errors": unsafe(errors=Errors("discard", 20.0)),
     "outages": unsafe(outage=Outage("lose", 1e6), coherence_s=0.05),
-    "other traffic": unsafe(profile=Profile((0.0, 0.2, 0.5), (1.0, 0.4, 0.7)), csi_error_db=3.0),
+    "other traffic": unsafe(profile=Profile((0.0, 0.2, 0.5), (1.0, 0.4, 0.7)), csi_error_db=3.0, csi_delay=1),
     "power and frequency": chosen,
 }
 NETWORKS: tuple[Where, ...] = ("one cell", "edges", "one server")

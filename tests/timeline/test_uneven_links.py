@@ -97,6 +97,28 @@ def test_a_policy_sees_signals_with_an_error_and_uploads_do_not():
     assert far.end_s > near.end_s  # it finishes together only as far as it knows
 
 
+@pytest.mark.parametrize("coherence_s", [None, 0.05])
+def test_a_policy_sees_signals_of_an_earlier_block_and_uploads_do_not(coherence_s):
+    cell, seen = cell_of(csi_delay=2, coherence_s=coherence_s), []
+
+    def watching(uplink: Uplink):
+        seen.append(uplink.signal_hz)
+        return equal_share(uplink)
+
+    one = simulate(cell, Protocol(3, 4), bandwidth=watching, rounds=12, **LOAD)
+    other = simulate(replace(cell, csi_delay=0), Protocol(3, 4), bandwidth=equal_share, rounds=12, **LOAD)
+    assert np.array_equal(one.time_s, other.time_s)  # equal_share does not look at signals
+    for number, at_s in enumerate([0.0, *one.time_s[:-1].tolist()]):
+        block = number if coherence_s is None else int(at_s / coherence_s)
+        np.testing.assert_array_equal(seen[number], cell.channel.signal_hz(max(block - 2, 0)))
+    late, now = (
+        simulate(each, Protocol(3, 4), bandwidth=equal_finish, schedule=round_robin(each, 3), rounds=12, **LOAD)
+        for each in (cell, replace(cell, csi_delay=0))
+    )
+    # Within a round of several blocks, an allocation is late in any case.
+    assert late.end_s > now.end_s if coherence_s is None else late.end_s != now.end_s
+
+
 def test_the_error_has_the_deviation_asked_for():
     cell = Cell.draw(20_000, 1, csi_error_db=3.0)
     normal = cell.channel.normal_at(0, 0.0)
