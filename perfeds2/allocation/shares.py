@@ -22,7 +22,7 @@ def equal_shares(ues: int) -> Shares:
     return np.full(ues, 1 / ues)
 
 
-def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int = 1) -> Shares:
+def distance_shares(cell: Cell, payload_bits: float | PerUe, samples: float, quorum: int = 1) -> Shares:
     """Return shares proportional to how often a UE could deliver: η_i ∝ 1 / (expected seconds of one update).
 
     The paper leaves this choice open; ours favours UEs close to the base station or with a fast processor.
@@ -31,7 +31,7 @@ def distance_shares(cell: Cell, payload_bits: float, samples: float, quorum: int
     return frequency / frequency.sum()
 
 
-def expected_sending_s(cell: Cell, payload_bits: float) -> PerUe:
+def expected_sending_s(cell: Cell, payload_bits: float | PerUe) -> PerUe:
     """Return how long each UE is expected to send on an equal part B/n of the band.
 
     With Table I's radio it is the mean of bits / rate over the fading. A real radio's signal is proportional to h², so

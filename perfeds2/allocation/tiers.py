@@ -37,7 +37,7 @@ class Tiers:
         return min(own.size for own in self.members)
 
 
-def tiers_by_latency(cell: Cell, payload_bits: float, samples: float, count: int, quorum: int = 1) -> Tiers:
+def tiers_by_latency(cell: Cell, payload_bits: float | PerUe, samples: float, count: int, quorum: int = 1) -> Tiers:
     """Sort UEs into tiers of (nearly) equal size by the expected seconds of a job on an equal share of the band."""
     return tiers_by_speed(distance_shares(cell, payload_bits, samples, quorum), count)
 
@@ -50,7 +50,9 @@ def tiers_by_speed(speed: PerUe, count: int) -> Tiers:
     return Tiers(tuple(of.tolist()))
 
 
-def arrive_together(cell: Cell, payload_bits: float, samples: float, quorum: int, tiers: Tiers, fewest: float) -> PerUe:
+def arrive_together(
+    cell: Cell, payload_bits: float | PerUe, samples: float, quorum: int, tiers: Tiers, fewest: float
+) -> PerUe:
     """Return the share of a job that lets each UE arrive with the fastest of its tier, at least ``fewest``."""
     computing_s, sending_s = cell.job_s(samples, quorum), expected_sending_s(cell, payload_bits)
     shares = np.ones(cell.ues)

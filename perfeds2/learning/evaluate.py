@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from perfeds2.learning.data import Data, Part
 from perfeds2.learning.losses import Number
 from perfeds2.learning.metrics import METRICS, NEW_UES_STEPS
-from perfeds2.learning.models.adapter import Adapted
+from perfeds2.learning.models.adapter import Adapted, narrowed
 from perfeds2.learning.models.from_torch import TorchModel
 from perfeds2.learning.models.model import Model, Params, bare, measure, summed_loss
 from perfeds2.learning.objectives import ClientState, OwnModel
@@ -107,6 +107,7 @@ def evaluate_ue(
 ) -> Float[Array, " 4"]:
     """Return the metrics of one UE in the order of ``METRICS``; ``own`` is its own model, if it keeps one."""
     samples = _UeParts(view, data.train_part(ue, view.lengths[0]), data.test_part(ue, view.lengths[1]))
+    params, own = narrowed(view.model, (params, own), ue)
     params = samples.fitted(params)
     loss, gradient = samples.slope(params)
     personal = stepped(params, alpha, gradient) if own is None else own

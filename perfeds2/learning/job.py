@@ -14,6 +14,7 @@ from perfeds2.learning.feedback import report
 from perfeds2.learning.gradients import Batches
 from perfeds2.learning.learner import Learner
 from perfeds2.learning.merges import Merge
+from perfeds2.learning.models.adapter import narrowed
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model, Params, bare
 from perfeds2.learning.noise import NoiseKey, noise_keys
@@ -156,6 +157,7 @@ def reported_update(
     """Compute one job as ``local_update`` does, and what the UE reports about it, if anything."""
     (state, unsent), objective = kept, known.objective
     key, batches = _batches(program, known, ue, version)
+    params, broadcast, state = narrowed(program.model, (params, broadcast, state), ue)
     loss = loss_for(program.model, program.batch, one_step=program.local_steps == 1)
     context = Context(loss, known.beta, ue, version, jax.random.fold_in(key, DRAWING))
     who = f"the objective {type(objective).__name__}"
@@ -163,6 +165,7 @@ def reported_update(
     total, now_kept = expect_pair(who, found, "the upload and what the UE keeps")
     expect_like(who, "what the UE keeps", now_kept, state)
     expect_like(who, "the upload", total, params)
+    total, now_kept = narrowed(program.model, (total, now_kept), ue)
     stays = objective.withheld(params)
     sent, unsent = known.chain(without(total, stays), unsent, Sending(ue, without(params, stays), key))
     sent |= {name: jnp.zeros_like(w) for name, w in stays.items()}

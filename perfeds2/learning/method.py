@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 from perfeds2.allocation.tiers import Tiers, tiers_by_latency
 from perfeds2.errors import InputError
 from perfeds2.network.cell import Cell
+from perfeds2.network.link import PerUe
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.state import Schedule
 
@@ -16,7 +17,7 @@ class World(NamedTuple):
     """What a method that plans its own rounds knows."""
 
     cell: Cell
-    payload_bits: float  # size of an upload
+    payload_bits: float | PerUe  # size of an upload, or of each UE's
     samples: float  # that a whole job computes on
     local_steps: int
     quorum: int

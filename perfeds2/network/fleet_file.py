@@ -47,6 +47,7 @@ COLUMNS: dict[str, tuple[float, float] | None] = {  # range of a number; None fo
     "compute_spread": (0.0, MAX_SPREAD),
     "energy_budget_j": POSITIVE,
     "memory_mb": POSITIVE,
+    "adapter_rank": (1.0, 99_999.0),
 }
 TRACE_COLUMNS = ("time_s", "bps")
 SLOW_BPS, LONG_S = 1000.0, 1000.0  # a median rate below or a median step above is probably in another unit
@@ -239,6 +240,8 @@ def _row(line: int, given: Mapping[str, str]) -> Row:
         raise ValueError(f"has only part of a position in line {line}; give x_m and y_m together, without distance_m")
     limited = {name: limits for name in given if (limits := COLUMNS[name]) is not None}
     numbers = {name: read_number(given[name], name, line, limits) for name, limits in limited.items()}
+    if numbers.get("adapter_rank", 1.0) % 1:
+        raise ValueError(f"has adapter_rank {given['adapter_rank']!r} in line {line}; expected a whole number")
     if numbers.get("rate_spread") and "rate_bps" not in numbers:
         raise ValueError(f"has rate_spread without rate_bps in line {line}; a shared band or a trace varies by itself")
     hours = _hours(given["available"], line) if "available" in given else ALWAYS

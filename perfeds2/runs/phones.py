@@ -59,7 +59,8 @@ def phone_rows(
         cell = make_cell(spec, seed) if cells is None else cells.whole
         who = links_of(spec, cell, cells)
         for which in group:
-            spent = _spent(spec, timelines[which], cell, float(facts[which]["upload_bits"]), who["battery_wh"])
+            bits = np.broadcast_to(facts[which].get("ue_upload_bits", facts[which]["upload_bits"]), cell.ues)
+            spent = _spent(spec, timelines[which], cell, bits, who["battery_wh"])
             for ue in range(cell.ues):
                 own = {name: column[ue] for name, column in (who | spent).items()}
                 shown = {name: "" if value != value else value for name, value in own.items()}
@@ -99,7 +100,7 @@ def links_of(spec: Spec, cell: Cell, cells: Cells | None) -> dict[str, list]:
     }
 
 
-def _spent(spec: Spec, timeline: Timeline, cell: Cell, bits: float, battery_wh: list[float]) -> dict[str, list]:
+def _spent(spec: Spec, timeline: Timeline, cell: Cell, bits: PerUe, battery_wh: list[float]) -> dict[str, list]:
     """Return the time and energy of every UE, by column."""
     ues, jobs = timeline.population, timeline.jobs()
 

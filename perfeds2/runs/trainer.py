@@ -24,10 +24,11 @@ from perfeds2.runs.leaves import from_leaves, named_leaves
 from perfeds2.runs.store import Facts, Result, Row, Store
 from perfeds2.runs.training import Training
 from perfeds2.spec.build import Algorithm, Stage, clock_key, make_algorithms, make_timelines, open_play
-from perfeds2.spec.cells import limits_energy, make_energy, upload_bits
+from perfeds2.spec.cells import limits_energy, make_energy, upload_bits_by_ue
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import user_errors
 from perfeds2.spec.privacy import losses_at, losses_of, privacy_facts, with_noise
+from perfeds2.spec.ranks import ranks_of
 from perfeds2.spec.tasks import make_task
 from perfeds2.timeline.edges import edge_versions, end_to_end_staleness
 from perfeds2.timeline.energy import energy_of, failures_of
@@ -89,7 +90,7 @@ class Workbench:
     def prepare(self, training: Training, told: ClockTold | None = None) -> PreparedTraining:
         """Make a training's data and simulate its timeline."""
         spec, seed, stage = training.spec, training.seed, self.stage(training)
-        task = self._kept(self._tasks, (spec.task, spec.cell.ues, seed), lambda: make_task(spec, seed))
+        task = self._kept(self._tasks, (spec.task, spec.cell.ues, ranks_of(spec), seed), lambda: make_task(spec, seed))
         algorithm = training.made or make_algorithms(spec, stage)[0]
         model = algorithm.learner.objective.replacing(task.model, partial(_outputs_and_rank, task))
         task = task if model is task.model else replace(task, model=model)
@@ -274,7 +275,7 @@ def _per_ue(one: PreparedTraining, weights: PyTree, memory: PyTree) -> list[Row]
 def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, cell: Cell | None) -> Facts:
     """Return all facts about one training that tables and notes use, as JSON. Without a cell, energy is left out."""
     protocol, learner, rounds = algorithm.protocol, algorithm.learner, timeline.rounds
-    bits = upload_bits(spec, learner.objective, protocol.quorum)
+    bits = upload_bits_by_ue(spec, learner.objective, protocol.quorum)
     number, version = edge_versions(timeline)
     staleness = number[:, None] - version  # in rounds of the edge
     # A UE without a job may only be away, if UEs leave and return.
@@ -291,7 +292,7 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
         "is_personal": learner.objective.personal is not None,
         "beta": float(learner.beta),
         "local_steps": learner.local_steps,
-        "upload_bits": bits,
+        "upload_bits": bits if isinstance(bits, float | int) else float(bits.mean()),
         "mode": algorithm.mode,
         "quorum": protocol.quorum,
         "max_staleness": protocol.max_staleness,
@@ -320,6 +321,7 @@ def facts_of(spec: Spec, algorithm: Algorithm, timeline: Timeline, seed: int, ce
             "end_to_end_staleness_max": int(reached.max(initial=0)),
         }
     known |= privacy_facts(spec, learner, timeline)
+    known |= {} if isinstance(bits, float | int) else {"ue_upload_bits": bits.tolist()}
     if cell is None:
         return known
     failures = failures_of(timeline, cell, make_energy(spec), bits)
@@ -341,11 +343,17 @@ def costs_at(
     spec: Spec, cell: Cell, algorithm: Algorithm, timeline: Timeline, points: Sequence[EvaluationPoint]
 ) -> list[dict[str, float]]:
     """Return the costs up to each evaluation: joules of all UEs, bits of the merged uploads, and with noise ε."""
-    bits = upload_bits(spec, algorithm.learner.objective, algorithm.protocol.quorum)
+    bits = upload_bits_by_ue(spec, algorithm.learner.objective, algorithm.protocol.quorum)
     times_s = np.array([point.time_s for point in points], float)
     by_time_j = energy_of(timeline, cell, make_energy(spec), bits, times_s).by_time_j
     losses = losses_at(spec.privacy, algorithm.learner, timeline, [point.round for point in points])
+
+    def merged_bits(rounds: int) -> float:
+        if isinstance(bits, float | int):
+            return float(rounds * timeline.quorum * bits)
+        return float(bits[timeline.ues[:rounds]].sum())
+
     return [
-        {"joules": float(joules), "merged_bits": float(point.round * timeline.quorum * bits), **loss}
+        {"joules": float(joules), "merged_bits": merged_bits(point.round), **loss}
         for point, joules, loss in zip(points, by_time_j, losses, strict=True)
     ]

@@ -45,6 +45,8 @@ from perfeds2.spec.cells import (
     model_bits,
     seconds_a_step,
     upload_bits,
+    upload_bits_by_ue,
+    work_by_ue,
 )
 from perfeds2.spec.edge_servers import ByEdge, EdgePlan, has_own_rounds, join_rounds, plan_edges, refuse_at_edges
 from perfeds2.spec.fields import Spec
@@ -53,6 +55,7 @@ from perfeds2.spec.learners import learner_of, learner_settings, make_method, re
 from perfeds2.spec.methods import method_of
 from perfeds2.spec.names import Named, Values, call, expect, user_errors
 from perfeds2.spec.privacy import has_noise, refuse_unless_summable
+from perfeds2.spec.ranks import ranks_of
 from perfeds2.spec.rounds import bound_of, protocol_of
 from perfeds2.spec.stage import FROM_SETTINGS, Algorithm, Stage, settings_bandwidth
 from perfeds2.spec.tasks import check_model, make_task, model_of
@@ -66,7 +69,7 @@ from perfeds2.timeline.simulate import conditions_of, simulate
 
 def clock_key(spec: Spec) -> Hashable:
     """Return a key that is equal for specs with the same cells, schedules and timelines."""
-    load = (upload_bits(spec), cycles_per_sample(spec), seconds_a_step(spec))
+    load = (upload_bits(spec), cycles_per_sample(spec), seconds_a_step(spec), ranks_of(spec))
     joint = isinstance(spec.protocol.bandwidth.value, LeastEnergy | TimeAndEnergy)
     energy = spec.energy if joint or limits_energy(spec) else None
     return spec.cell, spec.cells, spec.radio, energy, spec.protocol, load, spec.run.rounds, spec.run.horizon_s
@@ -157,7 +160,7 @@ def _in_own_rounds(spec: Spec, stage: Stage, algorithm: Algorithm, method: Metho
     """Return an algorithm in the rounds that its method plans, with the parts that know them."""
     learner, protocol = algorithm.learner, spec.protocol
     assert protocol.quorum is not None
-    load = (upload_bits(spec, learner.objective), job_samples(spec, learner), learner.local_steps)
+    load = (upload_bits_by_ue(spec, learner.objective), job_samples(spec, learner), learner.local_steps)
     world = World(stage.cell, *load, protocol.quorum, bound_of(spec), protocol.tiers, stage.seed)
     if spec.edges == 1 or stage.cells is None:
         rounds = method.rounds(world)
@@ -266,7 +269,8 @@ def make_timelines(
         shares = None if algorithm.shares is None else algorithm.shares.tobytes()
         rounds = (algorithm.protocol, algorithm.bandwidth, algorithm.schedule, shares)
         limit = rounds_of(spec, algorithm.learner)
-        same = (rounds, np.asarray(load["samples"]).tobytes(), load["payload_bits"], load["cell"].downlink, limit)
+        same = (rounds, np.asarray(load["samples"]).tobytes(), np.asarray(load["payload_bits"]).tobytes())
+        same = (*same, load["cell"].downlink, limit)
         if same not in known:
             told = None if tell is None else partial(tell, algorithm)
             with _own_errors(stage, algorithm):
@@ -323,9 +327,10 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
         times = learner.broadcast_size(model_of(spec))
         cell = replace(cell, downlink=replace(cell.downlink, model_bits=times * cell.downlink.model_bits))
     cell = alone_in(cell, learner)
-    bandwidth, bits = algorithm.bandwidth, upload_bits(spec, learner.objective, algorithm.protocol.quorum)
+    bandwidth, bits = algorithm.bandwidth, upload_bits_by_ue(spec, learner.objective, algorithm.protocol.quorum)
     network = None
     if stage.cells is not None and spec.edges == 1:
+        assert not isinstance(bits, np.ndarray)  # many cells have uploads of one size
         if stage.cells.joint:
             network = network_of(stage.cells, bits, one_server=True)
         else:
@@ -336,7 +341,7 @@ def _load(spec: Spec, stage: Stage, algorithm: Algorithm) -> Values:
                 "--merge-at cloud needs the same backhaul in every cell; use --backhaul-bps and --backhaul-s."
             )
         cell = replace(cell, downlink_s=cell.downlink_s + float(trip_s[0]))
-    samples = job_samples(spec, learner) * learner.objective.work
+    samples = job_samples(spec, learner) * learner.objective.work * work_by_ue(spec)
     if (
         spec.privacy.secure_aggregation and not algorithm.protocol.rests
     ):  # otherwise the list of members comes with the model
@@ -362,7 +367,7 @@ def check(spec: Spec, *, trains: bool) -> tuple[Stage, list[Algorithm]]:
     stage = Stage.of(spec, seed)
     algorithms = make_algorithms(spec, stage)
     for algorithm in algorithms:
-        upload_bits(spec, algorithm.learner.objective)
+        upload_bits_by_ue(spec, algorithm.learner.objective)
     if trains:
         make_task(spec, seed)
     return stage, algorithms

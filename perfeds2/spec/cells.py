@@ -32,6 +32,7 @@ from perfeds2.privacy.sharing import extra_bits
 from perfeds2.spec.cell_fields import CellSpec, RadioSpec
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
+from perfeds2.spec.ranks import at_rank, ranks_of
 from perfeds2.spec.tasks import model_of, sample_of
 from perfeds2.timeline.protocol import Protocol
 from perfeds2.timeline.state import Budget
@@ -211,6 +212,36 @@ def upload_bits(spec: Spec, objective: Objective | None = None, quorum: int = 0)
         with input_errors(f"{type(objective).__name__} does not fit this model"):
             arrays = without(arrays, jax.eval_shape(objective.withheld, arrays))
     return compressed(**compression_settings(spec)).size(arrays, numbers) + masks
+
+
+def upload_bits_by_ue(spec: Spec, objective: Objective | None = None, quorum: int = 0) -> float | PerUe:
+    """Return the size of one upload in bits, or of each UE's if the ranks of their adapters differ."""
+    ranks, radio = ranks_of(spec), spec.radio
+    if ranks is None:
+        return upload_bits(spec, objective, quorum)
+    unfit = {
+        "--secure-aggregation": spec.privacy.secure_aggregation,
+        "--top-k": radio.top_k not in (None, 1),
+        "--compress": radio.compress,
+        "--cells": (spec.cells.sites or 1) != 1,
+    }
+    if flags := [flag for flag, given in unfit.items() if given]:
+        raise InputError(
+            f"{flags[0]} needs uploads of one size, and UEs have adapters of different ranks (adapter_rank in {spec.cell.kind}). "
+            f"Leave one of them out."
+        )
+    bits = {rank: upload_bits(at_rank(spec, rank), objective, quorum) for rank in set(ranks)}
+    return np.array([bits[rank] for rank in ranks])
+
+
+def work_by_ue(spec: Spec) -> float | PerUe:
+    """Return how long each UE computes on a sample, relative to the full adapter; 1 where the fleet file says how long."""
+    ranks, fleet = ranks_of(spec), fleet_of(spec)
+    if ranks is None or fleet is None:
+        return 1.0
+    cycles = {rank: cycles_per_sample(at_rank(spec, rank)) / cycles_per_sample(spec) for rank in set(ranks)}
+    is_measured = ~np.isnan(np.fmax(fleet.column("compute_s"), fleet.column("samples_per_s")))
+    return np.where(is_measured, 1.0, [cycles[rank] for rank in ranks])
 
 
 def compression_settings(spec: Spec) -> Values:

@@ -10,7 +10,7 @@ from perfeds2.allocation.shares import check_shares, equal_shares, nearest_feasi
 from perfeds2.errors import InputError, input_errors
 from perfeds2.network.cell import Cell
 from perfeds2.network.link import PerUe
-from perfeds2.spec.cells import upload_bits
+from perfeds2.spec.cells import upload_bits_by_ue
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.names import Named, Value, call
 from perfeds2.timeline.protocol import Protocol
@@ -46,7 +46,9 @@ def make_shares(spec: Spec, cell: Cell, seed: int, samples: float, *, planned: b
         check_shares(shares, protocol.quorum, bound)
         return shares
     known = {"cell": cell, "ues": cell.ues, "quorum": protocol.quorum, "seed": seed, "samples": samples}
-    shares = np.asarray(call(given.value, f"--shares {given}", known | {"payload_bits": upload_bits(spec)}), float)
+    shares = np.asarray(
+        call(given.value, f"--shares {given}", known | {"payload_bits": upload_bits_by_ue(spec)}), float
+    )
     if given.source and (shares.shape != (cell.ues,) or not (np.isfinite(shares).all() and (shares >= 0).all())):
         raise InputError(
             f"--shares {given} gave {shares.tolist()!r:.80}; expected a number from 0 for each of {cell.ues} UEs."
@@ -75,7 +77,7 @@ def plan_rounds(spec: Spec, cell: Cell, seed: int, samples: float) -> tuple[PerU
             return shares, checked_when_opened(named, protocol, named.value)
         known = {"cell": cell, "shares": shares, "quorum": protocol.quorum}
         known["rounds"] = min(spec.run.rounds or schedules.ROWS, schedules.MAX_ROWS)
-        more = {"seed": seed, "samples": samples, "payload_bits": upload_bits(spec)}
+        more = {"seed": seed, "samples": samples, "payload_bits": upload_bits_by_ue(spec)}
         planned = call(named.value, f"--schedule {named}", known | more)
         if callable(planned):
             return shares, skipping_absent(

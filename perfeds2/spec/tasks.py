@@ -21,6 +21,7 @@ from perfeds2.learning.target import Targets, with_loss
 from perfeds2.learning.task import Recipe, Task, logits
 from perfeds2.spec.fields import Spec, TaskSpec
 from perfeds2.spec.names import Named, Value, Values, call, expect, user_errors
+from perfeds2.spec.ranks import ranks_of
 
 
 def make_task(spec: Spec, seed: int) -> Task:
@@ -203,13 +204,13 @@ def with_adapter(spec: Spec, model: Model) -> Model:
     chosen = spec.task
     if chosen.adapter is None and chosen.init is None:
         return model
-    return _adapted(model, chosen.adapter, chosen.init)
+    return _adapted(model, chosen.adapter, chosen.init, ranks_of(spec))
 
 
 @lru_cache(maxsize=64)  # one object for all seeds, since programs are compiled per model
-def _adapted(model: Model, adapter: str | None, init: Named | None) -> Model:
+def _adapted(model: Model, adapter: str | None, init: Named | None, ranks: tuple[int, ...] | None) -> Model:
     with input_errors(f"--adapter {adapter}" if init is None else f"--init {init}"):
-        return adapt(model, adapter, None if init is None else init.value.weights())
+        return adapt(model, adapter, None if init is None else init.value.weights(), ranks)
 
 
 def _whole_network(spec: Spec, task: Recipe | Task) -> Model:

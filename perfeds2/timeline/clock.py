@@ -363,8 +363,10 @@ class Clock(ClockState):
         )
         self.records[number].add(info, None if server.jobs is not None else server.model_s)
         if len(self.servers) > 1:
-            followed = np.count_nonzero(server.sent_to[closing.merged] != number)
-            self.followed_bits[number].append(2.0 * conditions.payload_bits * followed)  # to the cloud, and from there
+            followed = closing.merged[server.sent_to[closing.merged] != number]
+            self.followed_bits[number].append(
+                float(2.0 * conditions.full_bits[followed].sum())
+            )  # to the cloud and back
         if lost.size:
             dropped = lost[np.isinf(server.arrived_s[lost])]
             self.compute_s[dropped] = self.bits[dropped] = 0.0
@@ -410,7 +412,7 @@ class Clock(ClockState):
         server = self.servers[number]
         conditions, fleet, cell = server.conditions, self.cells[0].cell.fleet, server.conditions.cell
         self.compute_s[handed] = conditions.compute_s[handed]
-        self.bits[handed] = conditions.payload_bits
+        self.bits[handed] = conditions.full_bits[handed]
         server.arrived_s[handed] = server.sent_s[handed] = np.inf
         if self.luck is not None and handed.size:
             self._draw_errors(number, handed)

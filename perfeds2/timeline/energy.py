@@ -48,7 +48,9 @@ class Powers:
     sending_w: PerUe
 
 
-def energy_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float, times_s: Times) -> Energy:
+def energy_of(
+    timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: PerUe | float, times_s: Times
+) -> Energy:
     """Return the energy of all jobs, by UE and until each time in ``times_s``."""
     powers = _powers(timeline, cell, model, payload_bits)
     if timeline.choices is not None and timeline.rounds:
@@ -63,7 +65,7 @@ def energy_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: 
     return Energy(computing_j, sending_j, by_time_j)
 
 
-def _powers(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float) -> Powers:
+def _powers(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: PerUe | float) -> Powers:
     """Return the power draw of each UE, with what the bits of its uploads take on average."""
     bits_w: PerUe | float = 0.0
     if model.joules_per_bit:
@@ -92,7 +94,7 @@ class Failures:
     weakest_merges: float  # share of the merges of the quarter of UEs with the weakest signals
 
 
-def failures_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: float) -> Failures | None:
+def failures_of(timeline: Timeline, cell: Cell, model: EnergyModel, payload_bits: PerUe | float) -> Failures | None:
     """Return what errors did to a timeline; None if uploads have none."""
     if timeline.tries is None or not timeline.rounds:
         return None

@@ -70,7 +70,7 @@ def _known_signal_hz(state: ClockState, number: int) -> PerUe:
     return signal_hz * 10 ** (cell.csi_error_db / 10 * cell.channel.normal_at(round_, state.time_s))
 
 
-def _of_one_transmission(bits: PerUe, payload_bits: float) -> PerUe:
+def _of_one_transmission(bits: PerUe, payload_bits: PerUe | float) -> PerUe:
     """Return what is left of the current transmission: how many follow is not known yet."""
     return bits - payload_bits * np.maximum(np.ceil(bits / payload_bits) - 1, 0)
 

@@ -20,7 +20,7 @@ def simulate(
     cell: Cell,
     protocol: Protocol,
     *,
-    payload_bits: float,
+    payload_bits: float | PerUe,
     samples: float | PerUe,
     rounds: int | None = None,
     horizon_s: float | None = None,
@@ -39,7 +39,7 @@ def simulate(
     Args:
         cell: The UEs and their radio.
         protocol: When a round closes and which UEs get the new model.
-        payload_bits: Size of one upload in bits.
+        payload_bits: Size of one upload in bits, or one number for each UE, shape (n,).
         samples: Samples that one job computes on, or one number for each UE, shape (n,).
         rounds: Stop after this many rounds.
         horizon_s: Stop at this simulated time, in seconds.
@@ -90,7 +90,7 @@ def check_length(rounds: int | None, horizon_s: float | None) -> None:
 def conditions_of(
     cell: Cell,
     protocol: Protocol,
-    payload_bits: float,
+    payload_bits: float | PerUe,
     samples: float | PerUe,
     bandwidth: Policy = equal_share,
     schedule: Schedule | None = None,
@@ -103,8 +103,11 @@ def conditions_of(
     """Check the arguments of ``simulate`` that stay the same from round to round, and return them."""
     if not (np.isfinite(samples).all() and np.all(np.asarray(samples) >= 0)):
         raise ValueError(f"samples must be finite and at least 0, got {samples}.")
-    if not (np.isfinite(payload_bits) and payload_bits > 0):
+    bits = np.asarray(payload_bits, float)
+    if not (np.isfinite(bits).all() and (bits > 0).all()):
         raise ValueError(f"payload_bits must be finite and above 0, got {payload_bits}.")
+    if bits.shape not in ((), (cell.ues,)):
+        raise ValueError(f"payload_bits must be one number, or one for each of {cell.ues} UEs, got {bits.shape}.")
     shares = np.full(cell.ues, 1 / cell.ues) if shares is None else np.asarray(shares, float)
     if shares.shape != (cell.ues,):
         raise ValueError(f"shares must hold one number for each of {cell.ues} UEs, got shape {shares.shape}.")
@@ -123,9 +126,9 @@ def conditions_of(
     if cell.downlink is not None and cell.fleet is not None and not cell.fleet.shares_band.all():
         raise ValueError("the downlink of UEs with dedicated uplinks is unknown; leave the downlink out.")
     compute_s = cell.compute_s(samples)
-    bits = float(payload_bits)
     rest = {"network": network, "reshare": reshare, "events": events}
-    return Conditions(cell, protocol, bits, compute_s, shares, bandwidth, schedule, budget, **rest)
+    each_bits = float(bits) if bits.ndim == 0 else bits
+    return Conditions(cell, protocol, each_bits, compute_s, shares, bandwidth, schedule, budget, **rest)
 
 
 def start_clock(conditions: Conditions) -> Clock:

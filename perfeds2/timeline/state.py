@@ -102,7 +102,7 @@ class Conditions:
 
     cell: Cell
     protocol: Protocol
-    payload_bits: float  # Z: bits of one upload
+    payload_bits: PerUe | float  # Z: bits of one upload; one number is that of every UE
     compute_s: PerUe  # computing time of one job
     shares: PerUe  # η
     bandwidth: Policy = equal_share
@@ -112,6 +112,11 @@ class Conditions:
     network: Network | None = None  # the cells of a server that has several; ``cell`` then has all UEs
     reshare: Reshare = "round"
     events: Sequence[Any] = ()  # further sources of events (``EventSource``)
+
+    @cached_property
+    def full_bits(self) -> PerUe:
+        """Bits of one upload of each UE."""
+        return np.broadcast_to(np.asarray(self.payload_bits, float), self.cell.ues)
 
     @cached_property
     def usual_s(self) -> PerUe:

@@ -72,7 +72,7 @@ def rises(state: ClockState, signals_hz: Float[np.ndarray, "E n"], has_band: Mas
 def advance(state: ClockState, now_s: float) -> None:
     """Let UEs compute and send until a time."""
     before, server = state.bits, state.servers[0]
-    least_bits = MIN_LEFT * server.conditions.payload_bits
+    least_bits = MIN_LEFT * server.conditions.full_bits
     compute_s = state.compute_s - (now_s - state.time_s)
     bits = np.minimum(compute_s, 0.0)
     bits *= state.rate_bps  # negative: the bits sent on the shared band
@@ -101,7 +101,7 @@ def advance(state: ClockState, now_s: float) -> None:
     state.time_s, state.compute_s, state.bits = now_s, compute_s, bits
 
 
-def _keep_apart(state: ClockState, now_s: float, compute_s: PerUe, bits: PerUe, least_bits: float) -> None:
+def _keep_apart(state: ClockState, now_s: float, compute_s: PerUe, bits: PerUe, least_bits: PerUe) -> None:
     """Correct, in place, the work left to UEs with traces and to absent UEs."""
     fleet, open_ = state.cells[0].cell.fleet, state.bits > 0
     assert fleet is not None
@@ -109,7 +109,8 @@ def _keep_apart(state: ClockState, now_s: float, compute_s: PerUe, bits: PerUe, 
         traced = fleet.traces.ues
         ready_s = state.time_s + state.compute_s[traced]
         sent = fleet.traces.carried(ready_s, np.full(traced.size, now_s))
-        bits[traced] = np.where(open_[traced], np.maximum(state.bits[traced] - sent, least_bits), bits[traced])
+        left = np.maximum(state.bits[traced] - sent, least_bits[traced])
+        bits[traced] = np.where(open_[traced], left, bits[traced])
     if state.present is not None:
         away = ~state.present & open_
         compute_s[away], bits[away] = state.compute_s[away], state.bits[away]

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from unittest.mock import patch
 
@@ -49,7 +49,7 @@ class Run:
 
     cell: Cell
     protocol: Protocol
-    payload_bits: float
+    payload_bits: np.ndarray | float
     samples: float
     bandwidth: Policy
     schedule: Schedule | None
@@ -100,6 +100,12 @@ def runs(draw: st.DrawFn, max_ues: int = 20, scheduled: bool | None = None) -> R
         bandwidth=draw(st.sampled_from([equal_share, uneven_share(seed)])),
         schedule=schedule,
     )
+
+
+def uneven(run: Run) -> Run:
+    """The same run with uploads of different sizes."""
+    factor = np.random.default_rng([run.cell.seed, 8]).choice([0.1, 0.25, 1.0], run.cell.ues)
+    return replace(run, payload_bits=run.payload_bits * factor)
 
 
 def round_robin(n: int, quorum: int, seed: int) -> Schedule:

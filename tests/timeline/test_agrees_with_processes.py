@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_runs import STALE, Run, round_robin, runs
+from random_runs import STALE, Run, round_robin, runs, uneven
 from twin import Mast, Radio, RoundRules, play_with_processes
 
 from perfeds2.allocation.bandwidth import equal_share
@@ -90,6 +90,13 @@ def assert_agrees(run: Run, rounds: int) -> Timeline:
 @given(runs(max_ues=50), st.integers(1, 25))
 @settings(max_examples=35, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_simulate_agrees_with_processes_on_random_cells(run: Run, rounds: int):
+    assert_agrees(run, rounds)
+
+
+@pytest.mark.slow
+@given(runs(max_ues=20).map(uneven), st.integers(1, 15))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_simulate_agrees_with_processes_where_uploads_differ_in_size(run: Run, rounds: int):
     assert_agrees(run, rounds)
 
 

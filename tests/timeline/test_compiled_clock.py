@@ -15,7 +15,7 @@ from command_line import perfeds2
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from needs import needs
-from random_runs import STALE, Run, assert_same, drawn_by_lot, only, round_robin, runs, uneven_share
+from random_runs import STALE, Run, assert_same, drawn_by_lot, only, round_robin, runs, uneven, uneven_share
 from test_agrees_with_processes import assert_agrees
 
 from perfeds2.allocation import bandwidth
@@ -92,7 +92,8 @@ def settings_of_all_kinds(draw: st.DrawFn) -> Run:
         protocol, schedule = Protocol(protocol.quorum, protocol.max_staleness, drafts=True), None
     elif kind == "looks":
         protocol, schedule = Protocol(protocol.quorum, protocol.max_staleness), best_channel
-    return replace(run, cell=cell, bandwidth=policy, protocol=protocol, schedule=schedule)
+    run = replace(run, cell=cell, bandwidth=policy, protocol=protocol, schedule=schedule)
+    return uneven(run) if draw(st.booleans()) else run
 
 
 @pytest.mark.slow
@@ -114,8 +115,9 @@ def test_every_policy_and_rule_is_known_and_the_same(policy, stale, planned, mon
     schedule = round_robin(30, 4, 0) if planned else None
     run = Run(Cell.draw(30, 1, cpu_hz=(2e7, 2e9)), Protocol(4, 7, stale), 1e6, 100.0, policy, schedule)
     assert_both_show_the_same(run, 40)
+    assert_both_show_the_same(uneven(run), 40)
     with only("compiled"), counting(monkeypatch) as by_numpy:
-        run.simulate(40)
+        uneven(run).simulate(40)
     assert by_numpy == []
 
 

@@ -48,9 +48,11 @@ def follow(
 def test_a_safe_guess_gives_the_timeline_of_following_everybody(seed, quorum, bound, rounds, share):
     given = setting(400, quorum, bound, seed)
     hopeful = min(max(int(400 * share), quorum), 399)
-    guessed = follow(given, hopeful, rounds)
-    if guessed is not None:
-        assert_same(guessed, follow_everybody(given, rounds=rounds))
+    unequal = replace(given, payload_bits=given.payload_bits * np.random.default_rng(seed).choice([0.1, 1.0], 400))
+    for one in (given, unequal):
+        guessed = follow(one, hopeful, rounds)
+        if guessed is not None:
+            assert_same(guessed, follow_everybody(one, rounds=rounds))
 
 
 @pytest.mark.parametrize("limits", [{"rounds": 30}, {"horizon_s": 5.0}, {"rounds": 1}])

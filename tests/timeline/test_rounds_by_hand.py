@@ -228,6 +228,7 @@ def test_an_update_that_is_late_under_a_plan_with_wait_is_lost_once():
         ({"horizon_s": -1.0}, "horizon_s must be"),
         ({"payload_bits": 0.0}, "payload_bits must be"),
         ({"payload_bits": np.nan}, "payload_bits must be"),
+        ({"payload_bits": np.ones(99)}, "or one for each of"),
         ({"samples": -1.0}, "samples must be"),
         ({"samples": np.nan}, "samples must be"),
         ({"shares": np.ones(3)}, "shares must hold one number for each of 2 UEs"),

@@ -248,7 +248,7 @@ def play_with_processes(
     radio: Radio,
     rules: RoundRules,
     compute_s,
-    payload_bits: float,
+    payload_bits: np.ndarray | float,
     rounds: int,
     battery: Battery | None = None,
     mast: Mast | None = None,
@@ -257,7 +257,8 @@ def play_with_processes(
     """The first rounds of the protocol on these devices; with batteries, until too few of them are left."""
     env = simpy.Environment()
     bell = simpy.Store(env)
-    phones = [Phone(env, i, float(seconds), payload_bits, bell, battery) for i, seconds in enumerate(compute_s)]
+    bits = np.broadcast_to(payload_bits, len(compute_s)).tolist()
+    phones = [Phone(env, i, float(seconds), bits[i], bell, battery) for i, seconds in enumerate(compute_s)]
     history: list[Round] = []
     weather = Weather()
     env.process(change_band(env, radio.band, weather, bell))

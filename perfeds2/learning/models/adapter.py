@@ -9,14 +9,14 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
@@ -115,6 +115,7 @@ class Adapted:
     trained: tuple[str, ...]  # arrays that are adapted or trained
     identity: str  # sha256 of the body
     body: Weights = field(compare=False, repr=False)
+    ranks: tuple[int, ...] = ()  # of each UE's adapter, at most that of ``adapter``; empty: all have its rank
 
     def init(self, key: RandomKey) -> Params:
         """Return the body's own weights of the trained arrays, or the first factors of their adapters."""
@@ -143,6 +144,18 @@ class Adapted:
             whole[name] = whole[name] + self.adapter.scale * change.reshape(whole[name].shape)
         return whole
 
+    def narrowed(self, tree: PyTree, ue: Int[Array, ""]) -> PyTree:
+        """Return a tree of parameters with zeros in the columns of B and the rows of A that a UE does not have."""
+        rank = jnp.asarray(self.ranks)[ue]
+
+        def narrow(path: tuple[jax.tree_util.KeyEntry, ...], values: Array) -> Array:
+            name = str(path[-1].key) if path and isinstance(path[-1], jax.tree_util.DictKey) else ""
+            if name.endswith(DOWN):
+                return jnp.where((jnp.arange(values.shape[0]) < rank)[:, None], values, 0)
+            return jnp.where(jnp.arange(values.shape[1]) < rank, values, 0) if name.endswith(UP) else values
+
+        return jax.tree_util.tree_map_with_path(narrow, tree)
+
     def with_statistics(self, params: Params, x: Shaped[Array, "*s x"]) -> Params:
         """Return the parameters with BatchNorm's statistics of these samples, if the model has any."""
         if not isinstance(self.model, TorchModel):
@@ -151,7 +164,18 @@ class Adapted:
         return params | {name: fitted[name] for name in self.model.module.statistics.values()}
 
 
-def adapt(model: Model, adapter: Adapter | str | None = None, weights: Weights | None = None) -> Model:
+def narrowed(model: Model, tree: PyTree, ue: Int[Array, ""]) -> PyTree:
+    """Return a tree of a model's parameters as a UE has it: with zeros where its adapter has a smaller rank."""
+    network = bare(model)
+    return network.narrowed(tree, ue) if isinstance(network, Adapted) and network.ranks else tree
+
+
+def adapt(
+    model: Model,
+    adapter: Adapter | str | None = None,
+    weights: Weights | None = None,
+    ranks: Sequence[int] | None = None,
+) -> Model:
     """Return a model that starts from given weights and trains only an adapter.
 
     Args:
@@ -159,6 +183,8 @@ def adapt(model: Model, adapter: Adapter | str | None = None, weights: Weights |
         adapter: What is trained, such as ``lora:8``; None trains all weights.
         weights: The body, by the names of the model's arrays; None takes the model's own, such as those of a
             pre-trained PyTorch module.
+        ranks: The highest rank of each UE, shape (n,). Arrays keep the adapter's rank; a UE trains their first columns
+            and rows, and its update is zero in the others. None: every UE has the adapter's rank.
 
     Returns:
         The model.
@@ -190,7 +216,10 @@ def adapt(model: Model, adapter: Adapter | str | None = None, weights: Weights |
         digest.update(name.encode() + np.ascontiguousarray(body[name]).tobytes())
     shapes = {name: body[name].shape for name in names}
     trained = tuple(names) if chosen is None else chosen.chosen(shapes, last_layer(inner, names))
-    found = Adapted(inner, chosen, trained, digest.hexdigest(), {name: body[name] for name in names})
+    most = None if chosen is None else chosen.rank
+    by_ue = () if ranks is None or most is None else tuple(min(rank, most) for rank in ranks)
+    by_ue = by_ue if most is not None and min(by_ue, default=most) < most else ()
+    found = Adapted(inner, chosen, trained, digest.hexdigest(), {name: body[name] for name in names}, by_ue)
     return (
         ModelWithLoss(found, model.loss, model.metric, model.shift, model.unit)
         if isinstance(model, ModelWithLoss)

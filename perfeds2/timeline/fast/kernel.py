@@ -29,12 +29,12 @@ class Rules(NamedTuple):
     policy: int
     planned: bool  # whether rounds close on given rows of UEs
     at_work: int  # UEs that may hold a job at once, with ``WAIT`` and a bound
-    payload_bits: float
     most_nats: float  # most nat/s/Hz that modulation carries; infinite for no limit
     horizon_s: float
     others: int  # UEs that are not followed: they send but never arrive
     others_hz: float  # none of their signals is stronger
     others_s: float  # none of them computes for less time
+    others_bits: float  # none of them sends less
 
 
 class Servers(NamedTuple):
@@ -57,6 +57,7 @@ class Followed(NamedTuple):
 
     ues: np.ndarray
     job_s: np.ndarray
+    job_bits: np.ndarray
     compute_s: np.ndarray
     bits: np.ndarray
     arrived_s: np.ndarray
@@ -121,6 +122,7 @@ def play_rounds(
             own = Followed(
                 followed.ues[first:end],
                 followed.job_s[first:end],
+                followed.job_bits[first:end],
                 followed.compute_s[first:end],
                 followed.bits[first:end],
                 followed.arrived_s[first:end],
@@ -164,11 +166,11 @@ def play_one_round(draw, loops, searching):
     """Call both entry points once, so that everything is compiled or read from the cache."""
     signals, two, one = np.ones((1, 2)), np.ones(2), np.ones(1, np.int64)
     draw(signals, np.uint64(0), 0, 0, np.arange(2))
-    rules = Rules(1, 1, RESTART, EQUAL_SHARE, False, 2, 1.0, np.inf, np.inf, 0, 0.0, 0.0)
+    rules = Rules(1, 1, RESTART, EQUAL_SHARE, False, 2, np.inf, np.inf, 0, 0.0, 0.0, 1.0)
     zero, never = np.zeros(1), np.full(1, np.inf)
     servers = Servers(np.array([0, 2]), np.full(1, 1e6), 0 * one, zero, zero, zero, never, one, 0 * one, two)
     numbers = np.zeros(2, int), np.full(2, -1)
-    followed = Followed(np.arange(2), two, two.copy(), two.copy(), np.full(2, np.inf), *numbers, np.zeros(2))
+    followed = Followed(np.arange(2), two, two, two.copy(), two.copy(), np.full(2, np.inf), *numbers, np.zeros(2))
     record, scratch, search = new_buffers(1, 1, 8), new_scratch(2), new_search(2) if searching else None
     rows = np.empty((1, 0), np.int64)
     play_rounds(
@@ -217,9 +219,9 @@ def _open_round(loops, rules, servers, server, followed, signal, plan, search, s
         return LATE
     if not _forecast(loops, rules, followed, signal, plan, search, time_s, servers.bandwidth_hz[server], scratch):
         return ASK
-    _carry_over(rules, followed, scratch.rate, scratch.arrival, time_s, opens_s)
+    _carry_over(followed, scratch.rate, scratch.arrival, time_s, opens_s)
     assign_model(rules, followed, round_, scratch)
-    _begin_jobs(rules, followed, round_, opens_s - servers.closed_s[server])
+    _begin_jobs(followed, round_, opens_s - servers.closed_s[server])
     servers.time_s[server], servers.opened_s[server], servers.opens_s[server] = opens_s, opens_s, np.inf
     return DONE
 
@@ -244,12 +246,12 @@ def _play_round(
     end = merge(rules, followed, round_, close_s, record, played, lost_rows, scratch)
     if end < 0:
         return FULL, lost_rows
-    _carry_over(rules, followed, scratch.rate, scratch.arrival, time_s, close_s)
+    _carry_over(followed, scratch.rate, scratch.arrival, time_s, close_s)
     servers.round[server], servers.time_s[server], servers.closed_s[server] = round_ + 1, close_s, close_s
     servers.opened_s[server] = close_s if hands_out else np.inf
     if hands_out:
         assign_model(rules, followed, round_ + 1, scratch)
-        _begin_jobs(rules, followed, round_ + 1, 0.0)
+        _begin_jobs(followed, round_ + 1, 0.0)
     return DONE, end
 
 
@@ -332,28 +334,28 @@ def _none_else_arrives(log1p, rules, followed, round_, time_s, close_s, band_hz,
     scratch.key[0] = rules.others_hz / part
     apply(log1p, scratch.key, 1, scratch.call)
     rival[0] += min(scratch.key[0], rules.most_nats) * (part / LN2) * max(close_s - max(time_s, rival[1]), 0.0)
-    return rival[0] < (1 - MARGIN) * rules.payload_bits
+    return rival[0] < (1 - MARGIN) * rules.others_bits
 
 
 @compiled
-def _carry_over(rules, followed, rate, arrival, time_s, now_s):
+def _carry_over(followed, rate, arrival, time_s, now_s):
     """Subtract the work done between two times."""
-    lasted_s, least_bits = now_s - time_s, MIN_LEFT * rules.payload_bits
+    lasted_s = now_s - time_s
     for i in range(followed.bits.size):
         if followed.versions[i] == IDLE:
             followed.compute_s[i], followed.bits[i], followed.arrived_s[i] = 0.0, 0.0, np.inf
         elif arrival[i] <= now_s:
             followed.compute_s[i], followed.bits[i], followed.arrived_s[i] = 0.0, 0.0, arrival[i]
         else:
-            left_s = followed.compute_s[i] - lasted_s
+            left_s, least_bits = followed.compute_s[i] - lasted_s, MIN_LEFT * followed.job_bits[i]
             followed.bits[i] = max(min(left_s, 0.0) * rate[i] + followed.bits[i], least_bits)
             followed.compute_s[i], followed.arrived_s[i] = max(left_s, 0.0), np.inf
 
 
 @compiled
-def _begin_jobs(rules, followed, new, model_s):
+def _begin_jobs(followed, new, model_s):
     """Start the jobs of UEs that were handed the new model ``model_s`` seconds after it was made."""
     for i in range(followed.bits.size):
         if followed.versions[i] == new:
-            followed.compute_s[i], followed.bits[i] = followed.job_s[i], rules.payload_bits
+            followed.compute_s[i], followed.bits[i] = followed.job_s[i], followed.job_bits[i]
             followed.arrived_s[i], followed.model_s[i] = np.inf, model_s

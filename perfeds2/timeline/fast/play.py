@@ -192,7 +192,9 @@ def _seconds_left(state: ClockState, rounds: float, horizon_s: float | None) -> 
 
 def _followed(kernel: loading.Kernel, states: Sequence[ClockState], crowd: ReachableUes | None) -> "Followed":
     """Return the state of the followed UEs of all stations, numbered one after the other."""
-    job_s = np.concatenate([state.servers[0].conditions.compute_s for state in states])
+    of_states = [state.servers[0].conditions for state in states]
+    job_s = np.concatenate([conditions.compute_s for conditions in of_states])
+    job_bits = np.concatenate([conditions.full_bits for conditions in of_states])
     ues = np.arange(job_s.size) if crowd is None else crowd.followed
     columns = [
         (
@@ -202,7 +204,7 @@ def _followed(kernel: loading.Kernel, states: Sequence[ClockState], crowd: Reach
         for state in states
         for station in state.servers
     ]
-    return kernel.names.Followed(ues, job_s[ues], *map(np.concatenate, zip(*columns, strict=True)))
+    return kernel.names.Followed(ues, job_s[ues], job_bits[ues], *map(np.concatenate, zip(*columns, strict=True)))
 
 
 def _servers(kernel: loading.Kernel, states: Sequence[ClockState], cloud: Server, rounds: int) -> "Servers":
@@ -231,12 +233,12 @@ def _rules(
         **_round_rules(conditions.protocol),
         policy=POLICIES.index(conditions.bandwidth),
         planned=conditions.schedule is not None,
-        payload_bits=float(conditions.payload_bits),
         most_nats=math.inf if cap is None else float(cap) * LN2,
         horizon_s=math.inf if horizon_s is None else float(horizon_s),
         others=0 if crowd is None else conditions.cell.ues - crowd.followed.size,
         others_hz=0.0 if crowd is None else crowd.strongest_hz,
         others_s=0.0 if crowd is None else crowd.least_s,
+        others_bits=float(conditions.full_bits.min()),
     )
 
 
@@ -339,7 +341,7 @@ def play_crowd(
     """Return the timeline from time 0, or None if no round was played or an unfollowed UE might arrive."""
     n, ues, protocol = conditions.cell.ues, crowd.followed, conditions.protocol
     server = Server(0, np.zeros(ues.size, np.int64), np.full(ues.size, -1), 0.0)
-    full_bits, never = np.full(ues.size, conditions.payload_bits), np.full(ues.size, np.inf)
+    full_bits, never = conditions.full_bits[ues], np.full(ues.size, np.inf)
     station = ServerState(conditions, server, never, never, left=FOREVER if rounds is None else rounds)
     record = Recorder(conditions.compute_s, protocol.quorum, conditions.cell.downlink_s)
     state = ClockState(0.0, conditions.compute_s[ues], full_bits, [station], [CellState(conditions.cell)])
