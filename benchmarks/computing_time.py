@@ -1,8 +1,10 @@
 """Compare the counted multiply-adds of a sample's gradient with the measured time on one core of this machine.
 
     python benchmarks/computing_time.py --out computing.png
+    python benchmarks/computing_time.py --memory
 
-If counted cycles are true, all models lie on one line. Cycles per parameter are drawn beside them.
+If counted cycles are true, all models lie on one line. Cycles per parameter are drawn beside them. With --memory, it prints
+the counted memory of a UE's job on batches of --batch, and what XLA's own analysis of the compiled job says.
 """
 
 import argparse
@@ -19,13 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib import pyplot
 
+from perfeds2.learning.gradients import MeanLoss
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.lenet import CNN, LENET
 from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.models.mlp import MLP
 from perfeds2.learning.models.model import Model
 from perfeds2.learning.models.resnet import resnet18_gn
 from perfeds2.learning.models.transformer import transformer
-from perfeds2.learning.operations import multiply_adds
+from perfeds2.learning.objectives import Context, FedAvg, Objective, PerFed
+from perfeds2.learning.operations import job_bytes, multiply_adds
 from perfeds2.learning.task import parameters
 
 BYTES = np.dtype(np.uint8)
@@ -54,12 +59,36 @@ def seconds_of(model: Model, length: int, batch: int, turns: int) -> float:
     return float(np.median(took)) / batch
 
 
+def megabytes(model: Model, length: int, objective: Objective, batch: int) -> tuple[float, float]:
+    """Return the counted memory of a job of one step, and XLA's."""
+    params, shape = jax.eval_shape(lambda: model.init(jax.random.key(0))), (objective.batches, batch)
+    batches = jax.ShapeDtypeStruct((*shape, length), np.uint8), jax.ShapeDtypeStruct(shape, np.int32)
+    context = Context(MeanLoss(model), 0.07, jnp.int32(0), jnp.int32(0), jax.random.key(0))
+    job = jax.jit(lambda w, b: objective.gradient(w, w, b, context))
+    used: Any = job.lower(params, batches).compile().memory_analysis()
+    xlas = used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
+    counted = job_bytes(model, jax.ShapeDtypeStruct((length,), np.uint8), Learner(objective, batch=batch))
+    return counted / 1e6, xlas / 1e6
+
+
+def print_memory(batch: int) -> None:
+    print(f"{'model':<20}{'FedAvg, MB':>12}{'XLA':>10}{'PerFed, MB':>12}{'XLA':>10}")
+    small: dict[str, tuple[Model, int]] = {"MLP 64-32-10": (MLP((64, 32, 10), input_scale=255), 64)}
+    for name, (model, length) in (small | MODELS).items():
+        found = [*megabytes(model, length, FedAvg(), batch), *megabytes(model, length, PerFed(0.03), batch)]
+        print(f"{name:<20}{found[0]:>12.3g}{found[1]:>10.3g}{found[2]:>12.3g}{found[3]:>10.3g}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=40)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("computing.png"))
+    parser.add_argument("--memory", action="store_true")
     given = parser.parse_args()
+    if given.memory:
+        print_memory(given.batch)
+        return
     rows: list[tuple[str, int, int, float]] = []
     print(f"{'model':<20}{'parameters':>12}{'multiply-adds':>16}{'ms a sample':>13}{'ns a multiply-add':>19}")
     for name, (model, length) in MODELS.items():

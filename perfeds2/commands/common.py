@@ -321,7 +321,7 @@ class Study:
         from perfeds2.runs.pool import HERE, PROCESSES, WorkerChoice
         from perfeds2.runs.session import Execution
         from perfeds2.runs.store import open_others
-        from perfeds2.spec.cells import fleet_warnings
+        from perfeds2.spec.fleet_warnings import fleet_warnings
 
         for spec in {str(spec.cell.kind): spec for spec in specs}.values():
             for line in fleet_warnings(spec):

@@ -6,14 +6,20 @@ waits for memory rather than for them.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
+from perfeds2.learning.gradients import Batches, BatchLoss
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.model import COUNTING, Model, Params, bare
+from perfeds2.learning.objectives import Context
+from perfeds2.learning.settings import as_tree
 
 COUNTED_IN = 1024  # samples: what a batch does only once, such as a product of two weights, then hardly counts
 CYCLES, MULTIPLY_ADDS = 7_951_000, 159_800  # of one sample's gradient in the paper's 784-100-10 network for MNIST
@@ -54,13 +60,33 @@ def hessian_product_cost(model: Model, sample: Sample) -> float:
     return _products(traced) / _products(_traced(model, sample, COUNTED_IN))
 
 
-@lru_cache(maxsize=64)
-def peak_bytes(model: Model, sample: Sample, batch: int) -> int:
-    """Return the peak memory in bytes of one batch's gradient: weights, samples, and all arrays alive at once.
+def job_bytes(model: Model, sample: Sample, learner: Learner) -> int:
+    """Return the peak memory in bytes of a UE's job: weights, all its batches, and all arrays alive at once.
 
-    Operations run in the order of the graph, and each result is stored. A compiler that fuses operations needs less.
+    Operations run in the order of the graph, and each result is stored. A compiler that fuses operations needs less; one
+    that changes their order may need up to twice as much.
     """
-    return _peak(_traced(model, sample, batch).jaxpr)
+    params, _ = _inputs(model, sample, learner.batch)
+    objective = as_tree(learner.objective)
+    count = learner.local_steps, objective.batches, learner.batch
+    batches = jax.ShapeDtypeStruct((*count, *sample.shape), sample.dtype), jax.ShapeDtypeStruct(count, np.int32)
+    known = jax.eval_shape(lambda w: (learner.merge.broadcast(learner.merge.init(w, 1)), objective.init(w)), params)
+    context = Context(_Squares(model), jnp.float32(learner.beta), jnp.int32(0), jnp.int32(0), jax.random.key(0))
+    traced = _graph(lambda *given: objective.job(given[0], *given[1], given[2], context), params, known, batches)
+    return _peak(traced.jaxpr)
+
+
+@dataclass(frozen=True)
+class _Squares(BatchLoss):
+    """The squares of a model's outputs. Losses have no products, so that any loss will do."""
+
+    model: Model
+
+    def __call__(self, params: Params, batch: Batches) -> Array:
+        return jnp.square(self.outputs(params, batch)).sum()
+
+    def outputs(self, params: Params, batch: Batches) -> Array:
+        return bare(self.model)(params, batch[0])
 
 
 def counted_cycles(model: Model, sample: Sample) -> float:

@@ -146,8 +146,8 @@ class FleetFile:
             )
         return said
 
-    def memory_warning(self, needed_bytes: int) -> list[str]:
-        """Return a warning if devices have less memory than a gradient needs."""
+    def memory_warning(self, algorithm: str, needed_bytes: int) -> list[str]:
+        """Return a warning if devices have less memory than a job of an algorithm needs."""
         needed_mb = needed_bytes / 1e6
         short = [
             name
@@ -158,7 +158,7 @@ class FleetFile:
             return []
         more = f" and {len(short) - 3} more" if len(short) > 3 else ""
         return [
-            f"{self.path}: a gradient needs about {needed_mb:,.3g} MB, and {', '.join(short[:3])}{more} have less (memory_mb). "
+            f"{self.path}: a job of {algorithm} needs about {needed_mb:,.3g} MB, and {', '.join(short[:3])}{more} have less (memory_mb). "
             f"A smaller --batch or --model needs less."
         ]
 

@@ -21,7 +21,7 @@ Rows = Mapping[tuple[str, int], Sequence[Row]]  # by algorithm and seed
 def notes_of(spec: Spec, facts: OfSeeds, rows: Rows | None, ue_rows: Rows | None = None) -> list[str]:
     """Return the notes of a run. ``rows`` and ``ue_rows`` are None if nothing was trained."""
     from perfeds2.spec.build import fixed_settings
-    from perfeds2.spec.cells import fleet_warnings
+    from perfeds2.spec.fleet_warnings import fleet_warnings
     from perfeds2.spec.tasks import recipe_of
 
     notes, recipe = fleet_warnings(spec), recipe_of(spec)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from perfeds2.errors import InputError, input_errors
 from perfeds2.learning.objectives import Objective
-from perfeds2.learning.operations import counted_cycles, peak_bytes
+from perfeds2.learning.operations import counted_cycles
 from perfeds2.learning.task import CYCLES_PER_PARAMETER, cycles_of_parameters, payload_bits, weight_shapes
 from perfeds2.learning.transforms import OwnCompression, Transform, compressed
 from perfeds2.learning.trees import without
@@ -19,7 +19,7 @@ from perfeds2.network.cell import Cell
 from perfeds2.network.cells import Cells, make_cells
 from perfeds2.network.energy import ENERGY, EnergyModel
 from perfeds2.network.errors import Errors, Outage
-from perfeds2.network.fleet_file import FleetFile, unit_hint
+from perfeds2.network.fleet_file import FleetFile
 from perfeds2.network.indoor import indoors, wall_db
 from perfeds2.network.link import Downlink, PerUe
 from perfeds2.network.mobility import Moves, coherence_seconds
@@ -129,7 +129,7 @@ def _single_cell(spec: Spec, seed: int) -> Cell:
         raise InputError(f"--cell {own} has {cell.ues} UEs, but there are {settings.ues} (--ues).")
     if settings.distance_m is not None:
         cell = replace(cell, distance_m=np.asarray(settings.distance_m, float))
-    if _trajectories(spec) is not None:
+    if trajectories_of(spec) is not None:
         usual, places = cell.where, _places(spec)
         x_m, y_m = np.where(np.isnan(places), [usual.x_m, usual.y_m], places)
         cell = replace(cell, distance_m=np.hypot(x_m, y_m), angle_rad=np.arctan2(y_m, x_m))
@@ -137,7 +137,7 @@ def _single_cell(spec: Spec, seed: int) -> Cell:
     return replace(cell, offset_db=offset_db) if offset_db.any() else cell
 
 
-def _trajectories(spec: Spec) -> Trajectories | None:
+def trajectories_of(spec: Spec) -> Trajectories | None:
     mobility, fleet = spec.radio.mobility, fleet_of(spec)
     if mobility is None or not isinstance(mobility.value, Trajectories):
         return None
@@ -147,7 +147,7 @@ def _trajectories(spec: Spec) -> Trajectories | None:
 
 def _places(spec: Spec) -> Float[np.ndarray, "2 n"]:
     """Return where files place UEs at first, x and y in metres; NaN for a UE that no file places."""
-    paths, fleet, unknown = _trajectories(spec), fleet_of(spec), np.full(spec.cell.ues, np.nan)
+    paths, fleet, unknown = trajectories_of(spec), fleet_of(spec), np.full(spec.cell.ues, np.nan)
     places = np.stack([unknown, unknown] if fleet is None else [fleet.column("x_m"), fleet.column("y_m")])
     if paths is None:
         return places
@@ -322,7 +322,7 @@ def make_radio(spec: Spec) -> Values:
             bits *= up / (1 - up)
         made["downlink"] = Downlink(settings.downlink, 10 ** (dbm / 10) / 1000, bits)
     carrier_hz = made["radio"].carrier_hz if "radio" in made else settings.carrier_hz or 3.5e9
-    paths, speed_mps = _trajectories(spec), settings.speed_mps
+    paths, speed_mps = trajectories_of(spec), settings.speed_mps
     walk = settings.mobility.value if settings.mobility is not None else None
     if paths is not None:
         walk, speed_mps = paths, paths.speed_mps
@@ -381,21 +381,6 @@ def cell_of_fleet(spec: Spec, file: FleetFile, **settings: Value) -> Cell:
 def fleet_of(spec: Spec) -> FleetFile | None:
     kind = None if spec.cell.kind is None else spec.cell.kind.value
     return kind if isinstance(kind, FleetFile) else None
-
-
-def fleet_warnings(spec: Spec) -> list[str]:
-    """Return warnings about values that seem to be in another unit, and about too little memory."""
-    fleet, values = fleet_of(spec), {"power_w": [spec.cell.power_w], "cpu_hz": list(spec.cell.cpu_hz)}
-    values["bandwidth_hz"], paths = [spec.cell.bandwidth_hz], _trajectories(spec)
-    said = [f"--{name.replace('_', '-')} {hint}." for name, of in values.items() if (hint := unit_hint(name, of))]
-    if paths is not None and paths.time_s.min() > (spec.run.horizon_s or math.inf):
-        said.append(f"--mobility {spec.radio.mobility} begins at {paths.time_s.min():g} s, when the run is over.")
-    if fleet is None:
-        return said
-    said += fleet.unit_warnings(upload_bits(spec))
-    if any("memory_mb" in row.numbers for row in fleet.rows):
-        said += fleet.memory_warning(peak_bytes(model_of(spec), sample_of(spec), spec.learning.batch))
-    return said
 
 
 def seconds_a_step(spec: Spec) -> int | None:

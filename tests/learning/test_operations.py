@@ -7,19 +7,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contexts import context
 from needs import needs
 
 from perfeds2.learning.datasets import TASKS
+from perfeds2.learning.learner import Learner
 from perfeds2.learning.models.from_torch import from_torch
 from perfeds2.learning.models.lenet import LENET
 from perfeds2.learning.models.lstm import LSTM
 from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import mean_loss
 from perfeds2.learning.models.resnet import resnet18_gn
 from perfeds2.learning.models.transformer import transformer
-from perfeds2.learning.operations import counted_cycles, hessian_product_cost, multiply_adds, peak_bytes
+from perfeds2.learning.objectives import FedAvg, PerFed
+from perfeds2.learning.operations import counted_cycles, hessian_product_cost, job_bytes, multiply_adds
 from perfeds2.learning.task import cycles_of_parameters, parameters
 from perfeds2.spec.build import Stage, make_algorithms, make_timelines
 from perfeds2.spec.cells import cycles_per_sample
+from perfeds2.spec.fleet_warnings import fleet_warnings
 from perfeds2.spec.jobs import job_samples
 from perfeds2.spec.resolve import read_toml, resolve, spec_from
 
@@ -118,10 +123,36 @@ def test_the_peak_of_memory_by_hand():
     weights, samples = parameters(model), batch * 6
     hidden, logits = batch * 4, batch * 2
     fewest = 4 * (2 * weights + samples + hidden)  # a gradient as large as the weights, and what it is made of
-    peak = peak_bytes(model, jax.ShapeDtypeStruct((6,), np.float32), batch)
-    assert fewest <= peak <= fewest + 4 * 3 * (hidden + logits)
-    wide = peak_bytes(model, jax.ShapeDtypeStruct((6,), np.float32), 10 * batch)
+    sample = jax.ShapeDtypeStruct((6,), np.float32)
+    peak = job_bytes(model, sample, Learner(FedAvg(), batch=batch))
+    assert fewest <= peak <= fewest + 4 * (3 * (hidden + logits) + 2 * samples)  # and views of the samples
+    wide = job_bytes(model, sample, Learner(FedAvg(), batch=10 * batch))
     assert 5 * peak < wide + 4 * 10 * 2 * weights < 12 * peak
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [FedAvg(), PerFed(0.03)])
+@pytest.mark.parametrize("name", ["mlp", "lenet5", "transformer"])
+def test_a_jobs_memory_is_about_xlas(name, objective):
+    model, length = MODELS[name]
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0)))
+    shape = (objective.batches, 20)
+    batches = jax.ShapeDtypeStruct((*shape, length), np.uint8), jax.ShapeDtypeStruct(shape, np.int32)
+    job = jax.jit(lambda w, b: objective.gradient(w, w, b, context(lambda w, b: mean_loss(model, w, *b))))
+    used: Any = job.lower(params, batches).compile().memory_analysis()
+    xlas = used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes
+    assert 0.5 * xlas < job_bytes(model, of_bytes(length), Learner(objective, batch=20)) < 2 * xlas
+
+
+def test_a_job_of_perfed_needs_more_memory_than_a_gradient(tmp_path):
+    model, sample = MODELS["lenet5"][0], of_bytes(3072)
+    needed = [job_bytes(model, sample, Learner(each, batch=40)) for each in (FedAvg(), PerFed(0.03))]
+    assert needed[1] > 1.4 * needed[0]
+    (tmp_path / "fleet.csv").write_text(f"name,memory_mb\nphone,{sum(needed) / 2e6}\n")
+    run: dict[str, Any] = {"task": "cifar100", "model": "lenet5", "cell": str(tmp_path / "fleet.csv"), "quorum": 1}
+    assert not any("memory" in line for line in fleet_warnings(spec_from(**run, algorithms=["FedAvgS2"])))
+    (said,) = [line for line in fleet_warnings(spec_from(**run)) if "memory" in line]
+    assert "a job of PerFed-SYN needs about" in said
 
 
 def test_a_hessian_product_costs_two_gradients_of_a_small_network():

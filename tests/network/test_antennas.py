@@ -10,7 +10,8 @@ from perfeds2.errors import InputError
 from perfeds2.network.indoor import indoors, outer_wall_db, wall_db
 from perfeds2.network.radios import Where, sector_db
 from perfeds2.network.sites import Sites
-from perfeds2.spec.cells import fleet_warnings, make_cell, make_network
+from perfeds2.spec.cells import make_cell, make_network
+from perfeds2.spec.fleet_warnings import fleet_warnings
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.compare import simulate_spec
 

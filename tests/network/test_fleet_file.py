@@ -17,7 +17,8 @@ from perfeds2.network.quality import link_quality
 from perfeds2.network.synthetic_fleet import Made, write_fleet
 from perfeds2.network.traces import Trace, Traces
 from perfeds2.spec.build import clock_key
-from perfeds2.spec.cells import fleet_warnings, make_cell
+from perfeds2.spec.cells import make_cell
+from perfeds2.spec.fleet_warnings import fleet_warnings
 from perfeds2.spec.resolve import spec_from
 
 FLEET = """name,distance_m,gain_db,rate_bps,cpu_hz,compute_s,samples_per_s,power_w,uplink_trace,available,energy_budget_j
@@ -90,9 +91,9 @@ def test_rates_and_computing_times_in_another_unit_are_suspected(tmp_path):
 def test_devices_whose_memory_is_too_small_are_named(tmp_path):
     path = tmp_path / "fleet.csv"
     path.write_text("name,memory_mb\na,1\nb,3\nc,\nd,1.9\n")
-    (line,) = FleetFile.open(path).memory_warning(2_000_000)
-    assert line.startswith(f"{path}: a gradient needs about 2 MB, and a, d have less (memory_mb).")
-    assert FleetFile.open(path).memory_warning(900_000) == []
+    (line,) = FleetFile.open(path).memory_warning("PerFedS2", 2_000_000)
+    assert line.startswith(f"{path}: a job of PerFedS2 needs about 2 MB, and a, d have less (memory_mb).")
+    assert FleetFile.open(path).memory_warning("PerFedS2", 900_000) == []
     path.write_text("name,memory_mb\nwatch,0.001\nphone,4000\n")
     (note,) = fleet_warnings(spec_from(cell={"kind": str(path)}, schedule="first"))
     assert "watch have less" in note

@@ -8,8 +8,9 @@ from perfeds2.allocation.shares import distance_shares
 from perfeds2.errors import InputError
 from perfeds2.runs.trainer import facts_of
 from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines
-from perfeds2.spec.cells import fleet_warnings, make_cell, make_network, upload_bits
+from perfeds2.spec.cells import make_cell, make_network, upload_bits
 from perfeds2.spec.fields import Spec
+from perfeds2.spec.fleet_warnings import fleet_warnings
 from perfeds2.spec.resolve import spec_from
 from perfeds2.studies.plan_space import make_space
 from perfeds2.timeline.protocol import Protocol
