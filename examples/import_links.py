@@ -13,6 +13,8 @@
 import argparse
 import csv
 import itertools
+import math
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,6 +70,9 @@ def contacts(samples: Samples, period_s: float | None) -> list[Device]:
     """Return the uplink of each satellite, 0 between its contacts, and when it has one."""
     devices = []
     for name, rows in samples.items():
+        wrong = next((row for row in rows if not 0 <= row[0] < row[1] <= (period_s or math.inf)), None)
+        if wrong is not None:
+            raise InputError(f"{name} has a contact from {wrong[0]} to {wrong[1]} s, which does not fit the period.")
         borders_s = sorted({0.0, *(second for start_s, end_s, _ in rows for second in (start_s, end_s))})
         steps, hours = [], []
         for at_s, until_s in itertools.pairwise(borders_s):
@@ -111,16 +116,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--noise-figure-db", type=float, default=5.0)
     parser.add_argument("--period-s", type=float, help="Of a contact plan; by default it ends.")
     given = parser.parse_args(arguments)
-    if given.kind == "drive":
-        radio = given.band_hz, given.power_dbm, given.reference_dbm, given.noise_figure_db
-        devices = drive(read(given.file, ("time_s", "rsrp_dbm")), *radio)
-    else:
-        devices = contacts(read(given.file, ("start_s", "end_s", "bps")), given.period_s)
-    path = write(devices, given.out)
     try:
-        print(f"{path}: {spec_from(cell=str(path)).cell.ues} devices")
-    except InputError as error:
-        raise InputError(f"{given.file} gives a fleet that cannot be used: {error}") from None
+        if (given.out / "fleet.csv").exists():
+            raise InputError(f"--out {given.out} already has a fleet.csv; choose another folder, or delete it.")
+        if given.kind == "drive":
+            radio = given.band_hz, given.power_dbm, given.reference_dbm, given.noise_figure_db
+            devices = drive(read(given.file, ("time_s", "rsrp_dbm")), *radio)
+        else:
+            devices = contacts(read(given.file, ("start_s", "end_s", "bps")), given.period_s)
+        path = write(devices, given.out)
+        count = spec_from(cell=str(path)).cell.ues
+    except (InputError, OSError) as error:
+        sys.exit(f"{parser.prog}: {error}")
+    print(f"{count} devices: {path}    Try: perfeds2 simulate --cell {path}")
 
 
 if __name__ == "__main__":

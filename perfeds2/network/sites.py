@@ -70,7 +70,7 @@ class Sites:
         count //= sectors
         rings = math.ceil((math.sqrt(12 * count - 3) - 3) / 6)
         if wraps and (count == 1 or count != 3 * rings * (rings + 1) + 1):
-            raise ValueError(f"a grid without a border has 7, 19, 37 or more whole rings of places, not {count}.")
+            raise ValueError(f"a grid that wraps around has 7, 19, 37 or more places, in whole rings; got {count}.")
         along, across = (axis.ravel() for axis in np.mgrid[-rings : rings + 1, -rings : rings + 1])
         ring = np.maximum(np.maximum(abs(along), abs(across)), abs(along + across))
         x_m, y_m = 1.5 * radius_m * along, math.sqrt(3) * radius_m * (across + along / 2)

@@ -5,7 +5,6 @@ import pytest
 
 from examples.import_links import main
 from perfeds2.api import compare
-from perfeds2.errors import InputError
 from perfeds2.network.fleet_file import FleetFile
 from perfeds2.network.traces import Traces
 
@@ -65,5 +64,13 @@ def test_a_satellite_learns_only_during_its_contacts(tmp_path):
 
 @pytest.mark.parametrize("text", ["time_s,power\n0,1\n", "time_s,rsrp_dbm\n", "time_s,rsrp_dbm\n0,weak\n"])
 def test_a_file_without_the_columns_is_refused(tmp_path, text):
-    with pytest.raises(InputError, match="rsrp_dbm"):
+    with pytest.raises(SystemExit, match="rsrp_dbm"):
         imported(tmp_path, "drive", text)
+
+
+def test_a_plan_longer_than_its_period_and_a_second_fleet_are_refused(tmp_path):
+    with pytest.raises(SystemExit, match="period"):
+        imported(tmp_path, "contacts", PLAN, "--period-s", "900")
+    imported(tmp_path, "contacts", PLAN)
+    with pytest.raises(SystemExit, match="already has"):
+        imported(tmp_path, "contacts", PLAN)
