@@ -45,11 +45,11 @@ def status(data_dir: Path | None = DATA_DIR) -> None:
         found = look_for(source, data_dir)
         if found.files:
             kind = "official files" if found.official else "differs from the official files"
-            typer.echo(f"{name:<12} complete    {found.folder} ({found.form}; {kind})")
+            typer.echo(f"{name:<13} complete    {found.folder} ({found.form}; {kind})")
         elif found.missing:
-            typer.echo(f"{name:<12} incomplete  {', '.join(found.missing)} missing; perfeds2 data fetch {name}")
+            typer.echo(f"{name:<13} incomplete  {', '.join(found.missing)} missing; perfeds2 data fetch {name}")
         else:
-            typer.echo(f"{name:<12} not found   perfeds2 data fetch {name}")
+            typer.echo(f"{name:<13} not found   perfeds2 data fetch {name}")
     typer.echo(f"Looked in {', '.join(map(str, folders(data_dir)))}.")
 
 
