@@ -322,7 +322,7 @@ class Clock(ClockState):
                 trip_s = self.network.trip_s[number, self.serving]
                 server.arrival_s = np.where(server.busy, self.sent_s + trip_s, server.arrived_s)
             if self.luck is not None:
-                server.arrival_s = np.where(self.luck.fails & (self.bits > 0), np.inf, server.arrival_s)
+                server.arrival_s = np.where(self.luck.fails & server.busy, np.inf, server.arrival_s)
             self._closings.append(self._closing(number))
 
     def _closing(self, number: int) -> Closing:

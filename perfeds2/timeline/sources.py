@@ -146,7 +146,7 @@ class UploadErrors:
         assert state.luck is not None
         failed = state.luck.fails & (state.bits == 0)
         for server in state.servers:
-            ues = np.flatnonzero(failed & (server.server.versions != IDLE) & (server.sent_s <= state.time_s))
+            ues = np.flatnonzero(failed & (server.server.versions != IDLE) & (server.sent_s == state.time_s))
             _interrupt(state, server, ues, keeps=False)
             server.arrived_s[ues] = server.sent_s[ues] = np.inf
             state.luck.fails[ues] = False

@@ -65,6 +65,10 @@ def rises(state: ClockState, signals_hz: Float[np.ndarray, "E n"], has_band: Mas
     sends = has_band & (state.bits > 0) & (state.compute_s == 0)
     if state.present is not None:
         sends &= state.present
+    if _have_own_uplinks(state):
+        fleet = state.cells[0].cell.fleet
+        assert fleet is not None
+        sends &= fleet.shares_band
     band_hz = np.array([cell.cell.band_hz(state.time_s) for cell in state.cells])[state.serving]
     return (signals_hz / band_hz * (sends & state.network.co_channel[:, state.serving])).sum(axis=1)
 

@@ -10,7 +10,7 @@ Whatever happens at an instant happens before ``Network.settle``, which closes r
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -34,8 +34,10 @@ class Job:
         self.network, self.seat, self.ue = network, seat, seat.number
         given, place = network.inputs, seat.server.place
         seconds, self.ease = (given.compute_s[self.ue], 1.0) if place.job is None else place.job(self.ue, version)
-        self.left: dict[Phase, float] = {"waiting": wait_s, "computing": seconds, "sending": given.payload_bits}
+        sent, self.fails = network.tries(place, self.ue, version)
+        self.left: dict[Phase, float] = {"waiting": wait_s, "computing": seconds, "sending": sent * given.payload_bits}
         self.phase: Phase = "waiting"
+        self.is_new, self.is_new_upload = True, False  # its frequency can still be chosen; it has just begun to send
         self.is_over = self.is_here = False
         self.speed, self.since_s = 0.0, network.env.now
         self.news = network.env.event()
@@ -47,6 +49,7 @@ class Job:
             self.settle()
             self.phase = phase
             if phase == "sending":
+                self.is_new_upload = True
                 network.ring({network.serving[self.ue]} if network.inputs.shares_at_events else set())
             self.go(self.is_here, 0.0)
             while self.left[phase] > 0 and not self.is_over:
@@ -61,7 +64,10 @@ class Job:
         self.phase = "sent"
         network.work[self.ue] = None
         at = network.serving[self.ue]
-        network.ring({at} if network.inputs.shares_at_events else set())
+        network.ring({at} if network.inputs.shares_at_events or self.fails else set())
+        if self.fails:
+            self.seat.clear()
+            return
         trip_s = network.inputs.trip_s[self.seat.server.number][at]
         if trip_s > 0:
             yield env.timeout(trip_s)
@@ -96,6 +102,14 @@ class Job:
     @property
     def compute_left(self) -> float:
         return self.left["waiting"] + self.left["computing"]
+
+    @property
+    def bits_left(self) -> float:
+        """The bits left of the transmission that is under way."""
+        left = self.left["sending"]
+        while left > self.network.inputs.payload_bits:
+            left -= self.network.inputs.payload_bits
+        return left
 
     def drop(self) -> None:
         self.settle()
@@ -134,6 +148,7 @@ class Server:
         self.round, self.plan, self.history = 0, None, list[Round]()
         self.has_model, self.has_stopped, self.hands_out_first = True, False, True
         self.version, self.merged_in, self.arrived_s = 0, -1, math.inf
+        self.begun_s = 0.0
 
     def reaches(self, ue: int) -> bool:
         return self.network.is_here[ue] and self.network.serving[ue] in self.place.sites
@@ -162,10 +177,11 @@ class Server:
             seat.clear()
         for seat in merged:
             seat.merged_in = k
+            network.merged[seat.number] += 1
         for seat in self.seats:
             if rules.stale == "restart" and overdue(seat, k + 1, rules):  # type: ignore[arg-type]
                 seat.clear()
-        self.round, self.plan = k + 1, None
+        self.round, self.plan, self.begun_s = k + 1, None, network.env.now
         if network.inputs.cloud is not None and self.round % network.inputs.edge_rounds == 0:
             self.has_model = False
             network.env.process(network.exchange(self))
@@ -202,15 +218,15 @@ class Server:
         else:
             seats, jobs = [self.seats[ue] for ue in place.ues], [self.seats[ue].job for ue in place.ues]
             left_s = [float(place.usual_s[i]) if job is None else job.compute_left for i, job in enumerate(jobs)]
-            left = [given.payload_bits if job is None else job.left["sending"] for job in jobs]
+            left = [given.payload_bits if job is None else job.bits_left for job in jobs]
             one = place.sites[0] if len(place.sites) == 1 else None
-            gains = [network.gain(network.serving[ue] if one is None else one, ue) for ue in place.ues]
+            gains = [network.known_gain(network.serving[ue] if one is None else one, ue) for ue in place.ues]
             planned = place.schedule(
                 Moment(
                     k,
                     network.env.now,
                     given.rules.quorum,
-                    sum(given.sites[site].bandwidth_hz for site in place.sites),
+                    sum(given.sites[site].bandwidth_hz for site in place.sites) * network.band_left,
                     np.array(gains),
                     np.array(left_s),
                     np.array(left),
@@ -219,7 +235,7 @@ class Server:
                     given.sites[0].cap,
                     None if given.own_bps is None else given.own_bps[list(place.ues)],
                     np.array([self.reaches(ue) for ue in place.ues]),
-                    None if place.feedback is None else place.feedback(k),
+                    None if given.reports is None else network.reported[list(place.ues)],
                 )
             )
         self.plan = [[place.ues[int(own)] for own in group] for group in np.atleast_2d(planned)]
@@ -256,7 +272,9 @@ class Network:
         n = len(self.serving)
         self.work: list[Job | None] = [None] * n  # the job of each UE that is not sent
         self.is_here = [ue not in inputs.hours or inputs.hours[ue][0][0][0] == 0 for ue in range(n)]
-        self.own_rate, self.spent_j = [0.0] * n, [0.0] * n
+        self.own_rate, self.spent_j, self.power = [0.0] * n, [0.0] * n, [1.0] * n
+        self.tried, self.band_left = [(OUT, 0)] * n, 1.0  # the version of each UE's last job, and jobs on it before
+        self.merged, self.reported, self.closed_since = np.zeros(n, int), np.full(n, np.nan), 0
         self.block, self.bands = [0] * count, [dict[int, float]() for _ in range(count)]
         self.gains: dict[tuple[int, int], dict[int, float]] = {}
         self.masts = [Sender(self, site) for site in inputs.sites]
@@ -267,6 +285,7 @@ class Network:
         for number, site in enumerate(inputs.sites):
             if site.coherence_s < math.inf:
                 self.env.process(self.fade(number, site.coherence_s))
+        self.env.process(self.change_band(inputs.band))
         for ue, (steps, period_s) in inputs.uplinks.items():
             self.env.process(self.follow(ue, steps, period_s))
         for ue, (intervals, period_s) in inputs.hours.items():
@@ -291,6 +310,26 @@ class Network:
             yield self.env.timeout((self.block[site] + 1) * coherence_s - self.env.now)
             self.block[site] += 1
             self.ring({site} if self.inputs.shares_at_events else set())
+
+    def change_band(self, steps: Sequence[tuple[float, float]]):
+        for at_s, share in steps:
+            yield self.env.timeout(at_s - self.env.now)
+            self.band_left = share
+            self.ring(set(range(len(self.bands))))
+
+    def tries(self, place: Place, ue: int, version: int) -> tuple[int, bool]:
+        """How often an upload will be sent, drawn at the signal of now and an equal part of the band."""
+        if place.tries is None:
+            return 1, False
+        last, before = self.tried[ue]
+        self.tried[ue] = version, before + 1 if last == version else 0
+        at, snr = self.serving[ue], math.inf
+        if ue not in self.inputs.uplinks:
+            many = sum(
+                self.serving[other] == at for other in range(len(self.serving)) if other not in self.inputs.uplinks
+            )
+            snr = self.gain(at, ue) * many / self.inputs.sites[at].bandwidth_hz
+        return place.tries(ue, *self.tried[ue], snr)
 
     def follow(self, ue: int, steps: Sequence[tuple[float, float]], period_s: float):
         start_s = 0.0
@@ -369,6 +408,11 @@ class Network:
         for server, merged in closing:
             if merged is not None:
                 server.close(merged)  # type: ignore[arg-type]
+        self.closed_since += len(closed)
+        rests, reports = self.inputs.rules.rests, self.inputs.reports
+        assert not (rests and reports), "plans of rests are made before the reports of the round"
+        if reports is not None and self.closed_since >= self.inputs.chunk:
+            self.reported, self.closed_since = reports(self.merged), 0
         for server in self.servers:
             if server.assign_model() or server in closed:
                 self.touched |= set(server.place.sites)
@@ -382,6 +426,9 @@ class Network:
             if server.plan is None and server.has_model and not server.has_stopped and not self.inputs.rules.rests:
                 server.ask()
             self.share(site)
+        for work in self.work:
+            if work is not None:
+                work.is_new = False
         self.set_rates()
         for server in changed:
             server.hands_out_first = False
@@ -389,11 +436,20 @@ class Network:
             self.ring()  # the next round may close at this instant, too
 
     def gain(self, site: int, ue: int) -> float:
-        given = self.inputs.sites[site]
-        block = self.server_of[site].round if given.coherence_s == math.inf else self.block[site]
+        given, block = self.inputs.sites[site], self.block_of(site)
         if (site, block) not in self.gains:
             self.gains[site, block] = dict(zip(given.ues, given.signal_hz(block).tolist(), strict=True))
         return self.gains[site, block].get(ue, 0.0)
+
+    def block_of(self, site: int) -> int:
+        return self.server_of[site].round if self.inputs.sites[site].coherence_s == math.inf else self.block[site]
+
+    def known_gain(self, number: int, ue: int) -> float:
+        """What policies and schedules are told."""
+        site = self.inputs.sites[number]
+        if site.known_hz is None or ue not in site.ues:
+            return self.gain(number, ue)
+        return float(site.known_hz(self.block_of(number))[list(site.ues).index(ue)])
 
     def share(self, number: int) -> None:
         """Ask the policy of a cell."""
@@ -409,31 +465,69 @@ class Network:
                 planned = None
         uplink = Uplink(
             server.round,
-            site.bandwidth_hz,
-            np.array([self.gain(number, ue) for ue in site.ues]),
+            site.bandwidth_hz * self.band_left,
+            np.array([self.known_gain(number, ue) for ue in site.ues]),
             np.array([0.0 if job is None else job.compute_left for job in jobs]),
-            np.array([0.0 if job is None else max(job.left["sending"], 1e-300) for job in jobs]),
+            np.array([0.0 if job is None else max(job.bits_left, 1e-300) for job in jobs]),
             np.full(len(site.ues), 1 / len(site.ues)),
             planned,
             site.cap,
         )
-        self.bands[number] = dict(zip(site.ues, np.asarray(site.policy(uplink)).tolist(), strict=True))
+        if site.cpu_hz is None:
+            self.bands[number] = dict(zip(site.ues, np.asarray(site.policy(uplink)).tolist(), strict=True))
+            return
+        new = [0.0 if job is None or not job.is_new else job.left["computing"] for job in jobs]
+        elapsed_s, power_w = self.env.now - server.begun_s, np.broadcast_to(site.power_w, len(site.ues))
+        more = {"cycles": np.array(new) * site.cpu_hz, "cpu_hz": site.cpu_hz, "power_w": site.power_w}
+        chosen: Any = site.policy(replace(uplink, **more, elapsed_s=elapsed_s))
+        self.bands[number] = dict(zip(site.ues, chosen.bandwidth_hz.tolist(), strict=True))
+        for own, (ue, job) in enumerate(zip(site.ues, jobs, strict=True)):
+            if job is not None and job.is_new:
+                job.left["computing"] *= float(site.cpu_hz[own] / chosen.cpu_hz[own])
+            if inside[own]:
+                self.power[ue] = float(chosen.power_w[own] / power_w[own])
 
     def set_rates(self) -> None:
-        """Tell every job its rate, over the noise of what is sent in other cells now."""
-        sites, serving = self.inputs.sites, self.serving
+        """Tell every job its rate, over the noise of what is sent in other cells now. Drop jobs in outage."""
+        given = self.inputs
         sends = [work for work in self.work if work is not None and work.phase == "sending" and self.is_here[work.ue]]
-        heard = [work.ue for work in sends if self.bands[serving[work.ue]].get(work.ue, 0.0) > 0]
-        noise = [1.0] * len(sites)
-        for site, others in enumerate(self.inputs.co_channel):
-            for ue in heard:
-                if others[serving[ue]]:
-                    noise[site] += self.gain(site, ue) / sites[serving[ue]].bandwidth_hz
+        if given.loses:  # who would begin too slowly does not begin, and is no noise
+            begin = [] if given.shares_at_events else [work for work in sends if work.is_new_upload]
+            noise = self.noise([work for work in sends if work not in begin])
+            sends = [work for work in sends if not (work in begin and self.rate(work, noise) < 0 and self.drop(work))]
+        noise = self.noise(sends)
+        for work in sends:
+            work.is_new_upload = False
         for work in [work for work in self.work if work is not None]:
-            site, rate = serving[work.ue], self.own_rate[work.ue] * work.ease
-            if work.ue not in self.inputs.uplinks:
-                rate = sites[site].rate(self.bands[site].get(work.ue, 0.0), self.gain(site, work.ue) / noise[site])
-            work.go(self.is_here[work.ue], rate)
+            rate = self.rate(work, noise)
+            work.go(self.is_here[work.ue], max(rate, 0.0))
+            if given.loses and work in sends and rate < 0:
+                self.drop(work)
+
+    def noise(self, sends: Sequence[Job]) -> list[float]:
+        """By base station, relative to that without interference."""
+        sites, serving = self.inputs.sites, self.serving
+        noise = [1.0] * len(sites)
+        for ue in [work.ue for work in sends if work.ue not in self.inputs.uplinks]:
+            at = serving[ue]
+            for site, others in enumerate(self.inputs.co_channel):
+                if others[at] and self.bands[at].get(ue, 0.0) > 0:
+                    noise[site] += self.gain(site, ue) * self.power[ue] / (sites[at].bandwidth_hz * self.band_left)
+        return noise
+
+    def rate(self, work: Job, noise: list[float]) -> float:
+        """The rate of an upload, below 0 if it is in outage."""
+        ue, at = work.ue, self.serving[work.ue]
+        if ue in self.inputs.uplinks:
+            return self.own_rate[ue] * work.ease
+        band = self.bands[at].get(ue, 0.0)
+        rate = self.inputs.sites[at].rate(band, self.gain(at, ue) * self.power[ue] / noise[at])
+        return -1.0 if band > 0 and rate < self.inputs.least_bps else rate
+
+    def drop(self, work: Job) -> bool:
+        work.seat.clear()
+        self.ring({self.serving[work.ue]})
+        return True
 
     def has_energy(self, ue: int) -> bool:
         battery = self.inputs.battery
@@ -466,6 +560,7 @@ class Network:
         """Bring the cloud's model to an edge, which opens its next round."""
         yield self.env.timeout(edge.place.transfer_s)
         edge.has_model = edge.hands_out_first = True
+        edge.begun_s = self.env.now
         self.ring(set(edge.place.sites))
 
 

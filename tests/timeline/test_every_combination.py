@@ -37,7 +37,7 @@ from perfeds2.timeline.simulate import conditions_of, simulate
 from perfeds2.timeline.state import Budget
 
 UES, COUNT, RADIUS_M = 12, 2, 60.0
-UNKNOWN = np.full(UES, np.nan)
+UNKNOWN, CHUNK = np.full(UES, np.nan), 7
 LOAD: dict[str, Any] = {"payload_bits": 77_120.0, "samples": 120.0}
 Where = Literal["one cell", "edges", "one server"]
 
@@ -154,10 +154,7 @@ FEATURES: dict[str, Callable[[Setting], None]] = {
     "fading within rounds": fading,
     "coupled interference": coupled,
     "reshare events": reshared,
-}
-# The SimPy twins of these play one cell (test_errors, test_uneven_links, test_choices).
-OF_ONE_CELL: dict[str, Callable[[Setting], None]] = {
-    "errors": unsafe(errors=Errors("discard", 20.0)),
+    "errors": unsafe(errors=Errors("discard", 75.0)),
     "outages": unsafe(outage=Outage("lose", 1e6), coherence_s=0.05),
     "other traffic": unsafe(profile=Profile((0.0, 0.2, 0.5), (1.0, 0.4, 0.7)), csi_error_db=3.0, csi_delay=1),
     "power and frequency": chosen,
@@ -197,7 +194,7 @@ def play(names: tuple[str, ...], where: Where) -> tuple[Timeline, Setting]:
     """Simulate features together."""
     setting = Setting()
     for name in names:
-        (FEATURES | OF_ONE_CELL)[name](setting)
+        FEATURES[name](setting)
     drawn = Cell.draw(UES, seed=3, radius_m=RADIUS_M, fleet=setting.fleet, **setting.cell)
     terms: dict[str, Any] = {"quorum": 2, "max_staleness": 4}
     rules = Protocol(**terms | setting.protocol)
@@ -218,7 +215,7 @@ def play(names: tuple[str, ...], where: Where) -> tuple[Timeline, Setting]:
     def played(whole: Callable[..., Timeline], conditions: Callable[..., Any], *args: Any, **rest: Any) -> Timeline:
         if setting.schedule is not ByLoss:
             return whole(*args, **LOAD, **until, **more, **rest)
-        return with_feedback(ChunkedPlay(conditions(*args, **LOAD, **more, **rest), **until, chunk=7))
+        return with_feedback(ChunkedPlay(conditions(*args, **LOAD, **more, **rest), **until, chunk=CHUNK))
 
     if where == "one cell":
         return played(simulate, conditions_of, drawn, rules, budget=limits(drawn), schedule=plan()), setting
@@ -237,9 +234,12 @@ def play(names: tuple[str, ...], where: Where) -> tuple[Timeline, Setting]:
 def with_feedback(play: ChunkedPlay) -> Timeline:
     """Play to the end; UEs report losses that fall from job to job."""
     while not play.is_finished:
-        merges = play.timeline.merges
-        play.play(np.where(merges > 0, 2.0 + np.arange(merges.size) % 3 - 0.3 * merges, np.nan))
+        play.play(reported(play.timeline.merges))
     return play.timeline
+
+
+def reported(merges: np.ndarray) -> np.ndarray:
+    return np.where(merges > 0, 2.0 + np.arange(merges.size) % 3 - 0.3 * merges, np.nan)
 
 
 def check(timeline: Timeline, setting: Setting) -> None:
@@ -263,7 +263,7 @@ def check(timeline: Timeline, setting: Setting) -> None:
     assert np.isin(jobs.outcome, [MERGED, LOST, 2]).all()
 
 
-PAIRS = [pair for pair in itertools.combinations(FEATURES | OF_ONE_CELL, 2) if set(pair) not in OTHER_WAY]
+PAIRS = [pair for pair in itertools.combinations(FEATURES, 2) if set(pair) not in OTHER_WAY]
 
 
 @pytest.mark.parametrize("where", NETWORKS)
@@ -280,5 +280,5 @@ def test_every_pair_of_features_is_simulated_or_refused_for_a_reason(pair: tuple
 def test_the_table_of_the_page_names_every_feature_and_refusal():
     page = (Path(__file__).parents[2] / "docs/explanation/cells.md").read_text()
     table = page[page.index("## What works together") :]
-    for name in FEATURES | OF_ONE_CELL:
+    for name in FEATURES:
         assert re.search(rf"\b{re.escape(name)}\b", table), name

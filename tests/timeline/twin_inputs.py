@@ -105,6 +105,9 @@ class Site:
     cap: float | None = None  # bit/s/Hz
     coherence_s: float = math.inf
     mast: Mast | None = None  # None: models are there at once
+    known_hz: Callable[[int], np.ndarray] | None = None  # what policies are told in a round or block; None: the signals
+    cpu_hz: np.ndarray | None = None  # of these UEs, if the policy chooses frequencies and powers
+    power_w: np.ndarray | float = 1.0  # the highest
 
     def rate(self, band: float, gain: float) -> float:
         return band * min(math.log2(1 + gain / band), self.cap or math.inf) if band > 0 else 0.0
@@ -120,7 +123,8 @@ class Place:
     usual_s: np.ndarray  # of these UEs, from a hand-out until an update is computed
     transfer_s: float = 0.0  # of a model to the cloud
     job: Callable[[int, int], tuple[float, float]] | None = None  # of (UE, version): seconds, and times its own rate
-    feedback: Callable[[int], np.ndarray] | None = None  # of the round, what these UEs have reported
+    # Of (UE, version, jobs on it before, signal-to-noise ratio): how often an upload is sent, and whether it is lost then.
+    tries: Callable[[int, int, int, float], tuple[int, bool]] | None = None
 
 
 @dataclass(frozen=True)
@@ -145,3 +149,8 @@ class Inputs:
     shares_at_events: bool = False  # share a band also when a UE starts or stops sending, or fading is redrawn
     cloud: RoundRules | None = None  # None: no cloud
     edge_rounds: int = 1
+    least_bps: float = 0.0  # with a lower rate on a band an upload waits, or its job is lost
+    loses: bool = False
+    band: Sequence[tuple[float, float]] = ((0.0, 1.0),)  # (second, part of every band that others leave)
+    reports: Callable[[np.ndarray], np.ndarray] | None = None  # of how often each was merged: what UEs tell schedules
+    chunk: int = 0  # rounds of all servers between two reports
