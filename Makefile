@@ -6,7 +6,8 @@ DEV := .venv/.installed-dev
 EXTRAS := .venv/.installed-extras
 FLOWER := build/flower/.installed
 AXE := build/axe/package/axe.min.js
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
+# Python compiles what is imported; pip would compile all files, which takes as long again as installing them.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # A file's tests share what is expensive: one process does them. The longest begin (tests/conftest.py).
 # Two processes more than cores, because a fifth of the tests' time is waiting; quick tests hardly wait.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
@@ -91,7 +92,7 @@ $(EXTRAS): pyproject.toml constraints.txt
 # Flower asks for older versions than users of perfeds2 get.
 $(FLOWER): pyproject.toml examples/flower/constraints.txt
 	test -x build/flower/bin/python || $(PYTHON) -m venv build/flower
-	build/flower/bin/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c examples/flower/constraints.txt 'flwr[simulation]' -e .
+	build/flower/bin/pip install --quiet --disable-pip-version-check --no-compile -c examples/flower/constraints.txt 'flwr[simulation]' -e .
 	touch $@
 
 $(AXE):

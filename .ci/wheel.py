@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 COMPARE = ["compare", "--ues", "6", "--quorum", "2", "--horizon-s", "1", "--batch", "8", "--seeds", "1", "--jobs", "1"]
 COMPARE += ["--algorithms", "PerFedS2", "--out", "run"]
-FEDERATE = ["federate", "local", "--devices", "3", "--quorum", "2", "--rounds", "2", "--out", "federation"]
+FEDERATE = ["federate", "local", "--devices", "2", "--quorum", "2", "--rounds", "2", "--out", "federation"]
 WRITES = {"spec.toml", "metrics.csv", "summary.json", "report.html"}
 TRIED = ["tests/test_release.py", "tests/test_imports.py", "tests/timeline/test_rounds_by_hand.py"]  # of the archive's
 

@@ -125,7 +125,7 @@ def test_only_as_many_pieces_as_there_are_samples(mask, pieces):
 @pytest.mark.slow
 def test_ten_thousand_ues_with_a_hundred_at_work_are_evaluated_on_a_sample():
     given = {"task": "synthetic", "ues": 10_000, "schedule": "first"}
-    found = compare(**given, quorum=100, algorithms=["FedAvgS2"], seeds=[0], rounds=2)
+    found = compare(**given, quorum=100, algorithms=["FedAvgS2"], seeds=[0], rounds=2, eval_every_s=1e3)
     ues = [row["ue"] for row in found.ue_rows]
     assert ues == evaluated_ues(10_000).tolist()
     assert len(ues) == 1024
