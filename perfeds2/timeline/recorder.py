@@ -18,7 +18,7 @@ MANY_LOST = 256  # above this many jobs lost at once, consecutive UEs share a ro
 
 @dataclass(frozen=True)
 class RoundColumns:
-    """RoundColumns of a server: what each merged, and when."""
+    """The rounds of a server: what each merged, and when."""
 
     ues: Int[np.ndarray, "K A"]
     staleness: Int[np.ndarray, "K A"]
@@ -110,9 +110,13 @@ class Recorder:
         outcome = np.repeat([MERGED, LOST, OPEN], [merged_ue.size, lost[0].size, open_.size])
         closed_s = np.append(rounds.time_s, max([until_s, *rounds.time_s[-1:]]))
         start_s, end_s = np.append(0.0, rounds.time_s)[version], closed_s[round_]
-        sending_s = np.minimum(start_s + (waits_s + self._compute_s[ue]), end_s)
-        times_s = start_s, sending_s, np.clip(arrival_s, sending_s, end_s), end_s
-        return Jobs(ue, version, *times_s, outcome, round_, waits_s + self._downlink_s, np.isfinite(arrival_s), count)
+        sending_s, arrived = self._compute_s[ue], np.isfinite(arrival_s)
+        sending_s += waits_s  # in place: with a million UEs, memory is the bottleneck
+        sending_s += start_s
+        np.minimum(sending_s, end_s, out=sending_s)
+        np.clip(arrival_s, sending_s, end_s, out=arrival_s)
+        waits_s += self._downlink_s
+        return Jobs(ue, version, start_s, sending_s, arrival_s, end_s, outcome, round_, waits_s, arrived, count)
 
 
 @dataclass
