@@ -173,12 +173,7 @@ class Timeline:
         """
         spent = self._spent
         idle = max(self.end_s * self.population - spent.computing_s - spent.sending_s - spent.waiting_s, 0.0)
-        return {
-            "computing": spent.computing_s,
-            "sending": spent.sending_s,
-            "waiting": spent.waiting_s,
-            "idle": idle,
-        }
+        return {"computing": spent.computing_s, "sending": spent.sending_s, "waiting": spent.waiting_s, "idle": idle}
 
     @property
     def waiting_share(self) -> float:
