@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import train_here
 
 from perfeds2 import InputError, compare
 from perfeds2.learning.data import Chosen, Shards
@@ -166,7 +167,8 @@ def test_a_comparison_shows_their_accuracy_with_intervals(run, capsys):
     assert "new_ues" not in "".join(pd.read_csv(folder / "ue_metrics.csv"))
 
 
-def test_an_arena_and_a_tuning_show_it(tmp_path):
+def test_an_arena_and_a_tuning_show_it(tmp_path, monkeypatch):
+    train_here(monkeypatch)
     base = {key: value for key, value in RUN.items() if key != "seeds"}
     met = arena(base | {"seeds": [0, 1, 2]}, methods=["PerFedS2", "FedBuff"], tries=0, out=tmp_path / "arena")
     assert set(NEW_UES_METRICS) <= set(met.table)
