@@ -1,17 +1,19 @@
 """Do UEs whose adapters have different ranks send, compute and train only what they have?"""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from perfeds2 import InputError, Learner, compare, simulate
+from perfeds2 import Cell, InputError, Learner, Protocol, compare, replay, simulate
 from perfeds2.learning.datasets import digits
 from perfeds2.learning.job import Known, Program, local_update
 from perfeds2.learning.models.adapter import adapt
 from perfeds2.learning.models.mlp import MLP
-from perfeds2.learning.objectives import PerFed
+from perfeds2.learning.objectives import FedAvg, PerFed
 from perfeds2.learning.replay import first_weights
 from perfeds2.spec.build import Stage, check, make_algorithms, make_timelines
 from perfeds2.spec.cells import cycles_per_sample, upload_bits, upload_bits_by_ue
@@ -113,6 +115,28 @@ def test_a_round_merges_zero_padded_updates(body, tmp_path, name):
         w, before = (w, before) if part.endswith("a") else (w.T, before.T)
         assert (w[:2] != before[:2]).any(axis=1).all()
         assert (w[2] == before[2]).all()  # neither UE has a third row
+
+
+@pytest.mark.parametrize("objective", [FedAvg(), PerFed(0.5)])
+def test_rounds_are_means_of_narrow_uploads_padded_with_zeros(objective):
+    """UEs of ranks 1 and 3, each with an adapter of its own rank, and two rounds of both by hand."""
+    wide, learner = adapt(NET, "lora:3", BODY, ranks=(1, 3)), Learner(objective, 0.2, batch=8)
+    task = replace(digits(2, 5, 0), model=wide)
+    known, by_hand = Known.of(task, learner, 0), {n: np.asarray(w) for n, w in first_weights(wide, 0).items()}
+    for version in (0, 1):
+        after = dict(by_hand)
+        for ue, rank in enumerate((1, 3)):
+            cut = {name: w[:rank] if name.endswith("a") else w[:, :rank] for name, w in by_hand.items()}
+            narrow = {name: jnp.asarray(w) for name, w in cut.items()}
+            program = Program.of(adapt(NET, f"lora:{rank}", BODY), learner)
+            upload = local_update(program, known, narrow, jnp.int32(ue), jnp.int32(version))[0]
+            for name, part in upload.items():
+                gap = [(0, most - size) for most, size in zip(by_hand[name].shape, part.shape, strict=True)]
+                after[name] = after[name] - 0.2 / 2 * np.pad(part, gap)
+        by_hand = after
+    timeline = simulate(Cell.draw(2, seed=0), Protocol(2), payload_bits=1e5, samples=24, rounds=2)
+    for name, w in replay(task, timeline, learner, seed=0).items():
+        np.testing.assert_allclose(w, by_hand[name], rtol=1e-4, atol=1e-6)
 
 
 def test_ranks_are_whole_numbers_and_need_uploads_of_any_size(body, tmp_path):
