@@ -1,6 +1,5 @@
 """Describe a cell: its UEs, how well the base station receives them, and how fast they compute."""
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Bool, Int
 
+from perfeds2.network.cell_checks import check_fields
 from perfeds2.network.channel import ByPosition, Channel, Fading
 from perfeds2.network.errors import Errors, Outage
 from perfeds2.network.fleet import Fleet
@@ -59,28 +59,7 @@ class Cell:
     def __post_init__(self) -> None:
         object.__setattr__(self, "distance_m", np.asarray(self.distance_m, float))
         object.__setattr__(self, "cpu_hz", np.asarray(self.cpu_hz, float))
-        if self.distance_m.ndim != 1 or self.distance_m.size == 0 or self.distance_m.shape != self.cpu_hz.shape:
-            raise ValueError(
-                f"a cell needs one distance and one CPU frequency per UE, at least one UE; "
-                f"got {self.distance_m.shape} distances and {self.cpu_hz.shape} frequencies."
-            )
-        for name, limit in LIMITS.items():
-            value = vars(self)[name]
-            if value is None or (isinstance(value, int | float) and 0 < value < math.inf):
-                continue  # NumPy takes ten times as long, and moving UEs need many cells
-            values = np.atleast_1d(np.asarray(value, float))
-            low = values < 0 if limit == "at least 0" else values <= 0
-            wrong = (low & (limit != "")) | ~np.isfinite(values)
-            if wrong.any():
-                raise ValueError(f"{name} must be finite{limit and ' and '}{limit}, got {values[wrong][0]}.")
-        if self.seed != int(self.seed) or self.seed >= 2**64:
-            raise ValueError(f"seed must be a whole number below 2^64, got {self.seed}.")
-        if not self.rician_k >= 0:
-            raise ValueError(f"rician_k must be at least 0, got {self.rician_k}.")
-        if self.fleet is not None and self.fleet.ues != self.ues:
-            raise ValueError(f"{self.ues} UEs need a fleet of as many, got {self.fleet.ues}.")
-        if self.moves is not None and self.coherence_s is None:
-            raise ValueError("moving UEs need a coherence_s: how often their signals and positions are updated.")
+        check_fields(vars(self))
         object.__setattr__(self, "distance_m", np.maximum(self.distance_m, MIN_DISTANCE_M))
 
     @classmethod
@@ -314,14 +293,7 @@ class Cell:
         return begin_s - now_s + seconds, begin_s + float(seconds.max())
 
     def heard_hz(self, time_s: float) -> PerUe:
-        """Return the power that UEs receive from the base station over the noise density, without fading.
-
-        Args:
-            time_s: Simulated time in seconds, for the UEs' positions.
-
-        Returns:
-            The downlink signal of each UE in Hz, shape (n,).
-        """
+        """Return the power that UEs receive at a time over the noise density, without fading, in Hz, shape (n,)."""
         return self._heard_hz if self._heard is None else self._heard.at(self.channel.block_at(0, time_s))
 
     @cached_property
@@ -349,11 +321,7 @@ class Cell:
         return as_html(repr(self), self.frame(), self.plot, (4, 3.4))
 
     def frame(self) -> "pd.DataFrame":
-        """Return a table with one row per UE: its position, CPU frequency and mean SNR on an equal part of the band.
-
-        Returns:
-            A data frame with n rows.
-        """
+        """Return a table with one row per UE: its position, CPU frequency and mean SNR on an equal part of the band."""
         import pandas as pd
 
         x_m, y_m, heard_hz = self.where.x_m, self.where.y_m, self.mean_signal_hz * self.fading.signal_of_amplitude(1.0)
@@ -373,14 +341,6 @@ class Cell:
         return draw_places(axes_for(axes, (4, 3.4)), self.where.x_m, self.where.y_m, self.cpu_hz)
 
 
-LIMITS = {  # infinity and NaN are always rejected
-    "noise_dbm_per_hz": "",
-    **dict.fromkeys(
-        ("distance_m", "downlink_s", "seed", "cycles_per_sample", "csi_error_db", "csi_delay"), "at least 0"
-    ),
-    **dict.fromkeys(("cpu_hz", "power_w", "bandwidth_hz", "path_loss_exponent", "fading_scale"), "above 0"),
-    **dict.fromkeys(("most_bits_per_s_hz", "coherence_s"), "above 0"),
-}
 MIN_DISTANCE_M = 1.0  # the path loss d^−κ does not hold at the antenna
 
 

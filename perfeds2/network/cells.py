@@ -9,17 +9,16 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from perfeds2.network.cell import MIN_DISTANCE_M, Cell, Ues
+from perfeds2.network.attach import Links, attach, nearest
+from perfeds2.network.cell import Cell, Ues
 from perfeds2.network.fleet import Fleet, Presence
 from perfeds2.network.handover import Attached, Handover, Settled
 from perfeds2.network.link import PerUe
-from perfeds2.network.mobility import Moves, Walk
-from perfeds2.network.radios import Radio, Where
+from perfeds2.network.mobility import Moves, Shifted, Walk
 from perfeds2.network.sites import PerCell, Sites
 
 Interference = float | Literal["full", "coupled"] | None  # rise over thermal in dB
-PLACE, CELL_SEED = 16, 17  # random streams: (seed, stream)
-HEARING, INTERFERING = 7, 18  # nearest base stations that a UE may attach to, and that interfere
+INTERFERING = 18  # nearest base stations that interfere
 
 
 @dataclass(frozen=True)
@@ -207,13 +206,13 @@ def make_cells(
         raise ValueError("reuse 3 needs the hexagonal grid; give each base station its own bandwidth_hz instead.")
     if drawn.radio is None and not np.isnan(sites.azimuth_deg).all():
         raise ValueError("sector antennas need a realistic radio, such as --radio umi.")
-    links = _Links.drop(drawn, sites, radius_m, places)
+    links = Links.drop(drawn, sites, radius_m, places)
     everyone, moving = np.arange(n), drawn.moves is not None
     joint = _are_joint(coupled, moving, one_server, drawn.downlink is not None)
     band_hz = np.where(np.isnan(sites.bandwidth_hz), drawn.bandwidth_hz / reuse, sites.bandwidth_hz)
     columns = None if drawn.fleet is None else replace(drawn.fleet, presence=None if joint else drawn.fleet.presence)
     if drawn.moves is None:
-        members, gains = _stay(links)
+        members, gains = attach(links)
         fleets = [None if columns is None else columns.take(own) for own in members]
         if gains is not None:
             fleets = [_measured(gain, fleet) for gain, fleet in zip(gains, fleets, strict=True)]
@@ -271,80 +270,7 @@ def _are_joint(coupled: bool, moving: bool, one_server: bool, downlink: bool) ->
     return coupled or moving or (one_server and downlink)
 
 
-@dataclass(frozen=True)
-class _Links:
-    """The links from every UE to every base station."""
-
-    drawn: Cell
-    sites: Sites
-    seeds: Sequence[int]  # of the base stations
-    x_m: PerUe  # positions of the UEs at first
-    y_m: PerUe
-
-    @classmethod
-    def drop(
-        cls, drawn: Cell, sites: Sites, radius_m: float, places: Float[np.ndarray, "2 n"] | None = None
-    ) -> "_Links":
-        """Drop UEs uniformly into hexagons: each into one of the three rhombi that tile its hexagon."""
-        part, along, across = np.random.default_rng([drawn.seed, PLACE]).random((drawn.ues, 3)).T
-        turn = 2 * np.pi / 3 * np.floor(3 * part)
-        x = along * np.cos(turn) + across * np.cos(turn + 2 * np.pi / 3)
-        y = along * np.sin(turn) + across * np.sin(turn + 2 * np.pi / 3)
-        home = np.arange(drawn.ues) % sites.count
-        streams = (np.random.default_rng([drawn.seed, CELL_SEED, site]) for site in range(1, sites.count))
-        seeds = [drawn.seed, *(int(each.integers(2**63)) for each in streams)]  # the first fades as a single cell
-        x, y = sites.x_m[home] + radius_m * x, sites.y_m[home] + radius_m * y
-        if places is not None:
-            x, y = np.where(np.isnan(places), [x, y], places)
-        return cls(drawn, sites, seeds, x, y)
-
-    def gain(self, site: int, ues: Ues, places: tuple[PerUe, PerUe] | None = None) -> PerUe:
-        """Return the gains of UEs to a base station, averaged over fading, where they are at first or elsewhere."""
-        x_m, y_m = (self.x_m, self.y_m) if places is None else places
-        (x, y), drawn = self.sites.relative(site, x_m[ues], y_m[ues]), self.drawn
-        beyond = drawn.beyond_path[ues] if isinstance(drawn.beyond_path, np.ndarray) else 1.0
-        if drawn.radio is not None:
-            radio = self.radio(site)
-            assert radio is not None
-            return radio.gain(Where(x, y, self.seeds[self.sites.place[site]], ues)) * beyond
-        near_m = np.maximum(np.hypot(x, y), MIN_DISTANCE_M)
-        return drawn.fading.signal_of_amplitude(1.0) * near_m**-drawn.path_loss_exponent * beyond
-
-    def radio(self, site: int) -> Radio | None:
-        """Return the radio of a base station, with its antenna."""
-        radio, azimuth_deg = self.drawn.radio, float(self.sites.azimuth_deg[site])
-        return radio if radio is None or math.isnan(azimuth_deg) else replace(radio, azimuth_deg=azimuth_deg)
-
-
-def _stay(links: _Links) -> tuple[list[Ues], list[PerUe] | None]:
-    """Return the UEs of each base station, each at the strongest with a free place, in order of UEs; and their gains."""
-    sites, x_m, y_m = links.sites, links.x_m, links.y_m
-    heard = _nearest(sites, x_m, y_m, min(HEARING * sites.at_a_place, sites.count))
-    strength = np.empty(heard.size)
-    for site, pairs in enumerate(_by_site(heard.ravel(), sites.count)):
-        strength[pairs] = links.gain(site, pairs // heard.shape[1])
-    order = np.argsort(-strength.reshape(heard.shape), axis=1, kind="stable")
-    free = [math.ceil(x_m.size / sites.count)] * sites.count
-    attached, full = np.empty(x_m.size, np.int64), []
-    for ue, choices in enumerate(np.take_along_axis(heard, order, axis=1).tolist()):
-        site = next((site for site in choices if free[site]), None)
-        if site is None:
-            full.append(ue)
-        else:
-            attached[ue] = site
-            free[site] -= 1
-    for ue in full:  # all that it hears are full
-        open_ = np.flatnonzero(free)
-        site = int(open_[np.hypot(*sites.relative(open_, x_m[ue], y_m[ue])).argmin()])
-        attached[ue] = site
-        free[site] -= 1
-    members = _by_site(attached, sites.count)
-    if links.drawn.radio is None:
-        return members, None
-    return members, [links.gain(site, own) for site, own in enumerate(members)]
-
-
-def _controlled(links: _Links, members: Sequence[Ues], band_hz: PerCell) -> Cell:
+def _controlled(links: Links, members: Sequence[Ues], band_hz: PerCell) -> Cell:
     """Return the drawn cell with the power that each UE's own base station lets it send with."""
     drawn, radio = links.drawn, links.drawn.radio
     if radio is None or radio.power_control is None:
@@ -355,24 +281,8 @@ def _controlled(links: _Links, members: Sequence[Ues], band_hz: PerCell) -> Cell
     return replace(drawn, power_w=power_w, radio=replace(radio, power_control=None))
 
 
-def _nearest(sites: Sites, x_m: PerUe, y_m: PerUe, count: int) -> Int[np.ndarray, "n h"]:
-    """Return the nearest base stations of each position, nearest first."""
-    if sites.again_m is not None:
-        away_m = [np.hypot(*sites.relative(site, x_m, y_m)) for site in range(sites.count)]
-        return np.argsort(away_m, axis=0, kind="stable")[:count].T
-    from scipy.spatial import KDTree  # slow to import
-
-    _, found = KDTree(np.stack([sites.x_m, sites.y_m], 1)).query(np.stack([x_m, y_m], 1), count)
-    return np.asarray(found).reshape(x_m.size, count)
-
-
-def _by_site(sites: Int[np.ndarray, " m"], count: int) -> list[Int[np.ndarray, " _"]]:
-    """Return the places of each base station in an array of their numbers, in ascending order."""
-    return np.split(np.argsort(sites, kind="stable"), np.bincount(sites, minlength=count).cumsum()[:-1])
-
-
 def _roam(
-    links: _Links, moves: Moves, radius_m: float, keeps: bool, columns: Fleet | None
+    links: Links, moves: Moves, radius_m: float, keeps: bool, columns: Fleet | None
 ) -> tuple[list[Fleet], list[Moves]]:
     """Return which UEs are in each cell over time, and how its base station sees them move over all cells."""
     sites, everyone, unknown = links.sites, np.arange(links.x_m.size), np.full(links.x_m.size, np.nan)
@@ -396,14 +306,14 @@ def _co_channel(sites: Sites, reuse: int) -> list[list[int]]:
     """Return the nearest cells that use the same band as each cell."""
     colour = np.zeros(sites.count) if sites.colour is None or reuse == 1 else sites.colour
     most = INTERFERING * sites.at_a_place
-    near = _nearest(sites, sites.x_m, sites.y_m, min(2 * reuse * most, sites.count)).tolist()
+    near = nearest(sites, sites.x_m, sites.y_m, min(2 * reuse * most, sites.count)).tolist()
     return [
         [each for each in others if each != site and colour[each] == colour[site]][:most]
         for site, others in enumerate(near)
     ]
 
 
-def _full_db(links: _Links, cells: Sequence[Cell], members: Sequence[Ues], reuse: int) -> list[float]:
+def _full_db(links: Links, cells: Sequence[Cell], members: Sequence[Ues], reuse: int) -> list[float]:
     """Return by how much co-channel UEs raise the noise of each cell if all of them always send, in dB."""
     drawn, rises_db = links.drawn, []
     noise_db = drawn.noise_dbm_per_hz + (0.0 if drawn.radio is None else drawn.radio.noise_figure_db)
@@ -413,19 +323,6 @@ def _full_db(links: _Links, cells: Sequence[Cell], members: Sequence[Ues], reuse
         density = sum(float(watts.sum()) / cells[each].bandwidth_hz for each, watts in zip(same, sent_w, strict=True))
         rises_db.append(10 * math.log10(1 + density / (10 ** (noise_db / 10) / 1000)))
     return rises_db
-
-
-@dataclass(frozen=True)
-class Shifted:
-    """The paths of UEs, seen from another place."""
-
-    walk: Walk
-    x_m: float
-    y_m: float
-
-    def at(self, time_s: float) -> tuple[PerUe, PerUe]:
-        x_m, y_m = self.walk.at(time_s)
-        return x_m - self.x_m, y_m - self.y_m
 
 
 @dataclass(frozen=True)

@@ -118,3 +118,16 @@ MOBILITY: dict[str, Callable[..., Walk] | None] = {
     "waypoint": Waypoints,
     "gauss-markov": GaussMarkov,
 }
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """The paths of UEs, seen from another place."""
+
+    walk: Walk
+    x_m: float
+    y_m: float
+
+    def at(self, time_s: float) -> tuple[PerUe, PerUe]:
+        x_m, y_m = self.walk.at(time_s)
+        return x_m - self.x_m, y_m - self.y_m

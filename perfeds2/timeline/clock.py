@@ -9,15 +9,13 @@ step. A UE that leaves at the moment a round closes has left before.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from perfeds2.allocation.bandwidth import Allocation, allocate
 from perfeds2.errors import InputError
-from perfeds2.network.channel import Channel
-from perfeds2.timeline.choices import Choices, Tries
 from perfeds2.timeline.jobs import LOST, MERGED
 from perfeds2.timeline.planning import plan, uplink
 from perfeds2.timeline.protocol import (
@@ -32,19 +30,8 @@ from perfeds2.timeline.protocol import (
 )
 from perfeds2.timeline.record import Timeline
 from perfeds2.timeline.recorder import Recorder
-from perfeds2.timeline.sources import (
-    BandChanges,
-    EventSource,
-    FadingChanges,
-    Handovers,
-    Openings,
-    Outages,
-    PresenceChanges,
-    UploadEnds,
-    UploadErrors,
-    UploadStarts,
-    serving_cells,
-)
+from perfeds2.timeline.sources import EventSource, FadingChanges, Openings, serving_cells, sources_of
+from perfeds2.timeline.starting import begin_jobs, choose
 from perfeds2.timeline.state import (
     FOREVER,
     CellState,
@@ -91,7 +78,7 @@ class Clock(ClockState):
         cell_states = [CellState(cell, cell.channel.signal_at(0, 0.0)) for cell in cells]
         super().__init__(0.0, np.zeros(n), np.zeros(n), [], cell_states, network, spent_j)
         self.followed_bits: list[list[float]] = [[] for _ in conditions]  # by server and round, on the backhaul
-        self.openings, self._edge_rounds = Openings(), edge_rounds
+        self._edge_rounds = edge_rounds
         self._closings: list[Closing] = []
         self._events = 0  # since a round closed
         self.next_s = 0.0  # no event comes before; infinite if no server has rounds left
@@ -112,7 +99,7 @@ class Clock(ClockState):
         self.records = [Recorder(c.compute_s, c.protocol.quorum, c.cell.downlink_s) for c in conditions]
         for number in range(len(conditions)):
             self._assign_model(number)
-        self.sources = list(self._sources())
+        self.sources = list(sources_of(self, has_cloud=edge_rounds is not None))
 
     def _add(self, conditions: Conditions) -> None:
         n = conditions.cell.ues
@@ -126,29 +113,6 @@ class Clock(ClockState):
         server.model_s = zeros if sends_models or self._edge_rounds is not None else None
         server.sent_to = np.zeros(0 if self.network is None else n, np.int64)
         self.servers.append(server)
-
-    def _sources(self) -> Iterator[EventSource]:
-        cells, conditions = [state.cell for state in self.cells], self.servers[0].conditions
-        reshares = conditions.reshare == "events"
-        if any(cell.coherence_s is not None or type(cell.channel) is not Channel for cell in cells):
-            yield FadingChanges()
-        if self.presence is not None:
-            yield PresenceChanges()
-        if self.network is not None:
-            yield Handovers()
-        if self.network is not None or reshares:
-            yield UploadEnds()
-        if any(cell.profile is not None for cell in cells):
-            yield BandChanges()
-        if self.luck is not None:
-            yield UploadErrors()
-        if cells[0].outage is not None and cells[0].outage.rule == "lose":
-            yield Outages()
-        if reshares or (self.network is not None and self.network.co_channel is not None):
-            yield UploadStarts()
-        if self._edge_rounds is not None:
-            yield self.openings
-        yield from conditions.events
 
     @property
     def server(self) -> Server:
@@ -189,9 +153,8 @@ class Clock(ClockState):
                 self._check_progress(times_s, limit_s)
             if now_s > min(end_s, limit_s) or now_s == math.inf:
                 return False
-            closed = self._step(
-                now_s, [source for source, at_s in zip(self.sources, times_s, strict=True) if at_s <= now_s]
-            )
+            due = [source for source, at_s in zip(self.sources, times_s, strict=True) if at_s <= now_s]
+            closed = self._step(now_s, due)
             if on_round is not None:
                 for info in closed:
                     on_round(info)
@@ -203,12 +166,12 @@ class Clock(ClockState):
     def _step(self, now_s: float, due: Sequence[EventSource]) -> list[RoundInfo]:
         """Let time go on to the next event, and let it happen; return the rounds that closed."""
         closing = [number for number, forecast in enumerate(self._closings) if forecast.time_s <= now_s < math.inf]
-        opens = self.openings in due and self.servers[0].jobs is None  # jobs that have begun before the timeline ends
+        acting = {type(source) for source in due}
+        opens = Openings in acting and self.servers[0].jobs is None  # jobs that have begun before the timeline ends
         if closing or opens:
             self.before, self._events = None, 0
-        elif self.weak.any() or any(not isinstance(source, FadingChanges) for source in due):
-            self._events += 1
-        if not closing and not opens:
+        else:
+            self._events += bool(self.weak.any() or acting - {FadingChanges})
             self.before = self.before or (self.time_s, [copy.copy(server) for server in self.servers], self.present)
         advance(self, now_s)
         touched = set[int]()
@@ -264,38 +227,11 @@ class Clock(ClockState):
                 cell.uplink = uplink(self, number)
                 allocation = allocate(server.conditions.bandwidth, cell.uplink)
                 if isinstance(allocation, Allocation):
-                    self._choose(number, allocation)
+                    self.records[number if len(self.servers) > 1 else 0].give(choose(self, number, allocation))
                     allocation = allocation.bandwidth_hz
                 cell.bandwidth_hz = allocation
         if self.chosen is not None:
             self.chosen.starts = np.zeros_like(self.chosen.starts)
-
-    def _choose(self, number: int, allocation: Allocation) -> None:
-        """Give jobs that begin now their frequency, and uploads their power."""
-        cell, server = self.cells[number], self.server_of(number)
-        shared, choice, job_s = cell.uplink, self.chosen, self.job_s
-        assert shared is not None
-        assert shared.cycles is not None
-        assert choice is not None
-        assert job_s is not None
-        assert server.jobs is not None
-        (begin,) = shared.cycles.nonzero()
-        speed, served, power = choice.speed.copy(), self.in_cell(number), choice.power
-        speed[begin] = np.minimum(allocation.cpu_hz / cell.cell.cpu_hz, 1.0)[begin]
-        given = np.where(allocation.bandwidth_hz > 0, np.minimum(allocation.power_w / cell.cell.sent_power_w, 1.0), 0.0)
-        if cell.cell.fleet is not None:
-            given[~cell.cell.fleet.shares_band] = 1.0
-        power = given if served is None else np.where(served, given, power)
-        longer_s = job_s[begin] * (1 / speed[begin] - 1)
-        self.job_s, self.compute_s = job_s.copy(), self.compute_s.copy()
-        self.job_s[begin] += longer_s
-        self.compute_s[begin] += longer_s
-        server.jobs = server.jobs.begin(begin, self.time_s, self.compute_s, self.job_s)
-        changed = np.union1d(begin, np.flatnonzero(power != choice.power))
-        self.records[number if len(self.servers) > 1 else 0].give(
-            Choices(changed, np.full(changed.size, self.time_s), speed[changed], power[changed])
-        )
-        self.chosen = replace(choice, speed=speed, power=power)
 
     def _forecast(self) -> None:
         """Compute the rates, and when uploads arrive and rounds close if nothing else happens."""
@@ -351,22 +287,13 @@ class Clock(ClockState):
         ended = [server.parts(ues, outcome, now_s, self.present) for ues, outcome in outcomes]
         assert cell.uplink is not None
         bands = cell.uplink, cell.bandwidth_hz, self.rate_bps, server.arrival_s
-        info = RoundInfo(
-            server.begun_s,
-            closing,
-            lost,
-            before.round - before.versions[closing.merged],
-            *bands,
-            before.versions,
-            server.interrupted,
-            ended,
-        )
+        staleness, parts = before.round - before.versions[closing.merged], (server.interrupted, ended)
+        info = RoundInfo(server.begun_s, closing, lost, staleness, *bands, before.versions, *parts)
         self.records[number].add(info, None if server.jobs is not None else server.model_s)
         if len(self.servers) > 1:
             followed = closing.merged[server.sent_to[closing.merged] != number]
-            self.followed_bits[number].append(
-                float(2.0 * conditions.full_bits[followed].sum())
-            )  # to the cloud and back
+            bits = float(2.0 * conditions.full_bits[followed].sum())  # to the cloud and back
+            self.followed_bits[number].append(bits)
         if lost.size:
             dropped = lost[np.isinf(server.arrived_s[lost])]
             self.compute_s[dropped] = self.bits[dropped] = 0.0
@@ -399,66 +326,15 @@ class Clock(ClockState):
         allowed += [] if server.conditions.budget is None else [self._has_energy(server)]
         reached = np.logical_and.reduce(allowed) if allowed else None
         server.server, handed = assign_model(server.server, protocol, reached, server.planned)
-        self._begin_jobs(number, handed)
+        tries = begin_jobs(self, number, handed)
+        if tries is not None:
+            self.records[number].give(tries)
         return handed
 
     def _has_energy(self, server: ServerState) -> Mask:
         assert server.conditions.budget is not None
         assert self.spent_j is not None
         return ~server.conditions.budget.gone(self.spent_j)
-
-    def _begin_jobs(self, number: int, handed: Ues) -> None:
-        """Start the jobs of UEs that have just received a model."""
-        server = self.servers[number]
-        conditions, fleet, cell = server.conditions, self.cells[0].cell.fleet, server.conditions.cell
-        self.compute_s[handed] = conditions.compute_s[handed]
-        self.bits[handed] = conditions.full_bits[handed]
-        server.arrived_s[handed] = server.sent_s[handed] = np.inf
-        if self.luck is not None and handed.size:
-            self._draw_errors(number, handed)
-        if self.chosen is not None:
-            self.chosen.starts[handed] = True
-        if self.job_s is not None and self.rate_factor is not None:
-            self.job_s, self.rate_factor = self.job_s.copy(), self.rate_factor.copy()
-            self.job_s[handed] = conditions.compute_s[handed] - cell.downlink_s
-            if fleet is not None and fleet.spread is not None:
-                slower, faster = fleet.spread.factors(self.cells[0].cell.seed, server.server.round)
-                self.job_s[handed] *= slower[handed]
-                self.compute_s[handed] = self.job_s[handed] + cell.downlink_s
-                self.rate_factor[handed] = faster[handed]
-        if server.model_s is not None:
-            server.model_s = server.model_s.copy()
-            for place in self.cells_of(number):
-                ues = handed if self.network is None else handed[self.serving[handed] == place]
-                state, opened_s = self.cells[place], server.server.opened_s
-                wait_s, state.free_s = state.cell.send_models(ues, self.time_s, max(state.free_s, opened_s))
-                self.compute_s[ues] += wait_s
-                server.model_s[ues] = self.time_s - server.closed_s + wait_s
-        if server.jobs is not None:
-            assert self.job_s is not None
-            server.jobs = server.jobs.begin(handed, self.time_s, self.compute_s, self.job_s)
-
-    def _draw_errors(self, number: int, handed: Ues) -> None:
-        """Draw how often uploads are sent, at the signals of now and equal parts of the bands."""
-        luck, version, snr = self.luck, self.servers[number].server.round, np.full(handed.size, np.inf)
-        errors, seed = self.cells[0].cell.errors, self.cells[0].cell.seed
-        assert luck is not None
-        assert errors is not None
-        for place in self.cells_of(number):
-            state, inside = (
-                self.cells[place],
-                self.serving == place if self.network is not None else np.ones(self.bits.size, bool),
-            )
-            if state.cell.fleet is not None:
-                inside = inside & state.cell.fleet.shares_band
-            part_hz = state.cell.bandwidth_hz / max(np.count_nonzero(inside), 1)
-            snr = np.where(inside[handed], state.signal_hz[handed] / part_hz, snr)
-        luck.attempt[handed] = np.where(luck.version[handed] == version, luck.attempt[handed] + 1, 0)
-        luck.version[handed] = version
-        sent, fails = errors.draw(snr, errors.luck(seed, handed, version, luck.attempt[handed]))
-        luck.fails[handed] = fails
-        self.records[number].give(Tries(handed, np.full(handed.size, self.time_s), sent, fails))
-        self.bits[handed] *= sent
 
     # ---- What was played
 

@@ -5,11 +5,13 @@ kind of event is one more class.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from perfeds2.network.channel import Channel
 from perfeds2.network.fleet import Presence
 from perfeds2.network.link import PerUe
 from perfeds2.timeline.jobs import LOST, PAUSED
@@ -197,3 +199,28 @@ def _cells(state: ClockState, ues: Mask) -> Touched:
     if state.network is None:
         return {0} if ues.any() else set()
     return set(state.serving[ues].tolist())
+
+
+def sources_of(state: ClockState, *, has_cloud: bool) -> Iterator[EventSource]:
+    """Return the sources of events that a clock needs, in the order in which they act at one instant."""
+    cells, conditions = [state.cell for state in state.cells], state.servers[0].conditions
+    reshares = _reshares(state)
+    if any(cell.coherence_s is not None or type(cell.channel) is not Channel for cell in cells):
+        yield FadingChanges()
+    if state.presence is not None:
+        yield PresenceChanges()
+    if state.network is not None:
+        yield Handovers()
+    if state.network is not None or reshares:
+        yield UploadEnds()
+    if any(cell.profile is not None for cell in cells):
+        yield BandChanges()
+    if state.luck is not None:
+        yield UploadErrors()
+    if cells[0].outage is not None and cells[0].outage.rule == "lose":
+        yield Outages()
+    if reshares or (state.network is not None and state.network.co_channel is not None):
+        yield UploadStarts()
+    if has_cloud:
+        yield Openings()
+    yield from conditions.events

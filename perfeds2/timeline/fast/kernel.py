@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfeds2.timeline.fast.buffers import new_buffers, new_scratch, new_search
 from perfeds2.timeline.fast.closing import IDLE, RESTART, assign_model, close, merge
 from perfeds2.timeline.fast.numbers import apply, compiled, entrance
-from perfeds2.timeline.fast.search import LN2, SEARCH_ROWS, share_band
+from perfeds2.timeline.fast.search import LN2, share_band
 
 DONE, LATE, FULL, UNPROVEN, ASK, DRAW = range(6)  # why the loop stopped; ASK: the NumPy clock must play this round
 EQUAL_SHARE = 0  # the first policy of ``play``
@@ -64,38 +65,6 @@ class Followed(NamedTuple):
     versions: np.ndarray
     merged_in: np.ndarray
     model_s: np.ndarray  # how long after the closing that made it each UE was handed its model
-
-
-class RoundBuffers(NamedTuple):
-    """Output buffers for the rounds played and the jobs lost in them."""
-
-    ues: np.ndarray
-    staleness: np.ndarray
-    arrival_s: np.ndarray
-    time_s: np.ndarray
-    model_s: np.ndarray
-    lost_ue: np.ndarray
-    lost_version: np.ndarray
-    lost_round: np.ndarray
-    lost_arrival_s: np.ndarray
-    lost_count: np.ndarray
-    lost_model_s: np.ndarray
-
-
-class Scratch(NamedTuple):
-    """Scratch arrays for one round, each with a value per followed UE of a server."""
-
-    band: np.ndarray
-    rate: np.ndarray
-    arrival: np.ndarray
-    eligible: np.ndarray
-    spare: np.ndarray
-    key: np.ndarray
-    merged: np.ndarray
-    order: np.ndarray
-    lost: np.ndarray
-    serve: np.ndarray
-    call: np.ndarray  # the arguments of a call of NumPy
 
 
 # ---- Rounds
@@ -176,27 +145,6 @@ def play_one_round(draw, loops, searching):
     play_rounds(
         loops, rules, servers, followed, np.ones((1, 2)), rows, search, record, scratch, rules, followed, 0, record
     )
-
-
-def new_buffers(rounds, quorum, lost_rows):
-    """Return empty buffers for this many rounds and rows of lost jobs."""
-    table, whole = (rounds, quorum), np.int64
-    return RoundBuffers(
-        *(np.empty(table, whole), np.empty(table, whole), np.empty(table), np.empty(rounds), np.empty(table)),
-        *(np.empty(lost_rows, whole), np.empty(lost_rows, whole), np.empty(lost_rows, whole)),
-        *(np.empty(lost_rows), np.empty(lost_rows, whole), np.empty(lost_rows)),
-    )
-
-
-def new_scratch(n):
-    """Return scratch arrays for a server with at most ``n`` followed UEs."""
-    values, whole, masks = np.empty((6, n)), np.empty((2, n), np.int64), np.zeros((2, n), np.bool_)
-    return Scratch(*values, *whole, *masks, call=np.empty(7, np.int64))
-
-
-def new_search(n):
-    """Return scratch arrays for a search for the bandwidths of at most ``n`` UEs."""
-    return np.empty((SEARCH_ROWS, n))
 
 
 @compiled

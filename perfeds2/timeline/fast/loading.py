@@ -100,7 +100,7 @@ def _folder() -> Path | None:
         chosen = pooch.os_cache("perfeds2")
     code = Path(__file__).parent
     what = hashlib.sha256(f"{sys.version} {platform.machine()} {version('numba')} {version('llvmlite')}".encode())
-    for source in (code / name for name in ("closing.py", "kernel.py", "numbers.py", "search.py")):
+    for source in (code / name for name in ("buffers.py", "closing.py", "kernel.py", "numbers.py", "search.py")):
         what.update(f"{source} {source.stat().st_mtime_ns}".encode() + source.read_bytes())
     folder = Path(chosen).expanduser() / "clock" / what.hexdigest()[:16]
     try:

@@ -169,9 +169,8 @@ def play_fast(
         for rounds, jobs in zip(written, lost, strict=True):
             records[0].add_rounds(rounds, jobs)
         return True
-    for record, rounds, jobs in zip(
-        records, *(_by_station(parts, servers.first) for parts in (written, lost)), strict=True
-    ):
+    by_station = (_by_station(parts, servers.first) for parts in (written, lost))
+    for record, rounds, jobs in zip(records, *by_station, strict=True):
         record.add_rounds(rounds, jobs)
     for rounds in merges:
         above.record.add_rounds(rounds)
@@ -192,18 +191,15 @@ def _seconds_left(state: ClockState, rounds: float, horizon_s: float | None) -> 
 
 def _followed(kernel: loading.Kernel, states: Sequence[ClockState], crowd: ReachableUes | None) -> "Followed":
     """Return the state of the followed UEs of all stations, numbered one after the other."""
-    of_states = [state.servers[0].conditions for state in states]
-    job_s = np.concatenate([conditions.compute_s for conditions in of_states])
-    job_bits = np.concatenate([conditions.full_bits for conditions in of_states])
+    stations = [state.servers[0] for state in states]
+    job_s = np.concatenate([station.conditions.compute_s for station in stations])
+    job_bits = np.concatenate([station.conditions.full_bits for station in stations])
     ues = np.arange(job_s.size) if crowd is None else crowd.followed
-    columns = [
-        (
-            *(state.compute_s, state.bits, station.arrived_s, station.server.versions, station.server.merged_in),
-            np.zeros(state.bits.size) if station.model_s is None else station.model_s,
-        )
-        for state in states
-        for station in state.servers
-    ]
+    columns = []
+    for state, station in zip(states, stations, strict=True):
+        waits_s = np.zeros(state.bits.size) if station.model_s is None else station.model_s
+        of_server = station.arrived_s, station.server.versions, station.server.merged_in
+        columns.append((state.compute_s, state.bits, *of_server, waits_s))
     return kernel.names.Followed(ues, job_s[ues], job_bits[ues], *map(np.concatenate, zip(*columns, strict=True)))
 
 
