@@ -63,7 +63,7 @@ def megabytes(model: Model, length: int, objective: Objective, batch: int) -> tu
     """Return the counted memory of a job of one step, and XLA's."""
     params, shape = jax.eval_shape(lambda: model.init(jax.random.key(0))), (objective.batches, batch)
     batches = jax.ShapeDtypeStruct((*shape, length), np.uint8), jax.ShapeDtypeStruct(shape, np.int32)
-    context = Context(MeanLoss(model), 0.07, jnp.int32(0), jnp.int32(0), jax.random.key(0))
+    context = Context(MeanLoss(model), jnp.float32(0.07), jnp.int32(0), jnp.int32(0), jax.random.key(0))
     job = jax.jit(lambda w, b: objective.gradient(w, w, b, context))
     used: Any = job.lower(params, batches).compile().memory_analysis()
     xlas = used.temp_size_in_bytes + used.argument_size_in_bytes + used.output_size_in_bytes

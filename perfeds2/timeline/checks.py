@@ -51,7 +51,7 @@ def check_log(log: Jobs, ues: int, rounds: int) -> None:
     if not ((log.model_s >= 0) & (log.model_s < np.inf)).all():
         raise ValueError("timeline log must hold waits for models that are finite and at least 0.")
     times = 0.0, log.start_s, log.sending_s, log.arrival_s, log.end_s
-    if not all((later >= earlier).all() for earlier, later in pairwise(times)) or np.isinf(log.end_s).any():
+    if not all(np.all(later >= earlier) for earlier, later in pairwise(times)) or np.isinf(log.end_s).any():
         raise ValueError("timeline log must hold finite seconds that do not run backwards.")
 
 

@@ -1,6 +1,7 @@
 """Do UEs whose adapters have different ranks send, compute and train only what they have?"""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,14 +46,19 @@ def moved(model):
 
 def of_ranks(body, tmp_path, text=FLEET, **more):
     (tmp_path / "fleet.csv").write_text(text)
-    given = {"task": "digits", "cell": str(tmp_path / "fleet.csv"), "adapter": "lora:4", "init": str(body)}
+    given: dict[str, Any] = {
+        "task": "digits",
+        "cell": str(tmp_path / "fleet.csv"),
+        "adapter": "lora:4",
+        "init": str(body),
+    }
     return given | {"algorithms": ["PerFedS2"], "seeds": [0], "rounds": 6, "quorum": 2} | more
 
 
 def test_an_upload_and_its_computing_follow_the_rank_of_the_ue(body, tmp_path):
     spec = spec_from(**of_ranks(body, tmp_path))
     alike = {rank: spec_from(task="digits", adapter=f"lora:{rank}", init=str(body)) for rank in RANKS}
-    bits = upload_bits_by_ue(spec)
+    bits = np.asarray(upload_bits_by_ue(spec))
     assert bits.tolist() == [upload_bits(alike[rank]) for rank in RANKS] == [32 * 138 * rank for rank in RANKS]
     stage = Stage.of(spec, 0)
     (algorithm,) = make_algorithms(spec, stage)

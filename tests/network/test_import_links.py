@@ -32,7 +32,7 @@ def test_a_received_power_becomes_a_rate(tmp_path):
 def test_phones_of_one_drive_have_a_common_time(tmp_path):
     file = imported(tmp_path, "drive", "name,time_s,rsrp_dbm\na,5,-95\nb,7,-107\na,6,-107\nb,9,-95\n")
     assert file.names == ["a", "b"]
-    assert [file.traces[row.trace].time_s.tolist() for row in file.rows] == [[0, 1], [0, 4]]
+    assert [file.traces[row.trace or ""].time_s.tolist() for row in file.rows] == [[0, 1], [0, 4]]
 
 
 PLAN = "name,start_s,end_s,bps\nsat,100,400,1e6\nsat,300,500,4e6\nother,0,50,2e6\nsat,900,1000,1e6\n"

@@ -287,7 +287,7 @@ class Case:
         for cell, own, policy in zip(cells, self.described, self.policies, strict=True):
             mast = None if cell.downlink is None else mast_of(Run(cell))  # type: ignore[arg-type]  # of its cell alone
             limits = (cell.cap_bits_per_s_hz, cell.coherence_s or math.inf)
-            chosen = (cell.cpu_hz, cell.sent_power_w) if chooses_more(policy) else ()
+            chosen = (cell.cpu_hz, np.broadcast_to(cell.sent_power_w, cell.ues)) if chooses_more(policy) else ()
             signals = (signals_of(cell), cell.bandwidth_hz, policy)
             sites.append(Site(own.tolist(), *signals, *limits, mast, known_of(cell), *chosen))
         processors = np.empty(UES)
