@@ -144,7 +144,7 @@ def main(given: Sequence[str] | None = None) -> str:
     parser.add_argument("--ues", type=int, default=10, help="roles of each half")
     parser.add_argument("--width", type=int, default=16, help="of the transformer's one layer")
     parser.add_argument("--steps", type=int, default=600, help="of training the body")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--betas", type=float, nargs="+", default=[0.1, 0.3, 1.0])
     told = parser.parse_args(given)
@@ -154,7 +154,7 @@ def main(given: Sequence[str] | None = None) -> str:
     save_file({name: np.asarray(values) for name, values in weights.items()}, body)
     settings = {"task": unseen, "ues": told.ues, "data_dir": told.data_dir, "init": str(body), "rounds": told.rounds}
     settings |= {"model": f"transformer:width={told.width},heads=2,layers=1", "radio": "umi", "batch": 10}
-    settings |= {"algorithms": ["FedAvgS2"], "quorum": max(1, told.ues // 2), "clip": 1.0, "dp_noise": 0.1}
+    settings |= {"algorithms": ["FedAvgS2"], "quorum": max(1, told.ues // 2), "clip": 1.0, "dp_noise": 0.02}
     bench = Bench(told.out, settings, tuple(range(told.seeds)), told.betas)
     found = {name: bench.trained(adapter) for name, adapter in KINDS.items()}
     draw(told.out / "adapters.png", found)
