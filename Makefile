@@ -29,7 +29,7 @@ test: $(DEV)  ## the whole test suite; what needs a missing extra or program is 
 	$(AGAIN)$(PYTEST)
 
 test-needs: extras  ## only the tests that need an extra or a program; one that is missing fails
-	$(AGAIN)$(PYTEST) -m needs --all-there
+	$(AGAIN)$(PYTEST) -m needs --all-there $$($(BIN)/python tests/needs.py)
 
 test-real: $(DEV)  ## all tests, nightly: with os.fsync, drawn figures and the optimisation that users get
 	PERFEDS2_AS_USERS=1 $(AGAIN)$(PYTEST) --timeout 1800

@@ -6,6 +6,7 @@ that is skipped fails, unless it needs what cannot be installed. A test that is 
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ AXE = ROOT / "build" / "axe" / "package" / "axe.min.js"  # make extras
 HEADERS = [Path("/usr/include") / name for name in ("mosquitto.h", "openssl/evp.h")]
 WITH_SYSTEM = f"{os.environ.get('PATH', '')}:/usr/sbin"
 needs = pytest.mark.needs
+NAMED = re.compile(r"needs\(|in_chromium|\bbroker[,)]")  # the marker, or what carries it
 in_chromium = [
     needs("chromium"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # selenium leaves its sockets to the collector
@@ -119,3 +121,13 @@ def missing(item: pytest.Item) -> list[str]:
     unknown = set(named) - PRESENT.keys()
     assert not unknown, f"tests/needs.py does not know {', '.join(unknown)}"
     return [name for name in dict.fromkeys(named) if not is_present(name)]
+
+
+def files() -> list[Path]:
+    """Return the test files that may have such tests; to collect all files takes a minute."""
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [path for path in paths if NAMED.search(path.read_text(encoding="utf-8"))]
+
+
+if __name__ == "__main__":
+    print(*files())

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import needs
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -70,3 +71,9 @@ def test_skipping_at_will_fails(text, tmp_path):
     status, said = outcomes(tmp_path, text)
     assert status != 0
     assert "was skipped, but nothing it needs" in said
+
+
+def test_every_test_that_needs_something_is_in_a_file_that_names_it(request):
+    """``make test-needs`` collects only these files."""
+    needy = {item.path for item in request.session.items if item.get_closest_marker("needs")}
+    assert needy <= set(needs.files())
