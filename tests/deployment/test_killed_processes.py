@@ -152,7 +152,10 @@ def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost
 
     def goes_on_without(process):
         now, began_s = status()["round"], time.monotonic()
-        wait_for(lambda: status()["process"] != process and status()["round"] > now + 2)
+        try:
+            wait_for(lambda: status()["process"] != process and status()["round"] > now + 2)
+        except AssertionError:
+            pytest.fail(str({path: path.read_text()[-1500:] for path in tmp_path.rglob("*.log")}))
         print(f"closed three more rounds after {time.monotonic() - began_s:.1f} s")
 
     with running_broker(credentials, (LOOPBACK[0], 0), tmp_path / "broker") as broker:
