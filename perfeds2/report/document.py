@@ -5,19 +5,28 @@ Content-Security-Policy lets it load nothing and run only these two scripts, so 
 """
 
 import base64
+import functools
 import hashlib
 import json
+import string
 import zlib
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
+
 from perfeds2.chart import Chart, coinciding
 from perfeds2.files import write_text
 from perfeds2.report.on_page import line_id, plot
 from perfeds2.report.tables import Table, as_html, line_sample, listed
 
+# The alphabet of ``base64.b85encode``, which is a loop in Python, but for "<".
+LETTERS = np.frombuffer(
+    f'{string.digits}{string.ascii_uppercase}{string.ascii_lowercase}!#$%&()*+-;"=>?@^_`{{|}}~'.encode(), np.uint8
+)
+PLACES = 85 ** np.arange(4, -1, -1)
 MOST_BANDS = 9  # with more lines than this, intervals are hidden until the reader asks for them
 
 
@@ -26,8 +35,6 @@ Part = str | Table | Chart | list[Chart]  # a string is HTML; the charts of a li
 
 def document(facts: Iterable[str], headline: str, about: Iterable[str], sections: Iterable[list[Part]]) -> str:
     """Return the whole page. ``facts`` and ``headline`` are plain text; ``about`` and ``sections`` are HTML."""
-    from plotly.offline import get_plotlyjs  # imported late: the live page does not need it
-
     parts = [part for section in sections for part in section]
     charts = [chart for part in parts for chart in (part if isinstance(part, list) else [part])]
     plots = {chart.name: plot(chart) for chart in charts if isinstance(chart, Chart)}
@@ -39,8 +46,17 @@ def document(facts: Iterable[str], headline: str, about: Iterable[str], sections
         "</main>",
         packed_element("charts", json.dumps(plots, separators=(",", ":"), allow_nan=False)),
     ]
-    library, script = get_plotlyjs(), files("perfeds2.report").joinpath("page.js").read_text(encoding="utf-8")
-    return html_page(headline, [*body, packed_element("library", library)], [script], packed=[library])
+    script, (library, packed) = files("perfeds2.report").joinpath("page.js").read_text(encoding="utf-8"), plotting()
+    return html_page(headline, [*body, packed], [script], packed=[library])
+
+
+@functools.cache
+def plotting() -> tuple[str, str]:
+    """Return plotly.js, and the element that holds it."""
+    from plotly.offline import get_plotlyjs  # imported late: the live page does not need it
+
+    library = get_plotlyjs()
+    return library, packed_element("library", library)
 
 
 def write_html(folder: Path, page: str) -> Path:
@@ -61,7 +77,8 @@ def data_element(name: str, data: object) -> str:
 def packed_element(name: str, text: str) -> str:
     """Return an element with a compressed text, in base 85 with a quotation mark for "<", which could end the element."""
     packed = zlib.compress(text.encode(), 9)
-    letters = base64.b85encode(packed, pad=True).decode().replace("<", '"')
+    words = np.frombuffer(packed + bytes(-len(packed) % 4), ">u4")
+    letters = LETTERS[words[:, None] // PLACES % 85].tobytes().decode()
     return f'<script type="text/plain" id="{name}" data-bytes="{len(packed)}">{letters}</script>'
 
 
