@@ -82,9 +82,11 @@ def serve_queue(site: Site, queue: Queue, lease: Lease, say: Callable[[str], Non
             lease.check()
             for file, path in queue.runs().items():
                 say(f"run {path}")
-                outcome = "done"
+                outcome, folder = "done", Folder(path, chained=True)
                 try:
-                    if not supervise(site, Folder(path, chained=True), processes, {}, None, file.exists, lease):
+                    if lease.stolen:
+                        retry_while_full(folder.free_logs)
+                    if not supervise(site, folder, processes, {}, None, file.exists, lease):
                         outcome = "stopped"
                 except (InputError, FileNotFoundError) as error:  # such as when the run's folder was deleted
                     outcome = f"given up: {error}"
@@ -92,6 +94,6 @@ def serve_queue(site: Site, queue: Queue, lease: Lease, say: Callable[[str], Non
                 lease.check()
                 file.unlink(missing_ok=True)
                 if outcome != "done" and path.exists():
-                    retry_while_full(functools.partial(Folder(path, chained=True).log, outcome))
+                    retry_while_full(functools.partial(folder.log, outcome))
                 say(f"run {path}: {outcome}")
             time.sleep(LOOK_EVERY_S)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from perfeds2.errors import InputError
-from perfeds2.files import FULL, clear_unfinished, naming, retry_while_full, write_text
+from perfeds2.files import FULL, clear_unfinished, naming, retry_while_full, write_atomically, write_text
 from perfeds2.runs.store import PARTS, TRAININGS
 from perfeds2.spec.fields import Spec
 from perfeds2.spec.kept_files import keep_files, with_kept_files
@@ -106,6 +106,13 @@ class Folder:
     def log_json(self) -> None:
         """Create events.jsonl, so that every later event is also written there."""
         (self.path / EVENTS).touch()
+
+    def free_logs(self) -> None:
+        """Replace the logs by copies, because a process that was stopped may hold the lock of one, and writes on later."""
+        for path in (self.path / LOG, self.path / EVENTS):
+            if path.exists():
+                with write_atomically(path) as file:
+                    file.write(path.read_bytes())
 
     def close(self) -> None:
         """Delete the parts of a finished run."""

@@ -14,7 +14,7 @@ from perfeds2.deployment.audit import HEAD, LogError, rounds_in, verify_log
 from perfeds2.deployment.checkpoint import Checkpoints
 from perfeds2.deployment.server import serve
 from perfeds2.errors import InputError
-from perfeds2.runs.folder import LINK, Folder, chain
+from perfeds2.runs.folder import LINK, Folder, alone, chain
 
 
 class Killed(BaseException):
@@ -240,6 +240,18 @@ def test_an_unfinished_line_is_dropped_before_the_next(tmp_path):
         assert (tmp_path / "events.log").read_bytes().startswith(whole)
         assert [line[: -LINK - 1].split(" ")[1] for line in lines_of(tmp_path)] == ["one", "three"]
     assert Checkpoints(folder).intact() == []
+
+
+def test_a_stopped_servers_lock_does_not_stop_the_next_server_and_what_it_writes_later_is_not_in_the_log(tmp_path):
+    folder = Folder(tmp_path, chained=True)
+    folder.log("one")
+    with alone(tmp_path / "events.log"), (tmp_path / "events.log").open("ab") as stopped:
+        folder.free_logs()
+        folder.log("two")
+        stopped.write(b"late\n")
+    first, second = lines_of(tmp_path)
+    assert [line.split(" ")[1] for line in (first, second)] == ["one", "two"]
+    assert second.endswith(chain(first[-LINK:], second[: -LINK - 1]))
 
 
 def test_the_command_says_what_it_found_by_its_exit_status(done, copied):
