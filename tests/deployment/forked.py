@@ -14,10 +14,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -181,6 +182,7 @@ def be(request: dict[str, Any], log: int, connection: socket.socket) -> None:
             os.environ.clear()
             os.environ.update(request["environment"])
         processes.subprocess = stand_in(fork_here)
+        processes.repeating = waiting(processes.repeating)
         for descriptor, file in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
             os.dup2(file, descriptor)
         rename([sys.executable, *words])
@@ -198,6 +200,30 @@ def be(request: dict[str, Any], log: int, connection: socket.socket) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def waiting(repeating: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the context manager, which now waits until its thread has called the function once.
+
+    A child has only the thread that forked, so what another thread has locked stays locked. A server reads certificates
+    once a day in such a thread, which takes locks, and it forks as soon as it has found a run.
+    """
+
+    @contextlib.contextmanager
+    def repeating_then(action: Callable[[], object], *more: float) -> Iterator[None]:
+        ended = threading.Event()
+
+        def told() -> None:
+            try:
+                action()
+            finally:
+                ended.set()
+
+        with repeating(told, *more):
+            ended.wait()
+            yield
+
+    return repeating_then
 
 
 def rename(words: Sequence[str]) -> None:

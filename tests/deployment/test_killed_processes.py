@@ -1,5 +1,7 @@
 """Do devices, edges, clouds and servers go on without loss when their processes are killed? They are real, and forked from one."""
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import command_line
 import pytest
+from forked import waiting
 from raw_mqtt import wait_for
 
 from perfeds2.deployment.audit import verify_log
@@ -18,7 +21,7 @@ from perfeds2.deployment.credentials import LOOPBACK, make_credentials
 from perfeds2.deployment.lease import FREE, owner
 from perfeds2.deployment.mqtt.broker import running_broker
 from perfeds2.deployment.mqtt.local import run_locally
-from perfeds2.deployment.processes import Processes
+from perfeds2.deployment.processes import Processes, repeating
 from perfeds2.deployment.replay_run import joined_timeline, replay_run
 from perfeds2.deployment.setup import Setup
 from perfeds2.deployment.site import Site
@@ -132,6 +135,18 @@ def test_a_killed_edge_and_a_killed_cloud_go_on_and_the_simulator_agrees(tmp_pat
         replay_run(out / "edges" / "0")
 
 
+def test_what_a_forked_process_repeats_has_ended_once_before_the_process_forks():
+    order = []
+
+    def read_slowly():
+        time.sleep(0.05)
+        order.append("read")
+
+    with waiting(repeating)(read_slowly):
+        order.append("fork")
+    assert order == ["read", "fork"]
+
+
 @pytest.mark.slow
 def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost_or_doubled(
     nursery, tmp_path, monkeypatch
@@ -177,7 +192,10 @@ def test_a_standby_takes_over_after_kill_9_and_after_kill_stop_with_nothing_lost
             assert "jaxlib" not in Path(f"/proc/{third.pid}/maps").read_text()  # one that waits takes little memory
             for process in (second.pid, serving):
                 os.kill(process, signal.SIGSTOP)
-            goes_on_without(serving)
+            with (out / "events.log").open() as log:
+                with contextlib.suppress(BlockingIOError):  # one of the two was stopped with the lock
+                    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                goes_on_without(serving)
             for process in (second.pid, serving):
                 os.kill(process, signal.SIGCONT)
             assert second.wait(60) == 2
