@@ -80,19 +80,24 @@ $(DEV): pyproject.toml constraints.txt
 	$(INSTALL) -e '.[dev,mqtt,docs]'
 	touch $(CORE) $@
 
+# uv installs in a tenth of pip's time; pip does it where uv does not find the package index.
+FAST = $(BIN)/uv pip install --quiet --python $(1) $(addprefix --find-links ,$(PIP_FIND_LINKS)) $(2) || \
+	$(1) -m pip install --quiet --disable-pip-version-check --no-compile $(2)
 # The index has PyTorch for CUDA, which needs 3 GB. Its CPU build is installed wherever pip is told of one (PIP_FIND_LINKS).
-TORCH_CPU := torch==2.13.0+cpu
+WITH_TORCH := -c constraints.txt -e '.[dev,mqtt,docs,tensorboard,mlflow,torch]'
+WITH_TORCH_CPU := -c .venv/without-torch.txt -e '.[dev,mqtt,docs,tensorboard,mlflow]' torch==2.13.0+cpu
 $(EXTRAS): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(INSTALL) -e '.[dev,mqtt,docs,tensorboard,mlflow]'
+	$(INSTALL) uv
 	grep -v '^torch==' constraints.txt >.venv/without-torch.txt
-	$(INSTALL:constraints.txt=.venv/without-torch.txt) $(TORCH_CPU) || $(INSTALL) -e '.[torch]'
+	$(call FAST,$(BIN)/python,$(WITH_TORCH_CPU)) || $(call FAST,$(BIN)/python,$(WITH_TORCH))
 	touch $(CORE) $(DEV) $@
 
 # Flower asks for older versions than users of perfeds2 get.
-$(FLOWER): pyproject.toml examples/flower/constraints.txt
+WITH_FLOWER := -c examples/flower/constraints.txt 'flwr[simulation]' -e .
+$(FLOWER): pyproject.toml examples/flower/constraints.txt $(EXTRAS)
 	test -x build/flower/bin/python || $(PYTHON) -m venv build/flower
-	build/flower/bin/pip install --quiet --disable-pip-version-check --no-compile -c examples/flower/constraints.txt 'flwr[simulation]' -e .
+	$(call FAST,build/flower/bin/python,$(WITH_FLOWER))
 	touch $@
 
 $(AXE):
