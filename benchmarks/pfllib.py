@@ -1,7 +1,7 @@
 """Do the work of PFLlib's table for CIFAR-100: 20 clients, its CNN, batches of 10, steps of 0.005, one local epoch.
 
     python benchmarks/pfllib.py --seconds 25 --out pfllib.json
-    python benchmarks/pfllib.py --split dirichlet --rounds 2000 --seeds 3 --out pfllib.json
+    python benchmarks/pfllib.py --split dirichlet --methods "FedAvg;Ditto, μ = 0.1" --seeds 3 --out pfllib.json
 
 As in PFLlib's code (github.com/TsingZ0/PFLlib, read at commit d832e76; none of it is copied):
 
@@ -9,9 +9,14 @@ As in PFLlib's code (github.com/TsingZ0/PFLlib, read at commit d832e76; none of 
 - A local epoch goes through a client's images in a new order, without the last, incomplete batch. Models are averaged
   with the numbers of training images as weights. Everybody takes part in every round.
 - A model is evaluated before each round on all test images, and the best round counts. Per-FedAvg is evaluated after
-  one step on one batch. Ditto counts the better of the global model and the clients' own ones. With μ = 0, the default
-  of PFLlib's program, these are trained alone; with μ = 0.1 they are held near the global model.
+  one step on one batch. If clients have models of their own, the better of these and the global model counts.
+- Ditto: with μ = 0, the default of PFLlib's program, the own models are trained alone; with μ = 0.1 they are held near
+  the global model.
 - A step of Per-FedAvg takes two batches, and a round has two passes over the images.
+
+Unlike PFLlib's code: APFL mixes weights in each step (its paper's algorithm 1) and not once a round; a step of pFedMe
+looks for θ from w and not from the last θ; FedALA learns its shares in one epoch on other batches, in the first round
+too, and is evaluated with the shares of the last round.
 
 PFLlib plays 2,000 rounds; with --seconds, a row ends after that time, and its number of rounds is written beside it.
 """
@@ -34,13 +39,17 @@ from perfeds2.learning.data import Shards
 from perfeds2.learning.datasets.cifar import CIFAR100, read_cifar100
 from perfeds2.learning.files.sources import find
 from perfeds2.learning.learner import Learner
+from perfeds2.learning.losses import accuracy, cross_entropy
+from perfeds2.learning.methods.apfl import APFL
+from perfeds2.learning.methods.fedala import FedALA
+from perfeds2.learning.methods.pfedme import PFedMe
 from perfeds2.learning.models.lenet import CNN
-from perfeds2.learning.models.model import Model, Params
-from perfeds2.learning.objectives import Context, FedAvg, FedProx, Objective, PerFed, descend
+from perfeds2.learning.models.model import Model, ModelWithLoss, Params
+from perfeds2.learning.objectives import Context, FedAvg, FedProx, KeepsModel, Objective, PerFed, descend, plain
 from perfeds2.learning.partition import to_partition
 from perfeds2.learning.replay import Prepared, advance, start
 from perfeds2.learning.script import Script
-from perfeds2.learning.settings import setting, traced
+from perfeds2.learning.settings import traced
 from perfeds2.learning.task import Task
 from perfeds2.learning.trees import rows_of
 from perfeds2.network.cell import Cell
@@ -49,9 +58,11 @@ from perfeds2.timeline.simulate import simulate
 
 CLIENTS, CLASSES, BATCH, STEP = 20, 100, 10, 0.005
 FEWEST = 40  # images of a client, so that a quarter of them fills a batch
+NONE = -1  # the label of a sample that does not count
+ROWS = ("FedAvg", "FedProx", "Per-FedAvg", "Ditto", "APFL", "pFedMe", "FedALA")
 PUBLISHED = {  # PFLlib's benchmark page, in percent
-    "pathological": {"FedAvg": 25.98, "FedProx": 25.94, "Per-FedAvg": 56.80, "Ditto": 67.23},
-    "dirichlet": {"FedAvg": 31.89, "FedProx": 31.99, "Per-FedAvg": 44.28, "Ditto": 52.87},
+    "pathological": dict(zip(ROWS, (25.98, 25.94, 56.80, 67.23, 64.26, 58.20, 67.83), strict=True)),
+    "dirichlet": dict(zip(ROWS, (31.89, 31.99, 44.28, 52.87, 46.74, 47.34, 55.92), strict=True)),
 }
 
 
@@ -102,6 +113,11 @@ class Epochs(Shards):
         return self.x[at], self.y[at]
 
 
+def loss_of_some(outputs: jax.Array, y: jax.Array) -> jax.Array:
+    """Return the cross-entropy of samples that have a label, and 0 for others."""
+    return jnp.where(y == NONE, 0.0, cross_entropy(outputs, y))
+
+
 def make_task(x: np.ndarray, y: np.ndarray, split: str, model: Model, seed: int, clients: int = CLIENTS) -> Task:
     """Return the task of a seed."""
     random = np.random.default_rng(seed)
@@ -112,7 +128,8 @@ def make_task(x: np.ndarray, y: np.ndarray, split: str, model: Model, seed: int,
     for client in range(clients):
         own = random.permutation(np.flatnonzero(owners == client))
         is_test[own[: -(-own.size // 4)]] = True
-    return Task(split, model, Epochs.of(x, y, to_partition(owners, is_test, clients, random)))
+    data = Epochs.of(x, y, to_partition(owners, is_test, clients, random))
+    return Task(split, ModelWithLoss(model, loss_of_some, accuracy), data)
 
 
 # ---- the methods
@@ -120,66 +137,77 @@ def make_task(x: np.ndarray, y: np.ndarray, split: str, model: Model, seed: int,
 
 @traced
 class Epoch(Objective):
-    """A local epoch: each client takes as many steps as it has batches, and counts as it has images."""
+    """A local epoch: each client takes as many steps as it has batches, and counts as it has images.
+
+    All clients have as many steps as the one with most images. The labels of steps that a client does not take are
+    ``NONE``, whose loss is zero.
+    """
 
     inner: Objective
     steps: Any  # of every client
     weight: Any  # of every client
-    keeps: bool = setting(default=False, static=True)  # whether a client also trains a model of its own
-    pull: float = 0.0  # Ditto's μ: how much that model is held near the global one
 
     @property
     def batches(self) -> int:
         return self.inner.batches
 
-    def init(self, params: Params) -> Params | None:
-        return params if self.keeps else None
+    def init(self, params: Params) -> Any:
+        return self.inner.init(params)
+
+    def job(
+        self, start: Params, broadcast: None, client_state: Any, batches: Any, context: Context
+    ) -> tuple[Params, Any]:
+        x, y = batches
+        steps, weight = (jnp.asarray(each)[context.ue] for each in (self.steps, self.weight))
+        number, last = jnp.arange(rows_of(batches)), rows_of(batches) - 1
+        taken = (number < steps - 1) | (number == last)  # the first and the last step count for everybody
+        own = x, jnp.where(taken[:, None, None], y.astype(jnp.int32), NONE)
+        total, client_state = self.inner.job(start, broadcast, client_state, own, context)
+        return jax.tree.map(lambda g: weight * g, total), client_state
+
+
+@traced
+class Ditto(KeepsModel):
+    """PFLlib's Ditto: each client's own model takes steps on the batches of the global one, held near it by μ."""
+
+    pull: float = 0.0
 
     def job(
         self,
         start: Params,
         broadcast: None,  # noqa: ARG002 (the interface)
-        kept: Params | None,
+        client_state: Params,
         batches: Any,
         context: Context,
-    ) -> tuple[Params, Params | None]:
-        steps, weight = (jnp.asarray(each)[context.ue] for each in (self.steps, self.weight))
+    ) -> tuple[Params, Params]:
+        def held(v: Params, own: Any) -> Params:
+            pull = jnp.where((own[1] == NONE).all(), 0.0, self.pull)
+            return jax.tree.map(lambda g, a, w: g + pull * (a - w), plain(context.loss)(v, own), v, start)
 
-        def step(w: Params, now: tuple[Any, jax.Array]) -> Params:
-            own, number = now
-            gradient = self.inner.gradient(w, start, own, context)
-            return jax.tree.map(lambda g: jnp.where(number < steps, g, 0.0), gradient)
-
-        rows = (batches, jnp.arange(rows_of(batches)))
-        _, total = descend(step, start, rows, context.beta)
-
-        def pulled(w: Params, now: tuple[Any, jax.Array]) -> Params:
-            pull = jnp.where(now[1] < steps, self.pull, 0.0)
-            return jax.tree.map(lambda g, a, b: g + pull * (a - b), step(w, now), w, start)
-
-        if kept is not None:
-            kept = descend(pulled, kept, rows, context.beta)[0]
-        return jax.tree.map(lambda g: weight * g, total), kept
+        _, total = descend(plain(context.loss), start, batches, context.beta)
+        return total, descend(held, client_state, batches, context.beta)[0]
 
 
-METHODS: dict[str, tuple[Objective, int, float | None]] = {  # objective, passes over the images, μ of clients' models
-    "FedAvg": (FedAvg(), 1, None),
-    "FedProx": (FedProx(0.001), 1, None),
-    "Per-FedAvg": (PerFed(STEP, hessian="fo"), 2, None),
-    "Per-FedAvg exact": (PerFed(STEP, hessian="exact", hessian_batch="inner"), 2, None),
-    "Ditto": (FedAvg(), 1, 0.0),
-    "Ditto, μ = 0.1": (FedAvg(), 1, 0.1),
+PULL_OF_PFEDME = 15.0  # its λ, and the steps to θ: 5 of 0.01, as in PFLlib's program
+METHODS: dict[str, tuple[Objective, int]] = {  # objective, passes over the images
+    "FedAvg": (FedAvg(), 1),
+    "FedProx": (FedProx(0.001), 1),
+    "Per-FedAvg": (PerFed(STEP, hessian="fo"), 2),
+    "Per-FedAvg exact": (PerFed(STEP, hessian="exact", hessian_batch="inner"), 2),
+    "Ditto": (Ditto(0.0), 1),
+    "Ditto, μ = 0.1": (Ditto(0.1), 1),
+    "APFL": (APFL(), 1),
+    "pFedMe": (PFedMe(0.01 / (1 - 0.01 * PULL_OF_PFEDME), PULL_OF_PFEDME), 1),
+    "FedALA": (FedALA(), 2),
 }
 
 
 def make_learner(name: str, task: Task) -> Learner:
     """Return a method's learner. The mean of weighted uploads is the weighted mean of models."""
-    objective, passes, pull = METHODS[name]
+    objective, passes = METHODS[name]
     count = np.asarray(task.data.train_count)
     steps = passes * (count // (BATCH * objective.batches))
-    epoch = Epoch(
-        objective, steps.astype(np.float32), (count / count.mean()).astype(np.float32), pull is not None, pull or 0.0
-    )
+    epoch = Epoch(objective, steps.astype(np.float32), (count / count.mean()).astype(np.float32))
     return Learner(epoch, beta=STEP, batch=BATCH, local_steps=int(steps.max()), alpha=STEP)
 
 
@@ -217,8 +245,9 @@ def play(name: str, task: Task, seed: int, rounds: int, seconds: float, every: i
     done, used_s = 0, 0.0
     while True:
         shares = [float(look(state.params, data, None))]
-        if state.client_state is not None:
-            shares.append(float(look(state.params, data, state.client_state)))
+        if jax.tree.leaves(state.client_state):
+            own = jax.vmap(METHODS[name][0].personal, in_axes=(None, 0))(state.params, state.client_state)
+            shares.append(float(look(state.params, data, own)))
         curve.append((done, max(shares)))
         tell(curve, used_s)
         if done >= rounds or (used_s > seconds and done > 0):
