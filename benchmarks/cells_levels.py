@@ -2,10 +2,12 @@
 
     python -m benchmarks.cells_levels --out levels
     python -m benchmarks.cells_levels --out levels --equal-steps
+    python -m benchmarks.cells_levels --out levels --equal-steps --schedules
     python -m benchmarks.cells_levels --out levels --task mnist --data-dir data --seeds 20 --horizon-s 120
 
 Four cells below a cloud. An edge closes a round on all of its UEs (sync) or on a third of them (semi); the cloud merges
-all edges or the first half to arrive. HPFL is "sync, semi" with UEs of an edge that finish together. An edge sends its model after it has merged two uploads per UE, whatever its
+all edges or the first half to arrive. HPFL is "sync, semi" with UEs of an edge that finish together; --schedules compares
+it for all numbers of edges in a cloud round. An edge sends its model after it has merged two uploads per UE, whatever its
 quorum. Flat federations merge every upload at the cloud, on all UEs or a third of them. The backhaul is free or about as slow as
 an edge round, and cells have equal bands or bands in the ratio 8 : 4 : 2 : 1. With the same step size, a model that merges fewer uploads per
 round moves further per upload; --equal-steps scales the step sizes to undo this. Each number is the time to a target accuracy of
@@ -40,16 +42,18 @@ from perfeds2.timeline.simulate import simulate
 UES, EDGES = 24, 4
 EACH = UES // EDGES
 HPFL = "HPFL"  # You et al., 2303.10580: the UEs of an edge finish together
-LEVELS = {  # of edge and cloud, or of a flat federation: whether rounds close early
-    "sync, sync": (False, False),
-    "semi, sync": (True, False),
-    "sync, semi": (False, True),
-    HPFL: (False, True),
-    "semi, semi": (True, True),
+LEVELS = {  # whether rounds of edges, or of a flat federation, close early, and the number of edges that the cloud merges
+    "sync, sync": (False, EDGES),
+    "semi, sync": (True, EDGES),
+    "sync, semi": (False, EDGES // 2),
+    HPFL: (False, EDGES // 2),
+    "semi, semi": (True, EDGES // 2),
     "flat, sync": (False,),
     "flat, semi": (True,),
 }
+SCHEDULES = {f"{HPFL}, {number}": (False, number) for number in range(EDGES, 0, -1)}  # of edges in a cloud round
 FIRST = next(iter(LEVELS))
+ROUNDS = 20  # cloud rounds after which schedules are compared
 UPLOADS = 2  # of each UE between two exchanges with the cloud, on average
 
 
@@ -63,7 +67,7 @@ def network(seed: int, equal: bool, backhaul_s: float) -> Cells:
 
 def played(
     cells: Cells,
-    levels: tuple[bool, ...],
+    levels: tuple[int, ...],
     bits: float,
     samples: int,
     horizon_s: float,
@@ -81,7 +85,7 @@ def played(
     return simulate_cells(
         cells,
         Protocol(quorum, 5 if edge else None),
-        Protocol(EDGES // 2, 3, "wait") if cloud else Protocol(EDGES),
+        Protocol(cloud, 3, "wait") if cloud < EDGES else Protocol(EDGES),
         payload_bits=bits,
         samples=samples,
         edge_rounds=UPLOADS * EACH // quorum,
@@ -90,20 +94,21 @@ def played(
     )
 
 
-def step_size(given: argparse.Namespace, levels: tuple[bool, ...]) -> float:
+def step_size(given: argparse.Namespace, levels: tuple[int, ...]) -> float:
     """Return β. A model that closes early moves further per upload; ``--equal-steps`` scales β to undo this."""
-    merged = [share if early else 1.0 for early, share in zip(levels, (1 / 3, 1 / 2), strict=False)]
-    return given.beta * 6 * float(np.prod(merged)) if given.equal_steps else given.beta
+    merged = (1 / 3 if levels[0] else 1.0) * (levels[1] / EDGES if len(levels) == 2 else 1.0)
+    return given.beta * 6 * merged if given.equal_steps else given.beta
 
 
 def train_level(given: argparse.Namespace, name: str, equal: bool, backhaul_s: float, seeds: list[int]) -> list[Curve]:
     """Train some seeds of one combination."""
-    learner, lanes = Learner(PerFed(0.03), beta=step_size(given, LEVELS[name]), batch=40), []
+    levels = (LEVELS | SCHEDULES)[name]
+    learner, lanes = Learner(PerFed(0.03), beta=step_size(given, levels), batch=40), []
     for seed in seeds:
         task = TASKS[given.task](UES, given.labels_per_ue, seed, given.data_dir)
         cells = network(seed, equal, backhaul_s)
-        policy = equal_finish if name == HPFL else equal_share
-        timeline = played(cells, LEVELS[name], task.payload_bits, learner.samples, given.horizon_s, policy)
+        policy = equal_finish if name.startswith(HPFL) else equal_share
+        timeline = played(cells, levels, task.payload_bits, learner.samples, given.horizon_s, policy)
         points = evaluation_points(timeline, horizon_s=given.horizon_s, every_s=given.horizon_s / given.looks)
         lanes.append(Lane(task, timeline, learner, points, seed))
     return train_all(lanes)
@@ -126,6 +131,55 @@ def compared(times_s: np.ndarray, to_s: np.ndarray) -> list[str]:
     return [reached, f"{middle:.0f} s" if np.isfinite(middle) else "later", f"{np.exp(mean):.2f}{interval}"]
 
 
+def kept_curves(given: argparse.Namespace, kept: Kept, name: str, equal: bool, backhaul_s: float) -> list[Curve]:
+    """Return the curves of all seeds of one combination."""
+    key = f"{given.task}, {name}, {'equal' if equal else 'unequal'}, {backhaul_s} s, {given.horizon_s} s"
+    key += f", step {step_size(given, (LEVELS | SCHEDULES)[name]):.3g}"
+    return kept.curves(
+        key, given.seeds, lambda seeds: train_level(given, name, equal, backhaul_s, seeds), seeds_at_once()
+    )
+
+
+def levelled(given: argparse.Namespace, kept: Kept, equal: bool, backhaul_s: float, place: str) -> str:
+    """Return the table of all levels in one network."""
+    times, lines = {}, []
+    for name in LEVELS:
+        curves = kept_curves(given, kept, name, equal, backhaul_s)
+        times[name] = np.array([time_to(curve, given.target) for curve in curves])
+        last = 100 * np.mean([curve[-1]["test_accuracy_personal"] for curve in curves])
+        lines.append([name, *compared(times[name], times[FIRST]), f"{last:.1f} %"])
+    return markdown([f"edge, cloud {place}", "reached", "median", "ratio", "at the end"], lines)
+
+
+def scheduled(given: argparse.Namespace, kept: Kept, equal: bool, backhaul_s: float, place: str) -> str:
+    """Return the table of loss and latency of a cloud round, by the number of edges in it."""
+    times, lines = {}, []
+    for name in SCHEDULES:
+        curves = kept_curves(given, kept, name, equal, backhaul_s)
+        load = TASKS[given.task](UES, given.labels_per_ue, 0, given.data_dir).payload_bits, 120, given.horizon_s
+        ends = [
+            played(network(seed, equal, backhaul_s), SCHEDULES[name], *load, equal_finish)
+            for seed in range(given.seeds)
+        ]
+        ends_s = [end.cloud.time_s for end in ends if end.cloud is not None]
+        losses = [
+            np.interp(
+                end_s[ROUNDS - 1], [row["time_s"] for row in curve], [row["train_loss_personal"] for row in curve]
+            )
+            for curve, end_s in zip(curves, ends_s, strict=True)
+        ]
+        times[name] = np.array([time_to(curve, given.target) for curve in curves])
+        cells = [within(np.array([end_s[ROUNDS - 1] / ROUNDS for end_s in ends_s])), within(np.array(losses))]
+        lines.append([name, *cells, *compared(times[name], times[f"{HPFL}, {EDGES}"])[1:]])
+    head = [f"edges {place}", "s per cloud round", f"loss after {ROUNDS}", "median", "ratio"]
+    return markdown(head, lines)
+
+
+def within(values: np.ndarray) -> str:
+    mean, low, high = mean_and_interval(values)
+    return f"{mean:.3g}" if low is None or high is None else f"{mean:.3g} ({low:.3g} to {high:.3g})"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=list(TASKS), default="digits")
@@ -139,35 +193,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--equal-steps", action="store_true", help="Move equally far per upload in all combinations.")
     parser.add_argument("--target", type=float, default=0.8)
     parser.add_argument("--out", type=Path, default=Path("levels"))
+    parser.add_argument("--schedules", action="store_true", help="HPFL with one edge in a cloud round, two, and so on.")
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     kept, tables = Kept(given.out / "levels.json"), []
     for equal in (True, False):
         for backhaul_s in (0.0, given.slow_s):
-            times, lines = {}, []
-            for name in LEVELS:
-                key = f"{given.task}, {name}, {'equal' if equal else 'unequal'}, {backhaul_s} s, {given.horizon_s} s"
-                key += f", step {step_size(given, LEVELS[name]):.3g}"
-                curves = kept.curves(
-                    key,
-                    given.seeds,
-                    lambda seeds, name=name, equal=equal, slow_s=backhaul_s: train_level(
-                        given, name, equal, slow_s, seeds
-                    ),
-                    seeds_at_once(),
-                )
-                times[name] = np.array([time_to(curve, given.target) for curve in curves])
-                last = 100 * np.mean([curve[-1]["test_accuracy_personal"] for curve in curves])
-                lines.append([name, *compared(times[name], times[FIRST]), f"{last:.1f} %"])
-            cells = "equal" if equal else "unequal"
-            head = [
-                f"edge, cloud ({cells} cells, backhaul {backhaul_s:g} s)",
-                "reached",
-                "median",
-                "ratio",
-                "at the end",
-            ]
-            tables.append(markdown(head, lines))
+            place = f"({'equal' if equal else 'unequal'} cells, backhaul {backhaul_s:g} s)"
+            tables.append((scheduled if given.schedules else levelled)(given, kept, equal, backhaul_s, place))
     text = f"{given.task}, {given.seeds} seeds, time to {given.target:.0%}.\n\n" + "\n".join(tables)
     write_text(given.out / "levels.md", text)
     print(text)
