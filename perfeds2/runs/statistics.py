@@ -14,6 +14,7 @@ Statistic = Json  # mean, low and high (or None) over seeds, and values
 Means = Any  # an array with one mean per time, or one number
 
 INTERVAL_SEEDS = 3  # minimum; with two seeds it would be 13 standard errors to either side
+LEAST = 1e-150  # smaller differences count as none, because their squares vanish
 NO_INTERVAL = "Fewer than three seeds give no interval."
 
 
@@ -77,7 +78,7 @@ def paired_p(differences: Sequence[float]) -> float:
     step²/6, is added, where the step is the smallest gap. Equal differences alone would otherwise give p = 0.
     """
     values = np.array(differences, float)
-    if not values.any():
+    if (np.abs(values) < LEAST).all():
         return 1.0
     gaps = np.diff(np.sort([0.0, *values]))
     is_tie = gaps <= 1e-9 * np.abs(values).max()

@@ -115,6 +115,7 @@ def test_at_the_tables_t_the_p_value_is_a_twentieth(seeds: int, table: float):
 def test_equal_differences_have_the_variance_of_rounding():
     """Differences of one step are t = 1/√(step²/6/n) = √(6n) standard errors from 0."""
     assert paired_p([0.0] * 5) == 1.0
+    assert paired_p([0.0] * 4 + [5e-324]) == 1.0
     for seeds in (3, 5, 10):
         p = 2 * t.sf(np.sqrt(6 * seeds), seeds - 1)
         assert paired_p([0.25] * seeds) == pytest.approx(p)
