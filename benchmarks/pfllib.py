@@ -140,7 +140,7 @@ class Epoch(Objective):
     """A local epoch: each client takes as many steps as it has batches, and counts as it has images.
 
     All clients have as many steps as the one with most images. The labels of steps that a client does not take are
-    ``NONE``, whose loss is zero.
+    ``NONE``, whose loss is zero; only FedProx's weak pull acts in them.
     """
 
     inner: Objective

@@ -1,13 +1,32 @@
 """Does the benchmark divide images, go through epochs and average models as PFLlib does?"""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from benchmarks.pfllib import BATCH, CLIENTS, STEP, dirichlet, make_learner, make_task, pathological, play, share_right
+from benchmarks.pfllib import (
+    BATCH,
+    CLIENTS,
+    METHODS,
+    STEP,
+    Epoch,
+    dirichlet,
+    loss_of_some,
+    make_learner,
+    make_task,
+    pathological,
+    play,
+    share_right,
+)
+from perfeds2.learning.gradients import MeanLoss
+from perfeds2.learning.losses import accuracy
 from perfeds2.learning.models.mlp import MLP
+from perfeds2.learning.models.model import ModelWithLoss
+from perfeds2.learning.objectives import Context
 from perfeds2.learning.replay import replay
 from perfeds2.network.cell import Cell
 from perfeds2.timeline.protocol import Protocol
@@ -74,6 +93,20 @@ def test_a_round_is_the_mean_of_local_models_weighted_by_their_images():
         models.append(weight)
     mean = np.average(models, axis=0, weights=np.asarray(data.train_count))
     np.testing.assert_allclose(found["dense1.weight"], mean, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_that_a_client_does_not_take_changes_nothing(name):
+    inner, random = METHODS[name][0], np.random.default_rng(0)
+    x = jnp.asarray(random.normal(size=(4, inner.batches, BATCH, 6)), jnp.float32)
+    y = jnp.asarray(random.integers(0, 100, (4, inner.batches, BATCH)))
+    model, epoch = ModelWithLoss(MODEL, loss_of_some, accuracy), Epoch(inner, np.full(1, 2.0), np.ones(1))
+    start, other = (MODEL.init(jax.random.key(number)) for number in (0, 1))
+    context = Context(MeanLoss(model), jnp.float32(STEP), jnp.int32(0), jnp.int32(0), jax.random.key(2))
+    results = []
+    for rows in (jnp.arange(4), jnp.asarray([0, 3])):
+        results.append(epoch.job(start, None, epoch.init(other), (x[rows], y[rows]), context))
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), *results)  # FedProx pulls a little in such a step too
 
 
 def test_the_best_round_counts_and_images_weigh_equally():

@@ -22,7 +22,7 @@ from perfeds2.files import write_text
 from perfeds2.report.on_page import line_id, plot
 from perfeds2.report.tables import Table, as_html, line_sample, listed
 
-# The alphabet of ``base64.b85encode``, which is a loop in Python, but for "<".
+# The letters of base 85, with a quotation mark for "<". ``base64.b85encode`` would be a loop in Python.
 LETTERS = np.frombuffer(
     f'{string.digits}{string.ascii_uppercase}{string.ascii_lowercase}!#$%&()*+-;"=>?@^_`{{|}}~'.encode(), np.uint8
 )
