@@ -129,7 +129,7 @@ def test_at_first_no_letter_is_likely_and_a_block_of_resnet_adds_nothing():
 
 @needs("torch")
 def test_the_cnn_agrees_with_pytorch():
-    import torch
+    import torch  # type: ignore[import-not-found]  # an extra
 
     params = CNN.init(jax.random.key(2))
     w = {name: torch.tensor(np.asarray(value)) for name, value in params.items()}
@@ -153,8 +153,8 @@ def test_the_cnn_agrees_with_pytorch():
 
 @needs("torch")
 def test_resnet_18_agrees_with_pytorch():
-    import torch
-    from torch.nn import functional as f
+    import torch  # type: ignore[import-not-found]  # an extra
+    from torch.nn import functional as f  # type: ignore[import-not-found]
 
     model = resnet18_gn(3072, 10, np.dtype(np.uint8), groups=4, width=8)
     params = drawn(model)
@@ -188,8 +188,8 @@ def test_resnet_18_agrees_with_pytorch():
 
 @needs("torch")
 def test_the_transformer_agrees_with_pytorch():
-    import torch
-    from torch import nn
+    import torch  # type: ignore[import-not-found]  # an extra
+    from torch import nn  # type: ignore[import-not-found]
 
     model = transformer(80, 80, np.dtype(np.uint8), width=32, heads=4, layers=2)
     params = drawn(model)

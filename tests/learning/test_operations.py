@@ -110,7 +110,7 @@ def test_a_loop_counts_every_step_and_a_product_of_weights_hardly_counts():
 
 @needs("torch")
 def test_a_pytorch_model_is_counted_like_ours():
-    from torch import nn
+    from torch import nn  # type: ignore[import-not-found]
 
     module = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(72, 5))
     sample = jax.ShapeDtypeStruct((64,), np.float32)
