@@ -66,7 +66,7 @@ def call(command: list[str | Path], folder: Path, **environment: str) -> subproc
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     words = list(map(str, command))
     return subprocess.run(  # noqa: S603
-        words, cwd=folder, env=clean | environment, capture_output=True, text=True, check=False, timeout=900
+        words, cwd=folder, env=clean | environment, capture_output=True, text=True, check=False, timeout=3600
     )
 
 
@@ -177,7 +177,7 @@ def try_wheel(
         [program, *FEDERATE],
     ]
     for step in steps:
-        done = call(step, empty, PERFEDS2_COMPILE_CACHE="off", PIP_NO_COMPILE="1")
+        done = call(step, empty, PERFEDS2_COMPILE_CACHE=str(place / "compiled"), PIP_NO_COMPILE="1")
         if done.returncode:
             said = (done.stdout + done.stderr).strip()[-2000:]
             return f"Python {name}: {' '.join(map(str, step[1:]))} failed: {said}"
