@@ -256,6 +256,7 @@ def nothing_loaded(monkeypatch, tmp_path) -> Path:
     monkeypatch.setattr(loading.Loaded, "kernels", {})
     monkeypatch.setattr(loading.Loaded, "broken", False)
     monkeypatch.setattr(loading.Loaded, "spent_s", 0.0)
+    monkeypatch.setattr(loading.Loaded, "next_look_s", 0.0)
     monkeypatch.setattr(loading, "_folder", lambda: tmp_path)
     return tmp_path
 
@@ -301,6 +302,20 @@ def test_it_is_loaded_or_compiled_where_that_saves_time(
         loading._ready(nothing_loaded, searching).touch()
     assert loading.loaded(searching, work_s) is None
     assert found == done
+
+
+def test_what_another_process_compiles_meanwhile_is_found_and_seldom_looked_for(nothing_loaded, monkeypatch):
+    """A look per round took a seventh of the NumPy clock's time."""
+    found, ready, looks = [], loading._ready, []
+    monkeypatch.delenv(loading.VARIABLE, raising=False)
+    monkeypatch.setattr(loading, "_load", lambda *_: found.append("load"))
+    monkeypatch.setattr(loading, "_ready", lambda *of: looks.append("look") or ready(*of))
+    for round_ in range(1_000):
+        if round_ == 500:
+            ready(nothing_loaded, False).touch()
+        loading.loaded(False, 2.0)
+        loading.Loaded.spent_s += 1e-3
+    assert 5 <= len(found) <= len(looks) / 2 <= 6
 
 
 LONG = """

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 VARIABLE, FOLDER = "PERFEDS2_CLOCK", "PERFEDS2_COMPILE_CACHE"
 LOAD_S = 1.0  # time to load; for less work the NumPy clock is faster
 COMPILE_S = {False: 20.0, True: 40.0}  # time to compile, by whether the policy needs a search
+LOOK_S = 0.1  # work between two looks whether another process has compiled them
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Loaded:
     kernels: ClassVar[dict[bool, Kernel]] = {}  # keyed by whether the policy needs a search
     broken = False  # loading failed; use the NumPy clock
     spent_s = 0.0  # estimated time the NumPy clock spent on rounds that the compiled loops support
+    next_look_s = 0.0  # time spent at which the cache folder is looked into again
 
 
 def allowed() -> bool:
@@ -53,12 +55,13 @@ def loaded(searching: bool, work_s: float) -> Kernel | None:
     """Return the compiled loops if they are loaded, or worth loading for ``work_s`` seconds of the NumPy clock."""
     if searching in Loaded.kernels or Loaded.broken:
         return Loaded.kernels.get(searching)
-    at_once, total_s = os.environ.get(VARIABLE) == "compiled", work_s + Loaded.spent_s
-    if not at_once and total_s < LOAD_S:
+    total_s = work_s + Loaded.spent_s
+    compiles = os.environ.get(VARIABLE) == "compiled" or total_s > COMPILE_S[searching]
+    if not compiles and (total_s < LOAD_S or Loaded.spent_s < Loaded.next_look_s):
         return None
+    Loaded.next_look_s = Loaded.spent_s + LOOK_S
     folder = _folder()
-    is_ready = folder is not None and _ready(folder, searching).exists()
-    if at_once or is_ready or total_s > COMPILE_S[searching]:
+    if compiles or (folder is not None and _ready(folder, searching).exists()):
         _load(searching, folder)
     return Loaded.kernels.get(searching)
 
