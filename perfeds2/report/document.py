@@ -76,7 +76,7 @@ def data_element(name: str, data: object) -> str:
 
 def packed_element(name: str, text: str) -> str:
     """Return an element with a compressed text, in base 85 with a quotation mark for "<", which could end the element."""
-    packed = zlib.compress(text.encode(), 9)
+    packed = zlib.compress(text.encode())
     words = np.frombuffer(packed + bytes(-len(packed) % 4), ">u4")
     letters = LETTERS[words[:, None] // PLACES % 85].tobytes().decode()
     return f'<script type="text/plain" id="{name}" data-bytes="{len(packed)}">{letters}</script>'
