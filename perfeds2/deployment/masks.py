@@ -117,7 +117,7 @@ def masked(words: Words, own: int, pairs: Mapping[int, Pair]) -> tuple[Upload, b
     seed, members = new_secret(), len(pairs) + 1
     total = words + pad(seed, words.size)
     for other, pair in pairs.items():
-        total += pad(pair.mask, words.size) if own < other else -pad(pair.mask, words.size)
+        (np.add if own < other else np.subtract)(total, pad(pair.mask, words.size), out=total)
     shares = split(seed, threshold_of(members), members)
     lock = _lock(pairs[other].needs for other in sorted(pairs))
     sealed = [
@@ -169,7 +169,7 @@ def unmasked(
     for member, uploaded in words.items():
         total += uploaded - pad(seeds[member], total.size)
     for (member, missing), seed in revealed.items():
-        total -= pad(seed, total.size) if member < missing else -pad(seed, total.size)
+        (np.subtract if member < missing else np.add)(total, pad(seed, total.size), out=total)
     return total
 
 
@@ -178,4 +178,5 @@ def digest_of(share: bytes) -> bytes:
 
 
 def rows_of(texts: Iterable[bytes]) -> Rows:
-    return np.array([np.frombuffer(text, np.uint8) for text in texts])
+    rows = list(texts)
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), len(rows[0]) if rows else 0)
