@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.speed.timing import BATCH, BETA, QUORUM, Announce, Measurement, measured
 
+REST_S = 0.2  # between rivals: NumPy's threads wait busily for a while, on cores that the next one needs
 THREADS = {1: "of one core", 2: "on two threads"}
 VARIABLES = ("NPROC", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 WORDS = {"plain": "plain gradients", "exact": "the exact Hessian's"}
@@ -78,6 +79,7 @@ def main(rounds: int, turns: int, seed: int, sizes: str) -> None:
     spent: dict[str, list[float]] = {f"{name}/{clock}": [] for name in rivals for clock in ("wall", "cpu")}
     for turn in range(-1, turns):
         for name, work in rivals.items():
+            time.sleep(REST_S)
             began = time.perf_counter(), time.process_time()
             work()
             if turn >= 0:
