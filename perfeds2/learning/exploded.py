@@ -14,9 +14,8 @@ EXPLODED = 10.0  # times the initial loss
 UES, SAMPLES = 8, 32  # that are looked at, and samples of each
 
 
-def warn_if_exploded(model: Model, data: Data, before: Params, after: Params) -> None:
-    """Warn the caller's caller if the loss is not finite after training, or over ten times what it was before."""
-    first, last = (float(_loss(model, params, data)) for params in (before, after))
+def warn_if_exploded(first: float, last: float) -> None:
+    """Warn the caller's caller if the sampled loss is not finite after training, or over ten times what it was before."""
     if not last <= EXPLODED * first:
         warnings.warn(
             f"the training diverged: its loss went from {first:.3g} to {last:.3g}. Use a smaller step size (beta of "
@@ -27,6 +26,7 @@ def warn_if_exploded(model: Model, data: Data, before: Params, after: Params) ->
 
 
 @partial(jax.jit, static_argnums=0)
-def _loss(model: Model, params: Params, data: Data) -> Float[Array, ""]:
+def sampled_loss(model: Model, params: Params, data: Data) -> Float[Array, ""]:
+    """Return the mean loss on a few samples of a few UEs."""
     parts = jax.vmap(lambda ue: data.train_part(ue, SAMPLES))(jnp.arange(min(data.ues, UES)))
     return jax.lax.map(lambda part: mean_loss(model, params, *part), parts).mean()

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from perfeds2.learning import on_gpu
 from perfeds2.learning.cells import Edges, merge_at_cloud, merge_edges
-from perfeds2.learning.exploded import warn_if_exploded
+from perfeds2.learning.exploded import sampled_loss, warn_if_exploded
 from perfeds2.learning.job import Index, Known, Program, as_int32, as_numbers, reported_update
 from perfeds2.learning.learner import Learner
 from perfeds2.learning.merges import Arrived, Merge, MergeState, weighted
@@ -136,8 +136,9 @@ def replay(task: Task, timeline: Timeline, learner: Learner, seed: int = 0) -> P
     """
     script, block = Script.of(timeline, learner.merge), on_gpu.block_of([(0, timeline.rounds)])
     prepared, state = Prepared.of(task, script, learner, seed, block), start(task, script, learner, seed)
+    first_loss = sampled_loss(task.model, state.params, task.data)
     last = advance(prepared, state, 0, timeline.rounds).params
-    warn_if_exploded(task.model, task.data, first_weights(task.model, as_int32(seed)), last)
+    warn_if_exploded(float(first_loss), float(sampled_loss(task.model, last, task.data)))
     return last
 
 
