@@ -2,7 +2,6 @@
 
 import http.server
 import json
-import math
 import threading
 import time
 from pathlib import Path
@@ -153,14 +152,26 @@ def test_a_move_changes_what_is_seen_and_the_commands_and_is_found_again(browser
 
 
 def test_the_first_picture_after_a_move_comes_within_a_tenth_of_a_second(browser, served):
-    """The best of up to 40: other work on this machine is not the page's."""
+    """As if the page had the machine to itself."""
     open_page(browser, served)
-    took = [math.inf]
-    for quorum in [*range(6, 14)] * 5:
-        if min(took) >= 100:
-            move(browser, "quorum", quorum)
-            took.append(float(run(browser, "document.body.dataset.answeredMs")))
-    assert min(took) < 100, took
+    took = []
+    for quorum in [*range(6, 14)] * 2:
+        move(browser, "quorum", quorum)
+        took.append(float(run(browser, "document.body.dataset.answeredMs")) / run(browser, SLOWED))
+    assert np.median(took) < 100, took
+
+
+SLOWED = """(() => {  // how many times as long a long loop takes as the best of short ones, which other work seldom interrupts
+  const takenMs = (turns) => {
+    const began = performance.now();
+    let sum = 0;
+    for (let i = 0; i < turns; i++) sum += Math.sqrt(i);
+    window.sum = sum;
+    return performance.now() - began;
+  };
+  const short = Math.min(...Array.from({length: 10}, () => takenMs(1e6)));
+  return Math.max(1, takenMs(4e7) / (40 * short));
+})()"""
 
 
 def test_everything_is_reached_and_moved_by_keyboard(browser, served):
