@@ -256,7 +256,7 @@ def nothing_loaded(monkeypatch, tmp_path) -> Path:
     monkeypatch.setattr(loading.Loaded, "kernels", {})
     monkeypatch.setattr(loading.Loaded, "broken", False)
     monkeypatch.setattr(loading.Loaded, "spent_s", 0.0)
-    monkeypatch.setattr(loading.Loaded, "next_look_s", 0.0)
+    monkeypatch.setattr(loading.Loaded, "next_look_s", {})
     monkeypatch.setattr(loading, "_folder", lambda: tmp_path)
     return tmp_path
 
@@ -311,11 +311,12 @@ def test_what_another_process_compiles_meanwhile_is_found_and_seldom_looked_for(
     monkeypatch.setattr(loading, "_load", lambda *_: found.append("load"))
     monkeypatch.setattr(loading, "_ready", lambda *of: looks.append("look") or ready(*of))
     for round_ in range(1_000):
+        loading.loaded(True, 2.0)  # these loops are never there, and looking for them delays no look for the others
         if round_ == 500:
             ready(nothing_loaded, False).touch()
         loading.loaded(False, 2.0)
         loading.Loaded.spent_s += 1e-3
-    assert 5 <= len(found) <= len(looks) / 2 <= 6
+    assert 5 <= len(found) <= len(looks) / 4 <= 6
 
 
 LONG = """

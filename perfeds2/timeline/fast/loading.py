@@ -38,7 +38,7 @@ class Loaded:
     kernels: ClassVar[dict[bool, Kernel]] = {}  # keyed by whether the policy needs a search
     broken = False  # loading failed; use the NumPy clock
     spent_s = 0.0  # estimated time the NumPy clock spent on rounds that the compiled loops support
-    next_look_s = 0.0  # time spent at which the cache folder is looked into again
+    next_look_s: ClassVar[dict[bool, float]] = {}  # spent time at which the cache folder is looked into again
 
 
 def allowed() -> bool:
@@ -57,9 +57,9 @@ def loaded(searching: bool, work_s: float) -> Kernel | None:
         return Loaded.kernels.get(searching)
     total_s = work_s + Loaded.spent_s
     compiles = os.environ.get(VARIABLE) == "compiled" or total_s > COMPILE_S[searching]
-    if not compiles and (total_s < LOAD_S or Loaded.spent_s < Loaded.next_look_s):
+    if not compiles and (total_s < LOAD_S or Loaded.spent_s < Loaded.next_look_s.get(searching, 0.0)):
         return None
-    Loaded.next_look_s = Loaded.spent_s + LOOK_S
+    Loaded.next_look_s[searching] = Loaded.spent_s + LOOK_S
     folder = _folder()
     if compiles or (folder is not None and _ready(folder, searching).exists()):
         _load(searching, folder)
