@@ -227,6 +227,7 @@ def test_a_member_helps_only_if_enough_uploaded_and_it_is_one_of_them(keys):
     for wrong in ((0,), (7,), (-1,)):
         with pytest.raises(InputError, match="counts this device"):
             table.answer(0, "seeds", Asked(gone=wrong))
+    assert not table.answer(0, "seeds", Asked(gone=()))["seeds"].size
 
 
 def test_a_replayed_share_does_not_open(keys):
